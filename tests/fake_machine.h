@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-enum { FAKE_SLOTS = 16, FAKE_ENTRIES = 64 };
+enum { FAKE_SLOTS = 16, FAKE_ENTRIES = 64, FAKE_SHAPES = 16 };
 
 typedef struct fake_entry { /* a run, or the copy of a page */
     machine_request request;
@@ -27,12 +27,16 @@ typedef struct fake {
     int32_t *cache;   /* [pages][page_size]: the token at each position */
     int32_t *history; /* [slots][vocab_size] */
     uint32_t *masks;  /* [slots][words of the vocabulary] */
-    float *biases;    /* [slots][vocab_size]; only minus infinity has an effect */
-    machine own;      /* the engine's, meanwhile */
+    /* A token's bits, and so those of what follows, depend on the kind of its pass: prompts or not.
+     */
+    bool kinds;
+    float *biases; /* [slots][vocab_size]; only minus infinity has an effect */
+    machine own;   /* the engine's, meanwhile */
     int32_t last[FAKE_SLOTS];
     fake_entry queue[FAKE_ENTRIES];
     int n_queued, n_done, under_way;
     int64_t most_under_way, passes;
+    int64_t shapes[FAKE_SHAPES][2], n_shapes; /* numbers of tokens and rows of logits of passes */
 } fake;
 
 static inline uint64_t mix(uint64_t hash, int64_t value)
@@ -63,6 +67,8 @@ static inline int32_t allowed_token(const fake *f, uint64_t hash, int32_t slot, 
         token = (token + 1) % vocab;
     return token;
 }
+
+enum { FAKE_PROMPT = 1 << 24 }; /* added to tokens in the cache, if there are kinds */
 
 static inline int32_t *cell(fake *f, const batch *b, int64_t sequence, int64_t position)
 {
@@ -97,7 +103,7 @@ static inline int32_t choose(fake *f, const batch *b, int64_t output, int64_t se
     const int32_t slot = batch_i32(b, PLAN_SLOTS)[output];
     if (!(uses & ADJUST_PENALISE)) return allowed_token(f, hash, slot, uses);
     if (uses & ADJUST_COUNT || pass > 0) {
-        int32_t *entry = &history[*cell(f, b, sequence, end - 1)];
+        int32_t *entry = &history[*cell(f, b, sequence, end - 1) & ~FAKE_PROMPT];
         *entry = (*entry | ADJUST_SEEN) + ADJUST_ONCE;
     }
     for (int32_t i = 0; i < vocab; i++) {
@@ -107,18 +113,29 @@ static inline int32_t choose(fake *f, const batch *b, int64_t output, int64_t se
     return allowed_token(f, mix(hash, (int64_t)had), slot, uses);
 }
 
+static inline void note_shape(fake *f, const batch *b)
+{
+    const int64_t shape[2] = {batch_tokens(b), batch_outputs(b)};
+    for (int64_t i = 0; i < f->n_shapes; i++)
+        if (memcmp(f->shapes[i], shape, sizeof shape) == 0) return;
+    if (f->n_shapes < FAKE_SHAPES) memcpy(f->shapes[f->n_shapes++], shape, sizeof shape);
+}
+
 static inline void do_run(fake *f, const fake_entry *e)
 {
     const machine_request *r = &e->request;
     const batch *b = &e->batch;
     const int64_t n = batch_outputs(b);
+    const bool prompts = f->kinds && batch_tokens(b) == f->program->options.max_tokens;
+    const int32_t kind = prompts ? FAKE_PROMPT : 0;
+    note_shape(f, b);
     for (int pass = 0; pass < (r->passes ? r->passes : 1); pass++, f->passes++) {
         for (int64_t s = 0; s < b->sizes.of[AXIS_SEQUENCES]; s++)
             for (int32_t i = batch_i32(b, PLAN_QO_INDPTR)[s];
                  i < batch_i32(b, PLAN_QO_INDPTR)[s + 1]; i++) {
                 const bool fed = pass > 0 || r->continues;
                 *cell(f, b, s, batch_i32(b, PLAN_POSITION_IDS)[i] + pass) =
-                    fed ? f->last[s] : batch_i32(b, PLAN_TOKEN_IDS)[i];
+                    (fed ? f->last[s] : batch_i32(b, PLAN_TOKEN_IDS)[i]) | kind;
             }
         for (int64_t o = 0; r->choice != MACHINE_LOGITS && o < n; o++) {
             const int32_t row = batch_i32(b, PLAN_OUTPUT_ROWS)[o];
@@ -240,7 +257,8 @@ static inline void fake_enter(fake *f, qp_engine *engine)
 {
     const size_t vocab = (size_t)engine->program.config.vocab_size;
     *f = (fake){.program = &engine->program};
-    f->cache = calloc((size_t)(engine->pages.n_pages * engine->pages.page_size), sizeof *f->cache);
+    const plan_options *o = &engine->program.options;
+    f->cache = calloc((size_t)(o->n_pages * o->page_size), sizeof *f->cache);
     f->history = calloc(FAKE_SLOTS * vocab, sizeof *f->history);
     f->masks = calloc(FAKE_SLOTS * (vocab / 32 + 1), sizeof *f->masks);
     f->biases = calloc(FAKE_SLOTS * vocab, sizeof *f->biases);
@@ -257,6 +275,17 @@ static inline void fake_leave(fake *f, qp_engine *engine)
     free(f->history);
     free(f->masks);
     free(f->biases);
+}
+
+/* Passes of fixed shapes, which only a GPU has otherwise. The last session's place and the last
+ * page are those of the rows that fill passes. */
+static inline void fake_fix_shapes(qp_engine *e)
+{
+    const int64_t n_pages = e->pages.n_pages - 1, size = e->pages.page_size;
+    e->max_sessions--;
+    page_pool_free(&e->pages);
+    assert_int_equal(page_pool_init(&e->pages, n_pages, size, NULL), QP_OK);
+    assert_int_equal(step_fix_shapes(e, NULL), QP_OK);
 }
 
 #endif

@@ -36,7 +36,7 @@ static void fill(qp_engine *e)
         qp_session *s = open_session(e);
         text_of(i, tokens);
         free(eval_rows(e, s, tokens, LENGTH));
-        session_keep_prefix(s, 7);
+        session_keep_prefix(s, 7, LENGTH);
         qp_session_close(s);
     }
 }

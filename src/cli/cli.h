@@ -78,7 +78,7 @@ typedef struct cli_settings {
     /* serve; the key file is that of load */
     const char *host, *alias;
     option_strings origins;
-    bool insecure, shared_cache;
+    bool insecure, shared_cache, batch_invariant;
     int64_t port, http_workers, max_connections, max_queued, pages;
     uint64_t max_body, prompt_cache_size;
     const char *prompt_cache;

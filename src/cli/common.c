@@ -126,6 +126,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .workers = (int)s->workers,
                                  .order = (uint64_t)s->order,
                                  .fuse = s->fuse,
+                                 .batch_invariant = s->batch_invariant,
                                  .activations = cli_activations[s->activations],
                                  .speculate = cli_speculations[s->speculate],
                                  .cpu_mask = s->cpu_mask,

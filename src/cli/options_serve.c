@@ -15,6 +15,9 @@ static const option_spec serve_options[] = {
      .hint = OPTION_HINT_FOLDER,
      .help =
          "keep cached prompts in this folder when the server ends, and use them when it starts"},
+    {"batch-invariant", 0, OPTION_FLAG_AT(SETTINGS, batch_invariant), .expert = true,
+     .help = "on a GPU, the same answer to the bit whatever other requests there are, as on a CPU: "
+             "passes have two fixed sizes, --parallel rows and --chunk (1,024) tokens of prompts"},
     {"alias", 0, OPTION_STRING_AT(SETTINGS, alias), .argument = "NAME",
      .help = "the model's name in replies; without it that of its file"},
     {"drain", 0, OPTION_NUMBER_AT(SETTINGS, drain), .argument = "SECONDS", .fallback = "30",

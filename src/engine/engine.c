@@ -17,6 +17,7 @@ enum {
     DEFAULT_CONTEXT = 8192,
     DEFAULT_CHUNK = 512,
     DEVICE_CHUNK = 2048, /* a GPU wants more at once */
+    FIXED_CHUNK = 1024,  /* if all prompts are read in passes of the same size */
     DEFAULT_PAGE_SIZE = 16
 };
 
@@ -52,8 +53,20 @@ static int64_t speculated_rows(int64_t max_sessions)
     return rows < SPECULATE_MOST ? SPECULATE_MOST : rows < SPECULATE_ROWS ? rows : SPECULATE_ROWS;
 }
 
+/* Room for the rows that fill passes of fixed shapes: one more sequence, and a page that all of
+ * these rows write to. */
+static void fix_shapes(plan_options *o)
+{
+    const int64_t pages = (o->context + o->page_size - 1) / o->page_size;
+    o->n_pages = (o->n_pages ? o->n_pages : pages * o->max_sequences) + 1;
+    if (o->max_tokens > o->context) o->max_tokens = o->context;
+    if (o->max_tokens < o->max_sequences) o->max_tokens = o->max_sequences;
+    if (o->max_outputs < o->max_sequences) o->max_outputs = o->max_sequences;
+    o->max_sequences++;
+}
+
 static qp_status choose_options(const qp_engine_options *given, const model_config *config,
-                                int64_t chunk, plan_options *out, qp_error *error)
+                                int64_t chunk, bool fixed, plan_options *out, qp_error *error)
 {
     *out = plan_default_options(config);
     int64_t usual =
@@ -69,6 +82,7 @@ static qp_status choose_options(const qp_engine_options *given, const model_conf
     out->n_pages = given->pages;
     out->fuse = given->fuse;
     out->few_alike = speculates(given); /* checked tokens are those of passes of one */
+    if (fixed) fix_shapes(out);
     if (given->kv_type) out->kv_type = dtype_from_name(given->kv_type);
     if (out->kv_type == DTYPE_COUNT)
         return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found \"%s\"",
@@ -287,6 +301,12 @@ static void warn_of_context(const qp_engine *e)
     say(e, QP_LOG_WARNING, message);
 }
 
+/* On a CPU the bits depend on nothing else anyway. */
+static bool has_fixed_shapes(const qp_engine *e, const qp_engine_options *options)
+{
+    return options->batch_invariant && e->device.context;
+}
+
 /* Sizes first, so that what does not fit is refused before weights are made; for a GPU they are
  * made on their way. */
 static qp_status open_model(qp_engine *e, const qp_engine_options *options,
@@ -295,8 +315,12 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     model_options sizes_only = {.sizes_only = true};
     TRY(model_open(options->model, &sizes_only, &e->model, error));
     plan_options chosen;
+    const bool fixed = has_fixed_shapes(e, options);
     TRY(choose_options(options, model_get_config(e->model),
-                       e->device.context ? DEVICE_CHUNK : DEFAULT_CHUNK, &chosen, error));
+                       fixed               ? FIXED_CHUNK
+                       : e->device.context ? DEVICE_CHUNK
+                                           : DEFAULT_CHUNK,
+                       fixed, &chosen, error));
     TRY(plan_build(model_get_config(e->model), e->model, &chosen, &e->program, error));
     TRY(choose_activations(e, options, type, error));
     if (e->device.context) return QP_OK;
@@ -419,18 +443,18 @@ static void say_who_chooses(const qp_engine *e)
 }
 
 /* What sessions and samplers need. */
-static qp_status open_decoding(qp_engine *e, qp_error *error)
+static qp_status open_decoding(qp_engine *e, bool fixed, qp_error *error)
 {
     const qp_sampling greedy = {.size = sizeof greedy,
                                 .value = {[QP_TOP_P] = 1, [QP_REPETITION_PENALTY] = 1}};
-    e->max_sessions = e->program.options.max_sequences;
+    e->max_sessions = e->program.options.max_sequences - fixed;
     e->sessions = calloc((size_t)e->max_sessions, sizeof *e->sessions);
     if (!e->sessions)
         return error_no_memory(error, "sessions", (size_t)e->max_sessions * sizeof *e->sessions);
     TRY(step_init(&e->step, &e->program, error));
     TRY(qp_sampler_open(e, &greedy, &e->greedy, error));
     e->greedy->begun = true; /* its answers need no first token */
-    return QP_OK;
+    return fixed ? step_fix_shapes(e, error) : QP_OK;
 }
 
 static qp_status open_speculation(qp_engine *e, const qp_engine_options *options, qp_error *error)
@@ -447,6 +471,10 @@ static qp_status open_speculation(qp_engine *e, const qp_engine_options *options
                          "%s has RoPE angles that depend on the length of the text, so a pass "
                          "cannot verify several tokens: leave --speculate and --draft out",
                          model_path(e->model));
+    if (e->step.fixed.rows)
+        return error_set(error, QP_INVALID,
+                         "passes of fixed shapes have no room for tokens to verify: leave "
+                         "--speculate and --draft out, or --batch-invariant");
     proposer *p = &proposer_lookup;
     qp_status status = options->draft ? draft_open(e, options, &p, error) : QP_OK;
     if (status == QP_OK) return speculation_init(&e->speculation, p, e->max_sessions, error);
@@ -538,8 +566,10 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
     TRY(open_basis(e, options, chosen, &type, error));
     TRY(open_machines(e, options, chosen, type, error));
     TRY(batch_init(&e->batch, &e->program, error));
-    TRY(open_decoding(e, error));
-    TRY(page_pool_init(&e->pages, e->program.options.n_pages, e->program.options.page_size, error));
+    const bool fixed = has_fixed_shapes(e, options);
+    TRY(open_decoding(e, fixed, error));
+    TRY(page_pool_init(&e->pages, e->program.options.n_pages - fixed, e->program.options.page_size,
+                       error));
     TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
     TRY(open_speculation(e, options, error));
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));

@@ -76,8 +76,8 @@ qp_status engine_open_prefixes(struct qp_engine *engine, qp_error *error);
 size_t session_take_prefix(struct qp_session *session, uint64_t key, const int32_t *tokens,
                            size_t count);
 
-/* Keeps the full pages of the session's tokens in the tree. */
-void session_keep_prefix(struct qp_session *session, uint64_t key);
+/* Keeps the full pages of the session's first `count` tokens in the tree. */
+void session_keep_prefix(struct qp_session *session, uint64_t key, size_t count);
 
 /* Progress of reading prompts is told between these two, if one of the sequences has many new
  * tokens: by qp_step(), before it hands out a token. */

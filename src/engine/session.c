@@ -119,8 +119,9 @@ size_t session_take_prefix(qp_session *s, uint64_t key, const int32_t *tokens, s
     return s->count;
 }
 
-void session_keep_prefix(qp_session *s, uint64_t key)
+void session_keep_prefix(qp_session *s, uint64_t key, size_t count)
 {
-    s->n_kept =
-        prefix_tree_keep(&s->engine->prefixes, key, s->tokens, s->count, s->n_kept, &s->pages);
+    const int64_t full = (int64_t)count / s->engine->pages.page_size;
+    if (s->n_kept >= full) return;
+    s->n_kept = prefix_tree_keep(&s->engine->prefixes, key, s->tokens, count, s->n_kept, &s->pages);
 }

@@ -38,6 +38,8 @@ void step_free(step_state *st)
     free(st->tokens);
     free(st->slots);
     free(st->logit_rows);
+    free(st->fixed.zeros);
+    free(st->fixed.pages);
     free(st->scratch);
     free(st->hidden);
     *st = (step_state){0};
@@ -127,6 +129,7 @@ static void fill_going(qp_engine *e, int64_t passes)
         if (ahead && batch_i32(b, PLAN_USES)[i] & ADJUST_PENALISE)
             batch_i32(b, PLAN_USES)[i] |= ADJUST_COUNT;
     }
+    step_pad(e, false, passes);
 }
 
 /* Updates the rows' sampler slots from their sessions. For a run that starts while none is in
@@ -155,7 +158,8 @@ static qp_status prepare_rows(qp_engine *e, const machine *m, qp_error *error)
 static void set_end(const step_state *st, const machine_pace *pace, machine_request *r)
 {
     const qp_sequence *s = st->rows[0].of;
-    if (st->n_rows != 1 || !s || !s->sampler || (pace && pace->runs > 1)) return;
+    if (st->n_rows != 1 || batch_outputs(r->batch) != 1) return;
+    if (!s || !s->sampler || (pace && pace->runs > 1)) return;
     r->cancel = s->cancel;
     r->stops = s->sampler->stops;
     r->n_stops = s->sampler->n_stops;
@@ -194,7 +198,8 @@ static qp_status begin(qp_engine *e, engine_run *run, qp_error *error)
  * tokens, are current; slots of other rows are stale. */
 static void note_slots(step_state *st, const engine_run *run)
 {
-    const bool counted = run->machine->type->counts_chosen && st->n_rows == 1;
+    const bool alone = st->n_rows == 1 && st->fixed.rows <= 1;
+    const bool counted = run->machine->type->counts_chosen && alone;
     for (size_t i = 0; i < st->n_rows; i++) {
         const step_row *row = &st->rows[i];
         if (!row->sampler) continue;
@@ -354,7 +359,8 @@ static qp_status run_ahead(qp_engine *e, machine_pace pace, int64_t most, qp_err
 static qp_status step_going(qp_engine *e, bool continues, bool proposes, qp_error *error)
 {
     step_state *st = &e->step;
-    const machine_pace pace = engine_pace(e, (int64_t)st->n_rows, st->choice);
+    const int64_t n_rows = st->fixed.rows ? st->fixed.rows : (int64_t)st->n_rows;
+    const machine_pace pace = engine_pace(e, n_rows, st->choice);
     const bool runs_ahead = pace.runs > 1 && !e->trace && !proposes;
     const int64_t most = pace.passes > 0 ? pace.passes : 1;
     if (!continues) TRY(begin_going(e, pace, runs_ahead ? 1 : most, error));
@@ -404,15 +410,34 @@ static bool make_rows(qp_engine *e, qp_sequence *all, size_t n)
     return true;
 }
 
+enum { FEW_ROWS = 8 };
+
 /* Whether the CPU needs the logits: for a receiver, or to check those that an answer starts with,
  * and others where that costs nothing. */
 static bool wants_logits(const step_state *st, bool on_gpu)
 {
-    enum { FEW_ROWS = 8 };
     for (size_t i = 0; i < st->n_parts; i++)
         if (st->parts[i].n_outputs > 0 && st->parts[i].of->on_logits) return true;
     if (st->n_parts > 0 && st->parts[0].verifies) return !on_gpu; /* no answer starts */
     return st->chooses && st->n_rows > 0 && st->n_rows <= FEW_ROWS;
+}
+
+/* Lists the rows of logits that a machine must keep: those of receivers if rows are many, else all
+ * that are not there to fill the pass. Returns whether it is all of these. */
+static bool list_logit_rows(step_state *st, machine_request *r)
+{
+    bool all = st->n_rows <= FEW_ROWS;
+    st->n_logit_rows = 0;
+    for (size_t i = 0; i < st->n_parts; i++)
+        all |= st->parts[i].verifies;
+    for (size_t i = 0; all && i < st->n_rows; i++)
+        st->logit_rows[st->n_logit_rows++] = (int32_t)i;
+    for (size_t i = 0; !all && i < st->n_parts; i++)
+        for (int64_t k = 0; st->parts[i].of->on_logits && k < st->parts[i].n_outputs; k++)
+            st->logit_rows[st->n_logit_rows++] = (int32_t)(st->parts[i].first_output + k);
+    r->logit_rows = st->logit_rows;
+    r->n_logit_rows = st->n_logit_rows;
+    return all;
 }
 
 static bool wants_hidden(const step_state *st)
@@ -448,6 +473,7 @@ static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *
         if (st->rows[i].of) st->choice = MACHINE_SAMPLED;
     engine_run *run = next_run(e, 1);
     run->request.logits = wants_logits(st, e->device.context);
+    const bool all_rows = list_logit_rows(st, &run->request);
     st->reads_hidden = wants_hidden(st);
     TRY(begin(e, run, error));
     TRY(end(e, &passes, error));
@@ -456,7 +482,9 @@ static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *
     const size_t n_parts = st->n_parts;
     step_finish_parts(e, all, n);
     for (size_t i = 0; (logits || hidden) && i < n_parts; i++)
-        TRY(step_hand_out_rows(e, &st->parts[i], logits, hidden, error));
+        TRY(step_hand_out_rows(e, &st->parts[i],
+                               all_rows || st->parts[i].of->on_logits ? logits : NULL, hidden,
+                               error));
     hand_out(e, run->request.tokens);
     qp_status status = step_accept(e, run->request.tokens, logits, error);
     note_slots(st, run);

@@ -29,7 +29,15 @@ typedef struct step_row {
     int proposed; /* rows after this one that read the sequence's proposals */
 } step_row;
 
+/* Passes of fixed shapes: see step_pad.c. */
+typedef struct step_fixed {
+    int64_t rows;   /* of a pass that continues sequences; 0: shapes are not fixed */
+    int32_t *zeros; /* [max_tokens]: ids of the rows that fill a pass, */
+    int32_t *pages; /* [pages of a context]: and their pages, all the same one */
+} step_fixed;
+
 typedef struct step_state {
+    step_fixed fixed;
     step_part *parts; /* [n_parts], room for max_sequences: parts of the first batch */
     step_row *rows;   /* [n_rows], room for max_outputs */
     size_t n_parts, n_rows;
@@ -55,6 +63,10 @@ void step_free(step_state *state);
 /* qp_step() for sequences that have this library's struct size. */
 qp_status step_sequences(struct qp_engine *engine, qp_sequence *sequences, size_t n_sequences,
                          qp_error *error);
+
+/* Makes all further passes have one of two shapes. The program has room for max_sessions + 1
+ * sequences, and its last page is not in the pool. */
+qp_status step_fix_shapes(struct qp_engine *engine, qp_error *error);
 
 /* Ends all passes in flight. Their tokens are lost and will be computed again. */
 void step_drop(struct qp_engine *engine);

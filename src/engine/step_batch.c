@@ -108,6 +108,7 @@ static void add_part(qp_engine *e, qp_sequence *all, size_t n, qp_sequence *s)
 
 void step_fill_batch(qp_engine *e, qp_sequence *all, size_t n)
 {
+    const bool fixed = e->step.fixed.rows > 0, prompts = !fixed || step_reads_prompts(all, n);
     batch_clear(&e->batch);
     e->step.n_parts = e->step.n_rows = 0;
     for (int single = 1; single >= 0; single--)
@@ -115,11 +116,13 @@ void step_fill_batch(qp_engine *e, qp_sequence *all, size_t n)
             qp_sequence *s = &all[i];
             if (s->like || s->count == 0 || (s->count == 1) != single || step_is_cancelled(s))
                 continue;
+            if (fixed && step_continues(s) == prompts) continue;
             if (speculation_of(e, s))
                 step_add_proposals(e, s);
             else if (batch_room(&e->batch) > 0)
                 add_part(e, all, n, s);
         }
+    step_pad(e, prompts, 1);
 }
 
 void step_finish_parts(qp_engine *e, qp_sequence *all, size_t n)

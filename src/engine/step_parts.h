@@ -15,6 +15,13 @@ static inline bool step_continues(const qp_sequence *s)
     return s->count == 1 && s->sampler && s->sampler->begun && !s->on_hidden && !s->like;
 }
 
+/* step_pad.c: whether the batch of this call is one of new tokens of prompts, which then is all
+ * that it has. Shapes are fixed. */
+bool step_reads_prompts(const qp_sequence *all, size_t n);
+
+/* Fills the batch to its fixed shape, if shapes are fixed. `passes`: how many of this batch run. */
+void step_pad(qp_engine *engine, bool prompts, int64_t passes);
+
 /* step_check.c: refuses an invalid call before anything runs. Sets the results of all sequences to
  * 0. */
 qp_status step_check(qp_engine *engine, qp_sequence *all, size_t n, qp_error *error);

@@ -45,6 +45,7 @@ struct batcher {
     qp_sequence *sequences; /* [n_slots]: sequences of a step */
     choice **called;        /* [n_slots]: the choices of these sequences */
     size_t n_called;
+    bool read_prompts;        /* the last step did */
     double pass_ns, token_ns; /* measured: time of a pass that only decodes, and time that a token
                                * of a prompt adds; 0: not yet measured */
     bool events;              /* this step has made events */
@@ -80,6 +81,17 @@ void batcher_admit(batcher *batcher);
 
 /* Takes the slot from a running choice. `keep`: the prefix tree keeps its pages. */
 void batcher_leave_slot(batcher *batcher, choice *choice, bool keep);
+
+/* Whether the bits of an answer must not depend on others: passes have fixed shapes, and tokens of
+ * prompts are computed in other passes than those that were chosen. */
+static inline bool batcher_is_invariant(const batcher *batcher)
+{
+    return batcher->engine->step.fixed.rows > 0;
+}
+
+/* Keeps the choice's pages in the prefix tree; of an invariant batcher only those of the prompt,
+ * because other requests may have the same tokens in their prompts. */
+void batcher_keep_prefix(batcher *batcher, choice *choice);
 
 /* Sends the youngest running choice back to wait; false: at most one runs. */
 bool batcher_preempt(batcher *batcher);

@@ -59,10 +59,13 @@ static bool on_token(void *context, int32_t token)
     request *r = c->request;
     batcher *b = r->state->batcher;
     if (ends_choice(r, token)) return stop(c, QP_FINISH_STOP_TOKEN, token);
-    note_token(b, c);
     c->tokens[c->count++] = token;
-    push_token(c, token, (size_t)b->info.vocab_size);
-    batcher_note(b, r);
+    if (c->count > c->told) { /* else it is made again after a preemption */
+        c->told = c->count;
+        note_token(b, c);
+        push_token(c, token, (size_t)b->info.vocab_size);
+        batcher_note(b, r);
+    }
     if (c->count == c->capacity) {
         const bool length = r->max_tokens && c->count - r->n_prompt == r->max_tokens;
         return stop(c, length ? QP_FINISH_LENGTH : QP_FINISH_CONTEXT, -1);
@@ -151,15 +154,35 @@ static bool decodes(const choice *c)
     return c->session->count + 1 == c->count && c->sampler && c->sampler->begun;
 }
 
+/* How many of the running choices decode, and how many read prompts. */
+typedef struct kinds {
+    size_t decode, prompt;
+} kinds;
+
+static kinds count_kinds(const batcher *b)
+{
+    kinds k = {0};
+    for (size_t i = 0; i < b->running.count; i++) {
+        const choice *c = b->running.items[i];
+        if (c->stopped) continue;
+        k.decode += decodes(c);
+        k.prompt += !decodes(c);
+    }
+    return k;
+}
+
+/* Passes of fixed shapes read either prompts or decode, so the two take turns. */
+static bool decodes_alone(const batcher *b, kinds k)
+{
+    return batcher_is_invariant(b) && k.decode > 0 && k.prompt > 0 && b->read_prompts;
+}
+
 /* Tokens of prompts that the step may read. Those that ride in a pass with others' decoding cost
  * less than a pass of their own, and large chunks less a token than small ones. */
-static size_t prompt_budget(const batcher *b)
+static size_t prompt_budget(const batcher *b, kinds k)
 {
     const size_t most = (size_t)b->info.chunk, least = (size_t)b->engine->pages.page_size;
-    bool any = false;
-    for (size_t i = 0; i < b->running.count; i++)
-        any |= decodes(b->running.items[i]);
-    if (!any) return most;
+    if (k.decode == 0 || batcher_is_invariant(b)) return most;
     if (b->token_ns <= 0) return least < most ? least : most;
     const double ns = (double)b->options.prompt_ns + b->options.prompt_passes * b->pass_ns;
     const double tokens = ns / b->token_ns;
@@ -249,7 +272,7 @@ static void note_step(batcher *b, double ns)
         b->stats.proposed_tokens += s->proposed;
         b->stats.accepted_tokens += s->accepted;
         if (s->passes > passes) passes = s->passes;
-        if (reads) session_keep_prefix(c->session, c->request->cache_key);
+        if (reads) batcher_keep_prefix(b, c);
         end_read_only(b, c);
     }
     stats_add_pass(&b->stats, (pass_stats){.milliseconds = ns * 1e-6,
@@ -257,6 +280,7 @@ static void note_step(batcher *b, double ns)
                                            .prompt_tokens = prompt,
                                            .decode_tokens = tokens,
                                            .sequences = b->n_called});
+    b->read_prompts = prompt > 0;
     if (prompt == 0 && passes > 0) mean(&b->pass_ns, ns / (double)passes);
     if (prompt < LEAST_TIMED) return;
     const double rest = ns - (going ? b->pass_ns : 0);
@@ -269,18 +293,27 @@ static void note_own_time(batcher *b, uint64_t now)
     b->stats.own_steps++;
 }
 
+static void take_one_pass(batcher *b)
+{
+    for (size_t i = 0; i < b->n_called; i++)
+        b->sequences[i].max_tokens = 1;
+}
+
 /* Steps all choices. If there are too few pages, tries again with fewer choices. */
 static qp_status step_all(batcher *b, qp_error *error)
 {
     qp_status status = QP_NO_MEMORY;
     while (status == QP_NO_MEMORY) {
-        size_t budget = prompt_budget(b);
+        const kinds k = count_kinds(b);
+        const bool alone = decodes_alone(b, k);
+        size_t budget = alone ? 0 : prompt_budget(b, k);
         b->n_called = 0;
         for (size_t i = 0; i < b->running.count; i++) {
             choice *c = b->running.items[i];
             qp_error why;
             if (!c->stopped && add_sequence(b, c, &budget, &why) != QP_OK) fail(c, &why);
         }
+        if (alone) take_one_pass(b); /* the next call reads prompts: none may be in flight then */
         if (b->n_called == 0) return QP_OK;
         const uint64_t begin = clock_ns();
         if (b->last_return) note_own_time(b, begin);

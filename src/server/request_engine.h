@@ -38,6 +38,7 @@ struct choice {
     prefix_walk walk; /* how much of its text is cached */
     int32_t *tokens;  /* [capacity]: prompt, then chosen tokens */
     size_t count, capacity;
+    size_t told;         /* of these, tokens whose events were pushed */
     qp_sampler *sampler; /* NULL: not opened yet */
     qp_session *session; /* while running */
     size_t held;         /* tokens of the session at the start of the call */

@@ -156,9 +156,27 @@ void batcher_admit(batcher *b)
 
 /* ---- preemption ---------------------------------------------------------------------------- */
 
+void batcher_keep_prefix(batcher *b, choice *c)
+{
+    qp_session *s = c->session;
+    const size_t prompt = c->request->n_prompt;
+    const bool some = batcher_is_invariant(b) && s->count > prompt;
+    session_keep_prefix(s, c->request->cache_key, some ? prompt : s->count);
+}
+
+/* The tokens that the choice has made will be made again, with the same bits: computed as a part of
+ * the prompt they would have others. */
+static void begin_again(choice *c)
+{
+    c->count = c->request->n_prompt;
+    qp_sampler_close(c->sampler);
+    c->sampler = NULL;
+    c->stops_excluded = false;
+}
+
 void batcher_leave_slot(batcher *b, choice *c, bool keep)
 {
-    if (keep) session_keep_prefix(c->session, c->request->cache_key);
+    if (keep) batcher_keep_prefix(b, c);
     qp_session_truncate(c->session, 0);
     b->in_use[c->session->slot] = false;
     c->session = NULL;
@@ -186,6 +204,7 @@ bool batcher_preempt(batcher *b)
     b->stats.preemptions++;
     choice_list_remove(&b->running, youngest);
     batcher_leave_slot(b, c, true);
+    if (batcher_is_invariant(b)) begin_again(c);
     c->phase = CHOICE_WAITING;
     c->preempted = true;
     c->walk = (prefix_walk){0};

@@ -1,0 +1,78 @@
+/* Passes of fixed shapes: with the option batch_invariant.
+ *
+ * On a GPU the kernels of a pass, and with them the last bits of its logits, depend on how many
+ * rows it has. So every pass that continues sequences has one row for each session, and every pass
+ * that reads prompts has max_tokens rows and max_outputs rows of logits. A pass never mixes the
+ * two: a token's bits then depend on whether it is of a prompt, and not on its neighbours. Rows
+ * that no sequence needs read token 0 at the first positions of a text of their own. They all write
+ * to one page, which nothing else reads.
+ */
+#include "engine/step_parts.h"
+
+#include <stdlib.h>
+
+qp_status step_fix_shapes(qp_engine *e, qp_error *error)
+{
+    const plan_options *o = &e->program.options;
+    const size_t tokens = (size_t)o->max_tokens;
+    const size_t pages = (size_t)((o->context + o->page_size - 1) / o->page_size);
+    step_fixed *f = &e->step.fixed;
+    f->zeros = calloc(tokens, sizeof *f->zeros);
+    f->pages = malloc(pages * sizeof *f->pages);
+    if (!f->zeros || !f->pages)
+        return error_no_memory(error, "rows that fill passes", (tokens + pages) * sizeof *f->pages);
+    for (size_t i = 0; i < pages; i++)
+        f->pages[i] = (int32_t)o->n_pages - 1;
+    f->rows = o->max_sequences - 1;
+    return QP_OK;
+}
+
+bool step_reads_prompts(const qp_sequence *all, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!all[i].like && all[i].count > 0 && !step_is_cancelled(&all[i]) &&
+            !step_continues(&all[i]))
+            return true;
+    return false;
+}
+
+/* A row of logits that nothing is made of. */
+static void add_output(qp_engine *e, int64_t row)
+{
+    batch *b = &e->batch;
+    const int64_t output = batch_outputs(b);
+    batch_want(b, row);
+    sampler_set_row(e->greedy, b, output, (int32_t)e->step.fixed.rows, 1);
+}
+
+static void pad_prompts(qp_engine *e)
+{
+    batch *b = &e->batch;
+    const step_fixed *f = &e->step.fixed;
+    const int64_t row = batch_tokens(b), count = e->program.options.max_tokens - row;
+    if (count > 0) {
+        batch_add(b, f->zeros, count, 0, f->pages);
+        batch_set_angles(b, row, 0, count, count);
+    }
+    while (batch_outputs(b) < e->program.options.max_outputs)
+        add_output(e, batch_tokens(b) - 1);
+}
+
+static void pad_going(qp_engine *e, int64_t passes)
+{
+    batch *b = &e->batch;
+    for (int64_t row = batch_tokens(b); row < e->step.fixed.rows; row++) {
+        batch_add_ahead(b, 0, 0, passes, e->step.fixed.pages);
+        batch_set_angles(b, row, 0, 1, 1);
+        add_output(e, row);
+    }
+}
+
+void step_pad(qp_engine *e, bool prompts, int64_t passes)
+{
+    if (e->step.fixed.rows == 0 || batch_tokens(&e->batch) == 0) return;
+    if (prompts)
+        pad_prompts(e);
+    else
+        pad_going(e, passes);
+}
