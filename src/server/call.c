@@ -48,7 +48,7 @@ static void resume(worker_task *task);
 static void go_on(void *context)
 {
     call *c = context;
-    if (atomic_exchange(&c->resuming, true)) return;
+    if (atomic_exchange(&c->resuming, 1)) return;
     exchange_hold(c->exchange);
     c->task.run = resume;
     workers_put(c->server->workers, &c->task);
@@ -376,7 +376,7 @@ static void resume(worker_task *task)
     call *c = (call *)task;
     exchange *x = c->exchange;
     int done = 1;
-    atomic_store(&c->resuming, false);
+    atomic_store(&c->resuming, 0);
     pthread_mutex_lock(&c->lock);
     for (size_t i = 0; i < c->n_prompts; i++) {
         if (c->prompts[i].held) done += work_on(c, i);

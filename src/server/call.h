@@ -126,8 +126,8 @@ struct call {
     answer *answers; /* [n_prompts * n] */
     size_t n_answers, n_over;
     bool submitted, streaming, replied;
-    atomic_bool resuming;
-    tool_names tools; /* tools that the client offers */
+    atomic_int resuming; /* not a bool: a compiler may read the bools before it in one access */
+    tool_names tools;    /* tools that the client offers */
     strbuf out;
     strbuf head; /* the beginning of every chunk of a stream, made by the dialect */
     int state;   /* used by the dialect: the progress of its stream */
