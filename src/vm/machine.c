@@ -174,14 +174,24 @@ size_t machine_page_bytes(const program *p)
     return 2 * layer * (size_t)p->config.n_layers;
 }
 
+static qp_status refuse_pages(const machine *m, qp_error *error)
+{
+    return error_set(error, QP_UNSUPPORTED,
+                     "the pages of the machine %s are parts of pages, in several memories, and are "
+                     "neither saved nor restored",
+                     m->type->name);
+}
+
 qp_status machine_read_page(const machine *m, int32_t page, void *data, qp_error *error)
 {
-    return m->type->read_page(m->self, page, data, error);
+    if (m->type->read_page) return m->type->read_page(m->self, page, data, error);
+    return refuse_pages(m, error);
 }
 
 qp_status machine_write_page(const machine *m, int32_t page, const void *data, qp_error *error)
 {
-    return m->type->write_page(m->self, page, data, error);
+    if (m->type->write_page) return m->type->write_page(m->self, page, data, error);
+    return refuse_pages(m, error);
 }
 
 machine_kernel machine_kernel_of(const machine *m, int node)
