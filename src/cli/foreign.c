@@ -14,8 +14,10 @@
 #define NO_FLASH "attention is always computed in blocks, without a switch"
 #define CHUNK    "the tokens of a prompt in one forward pass are --chunk N"
 #define GRAMMAR  "answers cannot be restricted to a grammar yet"
-#define DRAFT    "it has no speculative decoding"
-#define ADAPTER  "it has no adapters; merge them into the model first"
+#define DRAFT    "a draft model is --draft MODEL; --speculate lookup needs none"
+#define PROPOSED                                                                                   \
+    "how many tokens are proposed follows from measured times; there is no option for it"
+#define ADAPTER "it has no adapters; merge them into the model first"
 
 const option_entry cli_foreign_flags[] = {
     {"-hfr", FETCH},
@@ -101,6 +103,10 @@ const option_entry cli_foreign_flags[] = {
     {"--json-schema", GRAMMAR},
     {"-md", DRAFT},
     {"--model-draft", DRAFT},
+    {"--draft-max", PROPOSED},
+    {"--draft-min", PROPOSED},
+    {"--num-speculative-tokens", PROPOSED},
+    {"--speculative-config", DRAFT},
     {"--lora", ADAPTER},
     {"-np", "several answers side by side are `quipu run --answers N`"},
     {"--np", "several answers side by side are `quipu run --answers N`"},
