@@ -167,13 +167,26 @@ static void definitions_fit_operators(void **state)
 
 typedef struct solution_text {
     const char *definition, *language, *entry, *path;
+    bool leaves_rows_out; /* all but the first hundred */
 } solution_text;
+
+/* After the worked example, whose kernel is then called whole_kernel. */
+static const char hundred_rows[] = "\n#undef rms_norm_kernel\n"
+                                   "void rms_norm_kernel(const op_call *call);\n"
+                                   "void rms_norm_kernel(const op_call *call)\n"
+                                   "{\n"
+                                   "    op_call part = *call;\n"
+                                   "    if (part.end > 100) part.end = 100;\n"
+                                   "    whole_kernel(&part);\n"
+                                   "}\n";
 
 static void write_solution(const char *to, const solution_text *about)
 {
     qp_error error;
     strbuf source = {0};
+    if (about->leaves_rows_out) strbuf_puts(&source, "#define rms_norm_kernel whole_kernel\n");
     assert_int_equal(files_read("../examples/rms_norm.c", 1 << 20, &source, &error), QP_OK);
+    if (about->leaves_rows_out) strbuf_puts(&source, hundred_rows);
     cJSON *tree = cJSON_CreateObject();
     cJSON_AddStringToObject(tree, "name", "example");
     cJSON_AddStringToObject(tree, "definition", about->definition);
@@ -199,7 +212,7 @@ static void solutions_become_traces(void **state)
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/solution.json", folder);
     write_solution(path, &(solution_text){"rmsnorm_h4096", "c", "a/rms_norm.c::rms_norm_kernel",
-                                          "a/rms_norm.c"});
+                                          "a/rms_norm.c", false});
     workbench_bench_options options = {.seed = 1, .threads = 1, .rounds = 1, .timeout_ms = 120000};
     qp_error error = {0};
     strbuf out = {0};
@@ -215,6 +228,37 @@ static void solutions_become_traces(void **state)
         assert_string_equal(json_get(evaluation, "status")->valuestring, "PASSED");
         const cJSON *performance = json_get(evaluation, "performance");
         assert_true(json_get(performance, "speedup_factor")->valuedouble > 0);
+        cJSON_Delete(trace);
+    }
+    assert_int_equal(n, 3);
+    strbuf_free(&out);
+    unlink(path);
+    rmdir(folder);
+}
+
+/* Each workload has its own verdict: a kernel that leaves rows out passes where it has few. */
+static void workloads_are_judged_one_by_one(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/quipu-test-XXXXXX", path[128];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/solution.json", folder);
+    write_solution(path, &(solution_text){"rmsnorm_h4096", "c", "rms_norm.c::rms_norm_kernel",
+                                          "rms_norm.c", true});
+    workbench_bench_options options = {.seed = 1, .threads = 1, .rounds = 1, .timeout_ms = 120000};
+    qp_error error = {0};
+    strbuf out = {0};
+    int n_failed = -1;
+    assert_ok(workbench_import(path, &options, &out, &n_failed, &error));
+    assert_int_equal(n_failed, 1);
+    static const char *const expected[] = {"PASSED", "PASSED", "INCORRECT_NUMERICAL"};
+    int n = 0;
+    for (char *line = strtok(out.data, "\n"); line; line = strtok(NULL, "\n"), n++) {
+        cJSON *trace;
+        assert_ok(json_parse(line, strlen(line), "trace", &trace, &error));
+        assert_in_range(n, 0, 2);
+        assert_string_equal(json_get(json_get(trace, "evaluation"), "status")->valuestring,
+                            expected[n]);
         cJSON_Delete(trace);
     }
     assert_int_equal(n, 3);
@@ -250,14 +294,15 @@ static void wrong_solutions_are_refused(void **state)
         solution_text text;
         const char *says;
     } wrong[] = {
-        {{"rmsnorm_h1", "c", "a.c::rms_norm_kernel", "a.c"}, "definition 'rmsnorm_h1'"},
-        {{"rmsnorm_h4096", "triton", "a.c::rms_norm_kernel", "a.c"}, "language"},
-        {{"rmsnorm_h4096", "c", "a.c::run", "a.c"}, "FILE::rms_norm_kernel"},
-        {{"rmsnorm_h4096", "cuda", "a.cu::rms_norm_kernel", "a.cu"}, "FILE::rms_norm_launch"},
-        {{"rmsnorm_h4096", "c", "b.c::rms_norm_kernel", "a.c"}, "not among the sources"},
-        {{"rmsnorm_h4096", "c", "a.c::rms_norm_kernel", "../a.c"}, "must lie inside"},
-        {{"rmsnorm_h4096", "c", "a.c::rms_norm_kernel", "/tmp/a.c"}, "must lie inside"},
-        {{"rmsnorm_h4096", "c", "a.c::rms_norm_kernel", "b/../../a.c"}, "must lie inside"},
+        {{"rmsnorm_h1", "c", "a.c::rms_norm_kernel", "a.c", false}, "definition 'rmsnorm_h1'"},
+        {{"rmsnorm_h4096", "triton", "a.c::rms_norm_kernel", "a.c", false}, "language"},
+        {{"rmsnorm_h4096", "c", "a.c::run", "a.c", false}, "FILE::rms_norm_kernel"},
+        {{"rmsnorm_h4096", "cuda", "a.cu::rms_norm_kernel", "a.cu", false},
+         "FILE::rms_norm_launch"},
+        {{"rmsnorm_h4096", "c", "b.c::rms_norm_kernel", "a.c", false}, "not among the sources"},
+        {{"rmsnorm_h4096", "c", "a.c::rms_norm_kernel", "../a.c", false}, "must lie inside"},
+        {{"rmsnorm_h4096", "c", "a.c::rms_norm_kernel", "/tmp/a.c", false}, "must lie inside"},
+        {{"rmsnorm_h4096", "c", "a.c::rms_norm_kernel", "b/../../a.c", false}, "must lie inside"},
     };
     char folder[] = "/tmp/quipu-test-XXXXXX", path[128];
     assert_non_null(mkdtemp(folder));
@@ -314,6 +359,7 @@ int main(void)
         cmocka_unit_test(workloads_are_refilled),
         cmocka_unit_test(definitions_fit_operators),
         cmocka_unit_test(solutions_become_traces),
+        cmocka_unit_test(workloads_are_judged_one_by_one),
         cmocka_unit_test(forged_reports_are_refused),
         cmocka_unit_test(wrong_solutions_are_refused),
         cmocka_unit_test(the_package_reads_what_is_exported),

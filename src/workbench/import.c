@@ -5,6 +5,7 @@
  * sources are untrusted: their paths must stay inside a temporary folder.
  */
 #define _XOPEN_SOURCE 700 /* nftw */
+#include "quipu.h"
 #include "base/cpu.h"
 #include "base/json.h"
 #include "workbench/exchange.h"
@@ -138,7 +139,7 @@ static cJSON *environment_json(void)
     cpu_describe(&cpu);
     cJSON *environment = cJSON_CreateObject(), *libs = cJSON_AddObjectToObject(environment, "libs");
     cJSON_AddStringToObject(environment, "hardware", cpu.model[0] ? cpu.model : "CPU");
-    cJSON_AddStringToObject(libs, "quipu", "0.1.0");
+    cJSON_AddStringToObject(libs, "quipu", QP_VERSION);
     return environment;
 }
 
@@ -169,16 +170,13 @@ static cJSON *evaluation_json(const check_verdict *verdict, const timing_report 
     return tree;
 }
 
-/* The verdict on the first, smallest workload counts for all; the measured results are verified
- * too. */
+/* Times a workload that passed its check; the results of the timed calls are verified too. */
 static void time_workload(const workbench_bench_options *options, const solution *solution,
-                          const candidate *candidate, int n, check_verdict *verdict,
+                          const candidate *candidate, const char *workload, check_verdict *verdict,
                           timing_report *times)
 {
-    char text[1024];
-    definition_case(solution->definition, solution->definition->workloads[n], text, sizeof text);
     timing_request request = {.op = solution->op,
-                              .workload = text,
+                              .workload = workload,
                               .candidate = candidate,
                               .features = 0,
                               .threads = options->threads,
@@ -201,29 +199,40 @@ static void time_workload(const workbench_bench_options *options, const solution
     }
 }
 
+/* Checks the solution on workload n of its definition, and times it if it passes. */
+static cJSON *judge_workload(const workbench_bench_options *options, const solution *solution,
+                             const candidate *candidate, int n, bool *passed)
+{
+    char workload[1024];
+    check_verdict verdict = candidate->verdict; /* of compiling and loading it */
+    timing_report times = {0};
+    bool declined = false;
+    definition_case(solution->definition, solution->definition->workloads[n], workload,
+                    sizeof workload);
+    if (verdict.status == CHECK_PASSED)
+        candidate_check(candidate, workload, options->seed, options->timeout_ms, &verdict,
+                        &declined);
+    if (verdict.status == CHECK_PASSED)
+        time_workload(options, solution, candidate, workload, &verdict, &times);
+    if (verdict.status == CHECK_PASSED && candidate->cuda)
+        snprintf(verdict.detail, sizeof verdict.detail,
+                 "latency includes carrying the tensors to the device and back");
+    *passed = verdict.status == CHECK_PASSED;
+    cJSON *trace = cJSON_CreateObject();
+    cJSON_AddStringToObject(trace, "definition", solution->definition->name);
+    cJSON_AddItemToObject(trace, "workload", workload_json(solution->definition, n));
+    cJSON_AddStringToObject(trace, "solution", solution->name);
+    cJSON_AddItemToObject(trace, "evaluation", evaluation_json(&verdict, &times));
+    return trace;
+}
+
 static qp_status judge(const workbench_bench_options *options, const solution *solution,
                        const candidate *candidate, strbuf *out, int *n_failed, qp_error *error)
 {
-    char text[1024];
-    check_verdict first = candidate->verdict;
-    definition_case(solution->definition, solution->definition->workloads[0], text, sizeof text);
-    bool declined = false;
-    if (first.status == CHECK_PASSED)
-        candidate_check(candidate, text, options->seed, options->timeout_ms, &first, &declined);
     for (int n = 0; solution->definition->workloads[n]; n++) {
-        check_verdict verdict = first;
-        timing_report times = {0};
-        if (verdict.status == CHECK_PASSED)
-            time_workload(options, solution, candidate, n, &verdict, &times);
-        if (verdict.status == CHECK_PASSED && candidate->cuda)
-            snprintf(verdict.detail, sizeof verdict.detail,
-                     "latency includes carrying the tensors to the device and back");
-        *n_failed += verdict.status != CHECK_PASSED;
-        cJSON *trace = cJSON_CreateObject();
-        cJSON_AddStringToObject(trace, "definition", solution->definition->name);
-        cJSON_AddItemToObject(trace, "workload", workload_json(solution->definition, n));
-        cJSON_AddStringToObject(trace, "solution", solution->name);
-        cJSON_AddItemToObject(trace, "evaluation", evaluation_json(&verdict, &times));
+        bool passed;
+        cJSON *trace = judge_workload(options, solution, candidate, n, &passed);
+        *n_failed += !passed;
         TRY(output_json_line(trace, out, error));
     }
     return QP_OK;
