@@ -8,6 +8,7 @@
 #include "base/cpu.h"
 #include "cuda/ranks.h"
 #include "engine/engine.h"
+#include "inspect/diff.h"
 #include "plan/plan.h"
 #include "vm/machine.h"
 
@@ -460,12 +461,35 @@ static void test_an_engine_on_two_gpus(void **state)
     refuse_ranks(0, "5", "no GPU 5");
 }
 
+/* A comparison of two ranks on GPUs runs every step; what it cannot do is said. */
+static void test_ranks_on_gpus_are_compared(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    diff_options o = {.model = "synthetic:tiny:BF16", .a = "reference", .b = "cuda", .ranks = 2};
+    strbuf text = {0};
+    bool equal;
+    o.n_tokens = 4;
+    assert_ok(diff_print(&o, &text, &equal, &error));
+    assert_non_null(strstr(strbuf_text(&text), "cuda on 2 ranks against reference"));
+    strbuf_free(&text);
+    o.ranks = 9;
+    assert_int_equal(diff_print(&o, &text, &equal, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "up to 8 ranks"));
+    o.ranks = 2;
+    o.b = "megakernel";
+    assert_int_equal(diff_print(&o, &text, &equal, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "operators or cuda"));
+    strbuf_free(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_have_gpus_of_their_own),
         cmocka_unit_test(test_a_rank_runs_on_its_gpu),
         cmocka_unit_test(test_an_engine_on_two_gpus),
+        cmocka_unit_test(test_ranks_on_gpus_are_compared),
         cmocka_unit_test(test_groups_under_way_together),
         cmocka_unit_test(test_what_is_not_done_is_said),
         cmocka_unit_test(test_the_megakernel_hands_tokens_out),

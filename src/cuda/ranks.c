@@ -1,8 +1,6 @@
 /* The GPUs of one host as ranks: see cuda/ranks.h. */
 #include "cuda/ranks.h"
 
-#include <assert.h>
-
 enum {
     FAILURE_BYTES = 128, /* from rank to rank: a cache line that no other rank writes */
 };
@@ -80,8 +78,12 @@ static void describe(cuda_ranks *r, int rank)
 qp_status cuda_ranks_open(cuda_ranks *r, cuda_device *first, const int *gpus, int n,
                           qp_error *error)
 {
-    *r = (cuda_ranks){.n = n, .devices = {first}};
-    assert(n <= EXCHANGE_RANKS);
+    *r = (cuda_ranks){0};
+    if (n > EXCHANGE_RANKS)
+        return error_set(error, QP_UNSUPPORTED, "GPUs run up to %d ranks, found %d", EXCHANGE_RANKS,
+                         n);
+    r->n = n;
+    r->devices[0] = first;
     TRY(open_devices(r, gpus, error));
     TRY(cuda_pinned_alloc(first, (size_t)n * FAILURE_BYTES, "the exchange between ranks",
                           &r->failures, error));

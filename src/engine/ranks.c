@@ -83,9 +83,6 @@ qp_status engine_ranks_connect(engine_ranks *r, cuda_device *first, qp_error *er
         return error_set(error, QP_UNSUPPORTED,
                          "ranks that mpirun starts run on CPUs: use --device cpu, or --ranks-by "
                          "threads for the GPUs of this machine");
-    if (r->size > EXCHANGE_RANKS)
-        return error_set(error, QP_UNSUPPORTED, "GPUs run up to %d ranks, found %d", EXCHANGE_RANKS,
-                         r->size);
     if (!r->cut_chosen) r->cut = PLAN_REDUCE;
     r->gpus = calloc(1, sizeof *r->gpus);
     if (!r->gpus) return error_no_memory(error, "ranks", sizeof *r->gpus);

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/output.h"
+#include "cuda/ranks.h"
 #include "inspect/diff_run.h"
 #include "op/op.h"
 #include "plan/plan.h"
@@ -29,6 +30,8 @@ typedef struct diff {
     progress progress;
     const machine_type *type_a, *type_b;
     machine a, b;
+    cuda_device device; /* of several ranks on GPUs: the first's, */
+    cuda_ranks *gpus;   /* and all; NULL: there are none */
     int32_t *own_tokens;
     diff_request request;
     diff_report report;
@@ -157,14 +160,31 @@ static int threads_of(const diff_options *o)
     return all > ranks ? all / ranks : 1;
 }
 
-/* Ranks have their parts of a program without sums, on the CPU. */
+/* Ranks have their parts of a program without sums. */
 static qp_status check_ranks(const diff *d, qp_error *error)
 {
-    if (d->options->ranks <= 1 || !(d->type_b->on_gpu || d->options->sums)) return QP_OK;
+    if (d->options->ranks <= 1 || !(d->type_b->whole || d->options->sums)) return QP_OK;
     return error_set(error, QP_UNSUPPORTED,
-                     "--ranks %d compares ranks on the CPU with one: b is reference, serial, "
-                     "threads or operators, without --sums",
+                     "--ranks %d compares ranks with one: b is reference, serial, threads, "
+                     "operators or cuda, without --sums",
                      d->options->ranks);
+}
+
+/* b, or the ranks that run it, each on a GPU of its own if b runs on one. */
+static qp_status open_b(diff *d, machine_setup *setup, qp_error *error)
+{
+    const int ranks = d->options->ranks;
+    if (ranks <= 1) return machine_open(d->type_b, setup, &d->b, error);
+    if (d->type_b->on_gpu) {
+        d->gpus = calloc(1, sizeof *d->gpus);
+        if (!d->gpus) return error_no_memory(error, "ranks", sizeof *d->gpus);
+        TRY(cuda_device_open(&d->device, error));
+        TRY(cuda_ranks_open(d->gpus, &d->device, NULL, ranks, error));
+        setup->gpus = d->gpus;
+    }
+    setup->inner = d->type_b;
+    setup->n_ranks = ranks;
+    return machine_open(&machine_ranks, setup, &d->b, error);
 }
 
 static qp_status open_all(diff *d, qp_error *error)
@@ -194,15 +214,16 @@ static qp_status open_all(diff *d, qp_error *error)
     machine_setup setup_b = d->setup;
     TRY(kernel_table_fill(&d->kernels, o->kernels, o->n_kernels, error));
     if (o->n_kernels) setup_b.kernels = &d->kernels;
-    setup_b.inner = d->type_b;
-    setup_b.n_ranks = o->ranks;
-    return machine_open(o->ranks > 1 ? &machine_ranks : d->type_b, &setup_b, &d->b, error);
+    return open_b(d, &setup_b, error);
 }
 
 static void close_all(diff *d)
 {
     machine_close(&d->a);
     machine_close(&d->b);
+    if (d->gpus) cuda_ranks_close(d->gpus);
+    free(d->gpus);
+    cuda_device_close(&d->device);
     diff_report_free(&d->report);
     thread_pool_destroy(d->pool);
     program_free(&d->program);
