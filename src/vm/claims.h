@@ -1,10 +1,11 @@
-/* Who runs which cell of a shared instruction, decided while a pass runs.
+/* Which worker runs which cell of a shared instruction: decided while a pass runs.
  *
- * Every shared instruction has a claim: a word with the cells that nobody has taken yet. The worker
- * in whose queue the instruction stands takes them from the front. A worker that waits for a
- * counter takes cells of the instructions that will signal it from the back, of the instruction
- * that has most left. Whoever ends an instruction's last cell sends its signal. So a pass goes on
- * at the speed of all workers together, even if one of them does not run at all.
+ * Every shared instruction has a claim: a word that holds the range of cells that no worker has
+ * taken yet. The worker in whose queue the instruction stands takes cells from the front. A worker
+ * that waits for a counter takes cells from the back of the instructions that will signal this
+ * counter, first of the one with most cells left. The worker that ends an instruction's last cell
+ * sends its signal. So a pass advances at the speed of all workers together, even if the system
+ * suspends one of them.
  */
 #ifndef QUIPU_VM_CLAIMS_H
 #define QUIPU_VM_CLAIMS_H

@@ -205,7 +205,7 @@ static bool help(runner *r, uint32_t counter, bool alone)
     claimed of;
     if (!claims_find(m->claims, counter, is_ready, m, alone, &of)) return false;
     const int32_t cell = claims_take_last(m->claims, &of);
-    if (cell < 0) return true; /* another was quicker: look again */
+    if (cell < 0) return true; /* another worker has just taken it: search again */
     cell_call call = {.bound = false};
     const uint64_t begin = r->timing ? clock_ns() : 0;
     run_cell(r, &of, cell, &call);

@@ -1,9 +1,10 @@
 /* The machine `threads`: one thread per queue, and counters between them.
  *
  * Every worker reads its queue in order: it waits until the instruction's counters have reached the
- * values it needs, runs the kernel on its slice, and signals. A signal is a release and a wait an
- * acquire, so what was written before the signal is visible after the wait. Counters are never
- * reset: each pass waits for higher values. Between passes the threads sleep in the pool.
+ * values it needs, runs the kernel on its slice, and signals. While it waits it runs cells of what
+ * it waits for (claims.h). A signal is a release and a wait an acquire, so what was written before
+ * the signal is visible after the wait. Counters are never reset: each pass waits for higher
+ * values. Between passes the threads sleep in the pool.
  */
 #ifndef QUIPU_VM_THREADS_H
 #define QUIPU_VM_THREADS_H
