@@ -5,6 +5,7 @@
  */
 #include "test.h"
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "comm/comm.h"
 #include "plan/plan.h"
@@ -16,6 +17,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { CONTEXT = 32, PAGE = 4, PROMPT = 7, STEPS = 4, MOST_VOCAB = 1024 };
 
@@ -302,6 +304,32 @@ static void failures_name_their_rank(void **state)
     comm_close(ends[1]);
 }
 
+static void *answer_once(void *context)
+{
+    return comm_stage(context, 8) ? (void *)(uintptr_t)comm_exchange(context, 1, 8, 8, COMM_BUSY)
+                                  : NULL;
+}
+
+/* A rank that has been idle for long is not more patient for it with ranks that wait for it. */
+static void idle_time_is_no_work(void **state)
+{
+    (void)state;
+    comm *ends[2];
+    pthread_t thread;
+    assert_ok(comm_threads_open(2, ends, &error));
+    assert_int_equal(pthread_create(&thread, NULL, answer_once, ends[1]), 0);
+    assert_non_null(answer_once(ends[0]));
+    pthread_join(thread, NULL);
+    comm_set_patience(ends[0], 10);
+    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+    const uint64_t begin = clock_ns();
+    assert_non_null(comm_stage(ends[0], 8));
+    assert_null(comm_exchange(ends[0], 2, 8, 8, COMM_READY));
+    assert_true(clock_ns() - begin < 1000000000);
+    comm_close(ends[0]);
+    comm_close(ends[1]);
+}
+
 static void ranks_that_cannot_be_opened_say_why(void **state)
 {
     (void)state;
@@ -321,6 +349,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exchanges_deliver_what_was_given),
         cmocka_unit_test(failures_name_their_rank),
+        cmocka_unit_test(idle_time_is_no_work),
         cmocka_unit_test(ranks_give_the_bits_of_one),
         cmocka_unit_test(fused_programs_have_ranks_too),
         cmocka_unit_test(partial_sums_are_near),

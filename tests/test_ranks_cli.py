@@ -75,11 +75,15 @@ def test_refusals(mpi):
         return
     code, _, err = quipu("run", "-m", "synthetic:tiny", "-p", "1,2", "--ranks", "3", ranks=2)
     check("two numbers of ranks", code != 0 and "mpirun has started 2" in err, err)
-    command = [*MPIRUN, "-n", "1", QUIPU, "run", "-m", "synthetic:tiny", "-p", "1,2", "-t", "1",
-               ":", "-n", "1", QUIPU, "run", "-m", "synthetic:tiny", "-p", "1,2", "-t", "1", "-c", "64"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    check("ranks with other options", done.returncode != 0 and "rank 1 has another set of options" in done.stderr,
-          done.stderr)
+    run = [QUIPU, "run", "-p", "1,2", "-t", "1", "-m"]
+    for other, what in (["synthetic:tiny", "-c", "64"], "set of options"), \
+            (["synthetic:tiny", "--exec", "operators"], "set of options"), (["synthetic:tiny:F32:2"], "model"):
+        command = [*MPIRUN, "-n", "1", *run, "synthetic:tiny:F32", ":", "-n", "1", *run, *other]
+        if what != "model":
+            command[command.index("synthetic:tiny:F32")] = "synthetic:tiny"
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        check(f"a rank with {other}", done.returncode != 0 and f"rank 1 has another {what}" in done.stderr,
+              done.stderr)
 
 
 def start(ranks):

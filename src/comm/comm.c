@@ -73,7 +73,8 @@ qp_status comm_check(const comm *c, qp_error *error)
 static uint64_t patience_of(const comm *c, comm_wait wait, uint64_t now)
 {
     const uint64_t given = (uint64_t)c->patience_ms * 1000000;
-    const uint64_t own = c->idle_since && now > c->idle_since ? now - c->idle_since : 0;
+    const bool busy = wait == COMM_BUSY && c->idle_since && now > c->idle_since;
+    const uint64_t own = busy ? now - c->idle_since : 0;
     if (wait == COMM_SLOW) return given ? given : SLOW_SECONDS * SECOND_NS;
     return (given ? given : BUSY_SECONDS * SECOND_NS) + OWN_TIMES * own;
 }

@@ -27,10 +27,11 @@ typedef struct comm_part {
 
 /* How long a rank waits for the others. */
 typedef enum comm_wait {
-    COMM_BUSY, /* they compute the same as this rank did since the last exchange: a few times as
-                  long as that, and 4 seconds */
-    COMM_SLOW, /* they read a model: ten minutes */
-    COMM_IDLE, /* they may have nothing to say: for ever, with little use of the processor */
+    COMM_BUSY,  /* they compute the same as this rank did since the last exchange: a few times as
+                   long as that, and 4 seconds */
+    COMM_READY, /* they wait for this rank already: 4 seconds */
+    COMM_SLOW,  /* they read a model: ten minutes */
+    COMM_IDLE,  /* they may have nothing to say: for ever, with little use of the processor */
 } comm_wait;
 
 /* Ranks that are threads of this process: ends[size], one for each. comm_close() each of them. */

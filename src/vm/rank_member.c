@@ -5,6 +5,7 @@
 #include "plan/weights.h"
 #include "quipu.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,36 +24,46 @@ static qp_status group_failed(comm *comm, qp_error *error)
 typedef struct rank_facts {
     uint64_t program, model;
     int32_t size, cut;
+    char inner[24]; /* the machine of each rank */
     int32_t version[3];
 } rank_facts;
 
-/* Sizes and types, and the elements of one small weight. */
-static qp_status fingerprint_model(const program *p, uint64_t *out, qp_error *error)
+/* Adds the elements of a norm. */
+static qp_status mix_norm(const program *p, int weight, uint64_t *hash, qp_error *error)
 {
-    const int norm = program_find_weight(p, WEIGHT_OUTPUT_NORM, -1, false);
-    *out = p->fingerprint;
-    for (int i = 0; i < p->n_weights; i++)
-        *out = hash_mix(*out ^ (uint64_t)p->weights[i].whole.type);
-    if (norm < 0) return QP_OK;
-    const size_t bytes = tensor_bytes(&p->weights[norm].whole);
+    const size_t bytes = tensor_bytes(&p->weights[weight].whole);
     unsigned char *row = malloc(bytes);
     if (!row) return error_no_memory(error, "a weight", bytes);
-    qp_status status = program_read_weight(p, norm, 0, 1, row, error);
+    qp_status status = program_read_weight(p, weight, 0, 1, row, error);
     for (size_t i = 0; status == QP_OK && i < bytes; i++)
-        *out = hash_mix(*out ^ row[i]);
+        *hash = hash_mix(*hash ^ row[i]);
     free(row);
     return status;
+}
+
+/* Sizes and types, and the elements of the norms, which are few and differ between models. */
+static qp_status fingerprint_model(const program *p, uint64_t *out, qp_error *error)
+{
+    *out = p->fingerprint;
+    for (int i = 0; i < p->n_weights; i++) {
+        const program_weight *w = &p->weights[i];
+        *out = hash_mix(*out ^ (uint64_t)w->whole.type);
+        if (weight_get_info(w->slot)->is_norm && !w->bias) TRY(mix_norm(p, i, out, error));
+    }
+    return QP_OK;
 }
 
 static qp_status compare_facts(const rank_facts *own, const rank_facts *other, int rank,
                                qp_error *error)
 {
-    const char *what =
-        memcmp(own->version, other->version, sizeof own->version) ? "version of quipu"
-        : own->size != other->size || own->cut != other->cut || own->program != other->program
-            ? "set of options"
-        : own->model != other->model ? "model"
-                                     : NULL;
+    const char *what = memcmp(own->version, other->version, sizeof own->version)
+                           ? "version of quipu"
+                       : own->size != other->size || own->cut != other->cut ||
+                               memcmp(own->inner, other->inner, sizeof own->inner) ||
+                               own->program != other->program
+                           ? "set of options"
+                       : own->model != other->model ? "model"
+                                                    : NULL;
     if (!what) return QP_OK;
     return error_set(error, QP_INVALID,
                      "rank %d has another %s than rank 0: all ranks must have the same program, "
@@ -69,6 +80,7 @@ static qp_status agree(const rank_member *m, const machine_setup *setup, qp_erro
                         .size = comm_size(m->comm),
                         .cut = (int32_t)setup->cut,
                         .version = {QP_VERSION_MAJOR, QP_VERSION_MINOR, QP_VERSION_PATCH}};
+    snprintf(own->inner, sizeof own->inner, "%s", setup->inner->name);
     TRY(fingerprint_model(setup->program, &own->model, error));
     const comm_part *parts = comm_exchange(m->comm, TAG_AGREE, sizeof *own, sizeof *own, COMM_SLOW);
     if (!parts) return group_failed(m->comm, error);
@@ -315,7 +327,8 @@ qp_status rank_command_give(comm *comm, const rank_command *c, const void *data,
     if (!stage) return group_failed(comm, error);
     memcpy(stage, c, sizeof *c);
     if (inlined) memcpy(stage + sizeof *c, data, c->bytes);
-    if (!comm_exchange(comm, TAG_COMMAND, bytes, most, COMM_BUSY)) return group_failed(comm, error);
+    if (!comm_exchange(comm, TAG_COMMAND, bytes, most, COMM_READY))
+        return group_failed(comm, error);
     if (!follows || inlined) return QP_OK;
     stage = comm_stage(comm, c->bytes);
     if (!stage) return group_failed(comm, error);

@@ -313,6 +313,15 @@ static machine_kernel kernel_of_ranks(const void *self, int node)
                              own->steps[step].first_node + node - whole->steps[step].first_node);
 }
 
+static qp_status time_ranks(void *self, const machine_timing *timing, qp_error *error)
+{
+    const ranks_machine *m = self;
+    if (!timing) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "instructions of %d ranks are not timed; trace one rank: leave --ranks out",
+                     m->size);
+}
+
 static qp_status limits_of_ranks(void *self, machine_profile *out, qp_error *error)
 {
     const ranks_machine *m = self;
@@ -336,4 +345,5 @@ const machine_type machine_ranks = {.name = "ranks",
                                     .read_page = read_page_ranks,
                                     .write_page = write_page_ranks,
                                     .kernel = kernel_of_ranks,
+                                    .time = time_ranks,
                                     .limits = limits_of_ranks};
