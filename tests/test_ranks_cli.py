@@ -8,10 +8,12 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 QUIPU = os.environ.get("QUIPU_BINARY", "build/quipu")
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root"]
@@ -66,6 +68,28 @@ def test_diff():
         code, found, err = quipu("diff", "-m", model, "--ranks", "3" if model == MODELS[0] else "2", "--a", "operators",
                                  "--b", "threads", "-t", "1", "--json")
         check(f"{model}: every tensor of ranks is that of one", code == 0 and '"ranks"' in found, err)
+
+
+def test_server():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([*MPIRUN, "-n", "2", QUIPU, "serve", "-m", "synthetic:tiny", "-t", "1", "--port", str(port)],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    body = json.dumps({"prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0}).encode()
+    answer = ""
+    for _ in range(100):
+        time.sleep(0.1)
+        try:
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body,
+                                             {"Content-Type": "application/json"})
+            answer = urllib.request.urlopen(request, timeout=20).read().decode()
+            break
+        except OSError as problem:
+            answer = str(problem)
+    server.terminate()
+    err = server.communicate(timeout=30)[1]
+    check("a server of two processes", '"completion_tokens":4' in answer.replace(" ", ""), answer + err)
 
 
 def test_refusals(mpi):
@@ -146,6 +170,7 @@ def main():
     test_diff()
     test_refusals(mpi)
     if mpi:
+        test_server()
         test_deaths()
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0

@@ -152,6 +152,10 @@ qp_schedule_options cli_schedule(const cli_call *call);
  * part until the first rank has ended, and ends. */
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out);
 
+/* Whether cli_open_engine() will not return an engine: this process only starts mpirun, or is a
+ * rank other than the first. */
+bool cli_only_helps_ranks(const cli_call *call);
+
 /* Runs this program anew under mpirun, with the same arguments; returns only if that fails. */
 qp_status cli_start_ranks(const cli_call *call, int ranks);
 

@@ -107,6 +107,11 @@ static bool by_mpi(const cli_settings *s)
     return s->ranks_by == 2 || (s->ranks_by == 0 && qp_rank() >= 0);
 }
 
+bool cli_only_helps_ranks(const cli_call *call)
+{
+    return by_mpi(call->settings) && qp_rank() != 0;
+}
+
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
 {
     const cli_settings *s = call->settings;

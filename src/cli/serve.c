@@ -35,6 +35,11 @@ qp_status command_serve(const cli_call *call)
     char name[256];
     qp_status status = cli_model_path(call, &path);
     if (status != QP_OK) return status;
+    if (cli_only_helps_ranks(call)) { /* the first rank listens */
+        qp_engine *none;
+        qp_sampling sampling;
+        return open_model((void *)call, &none, &sampling, call->error);
+    }
     name_model(path, name, sizeof name);
     server_options options = {.host = s->host,
                               .port = (int)s->port,
