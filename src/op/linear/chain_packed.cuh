@@ -83,21 +83,19 @@ DEVICE_FN int packed_stages(const chain_product &p, int tile, int n)
 /* ---- a lane's part of a unit ------------------------------------------------------------------
  */
 
-/* Byte B of a word as a float: BASE + byte. BASE 128 is for bytes below 128. */
-template <int BASE, int B> DEVICE_FN float level_float(uint32_t word)
+/* Byte B of a word, below 128, as a float: 128 + byte. */
+template <int B> DEVICE_FN float level_float(uint32_t word)
 {
-    return BASE == 128 ? __uint_as_float(__byte_perm(word, 0x43000000, 0x7044 | B << 8))
-                       : __uint_as_float(__byte_perm(word, 0x47000000, 0x7404 | B << 4));
+    return __uint_as_float(__byte_perm(word, 0x43000000, 0x7044 | B << 8));
 }
 
-/* Four levels of a row of 16 columns to two registers. */
-template <int BASE>
+/* Four levels of a row of 16 columns to two registers: (128 + level) * scale + rest. */
 DEVICE_FN void level_pairs(uint32_t word, float scale, float rest, uint32_t &near, uint32_t &far)
 {
-    __nv_bfloat162 low = __floats2bfloat162_rn(fmaf(level_float<BASE, 0>(word), scale, rest),
-                                               fmaf(level_float<BASE, 1>(word), scale, rest));
-    __nv_bfloat162 high = __floats2bfloat162_rn(fmaf(level_float<BASE, 2>(word), scale, rest),
-                                                fmaf(level_float<BASE, 3>(word), scale, rest));
+    __nv_bfloat162 low = __floats2bfloat162_rn(fmaf(level_float<0>(word), scale, rest),
+                                               fmaf(level_float<1>(word), scale, rest));
+    __nv_bfloat162 high = __floats2bfloat162_rn(fmaf(level_float<2>(word), scale, rest),
+                                                fmaf(level_float<3>(word), scale, rest));
     near = *(uint32_t *)&low;
     far = *(uint32_t *)&high;
 }
@@ -131,12 +129,8 @@ DEVICE_FN void packed_words(uint32_t at, uint32_t *to)
 /* Columns 16 k to 16 k + 15 of a unit are registers a[k] of wgmma. */
 template <int KIND> struct packed_lane {
     enum {
-        WIDE = KIND == PACKED_Q8_0 || KIND == PACKED_Q6, /* levels of 8 bits */
-        MORE = KIND == PACKED_Q4 || KIND == PACKED_Q6,   /* minima, or twice as many scales */
-        BASE = KIND == PACKED_Q8_0 ? 32768 : 128,
-        ZERO = KIND == PACKED_Q8_0 ? 128
-               : KIND == PACKED_Q6 ? 32
-                                   : 0
+        WIDE = KIND == PACKED_Q6,   /* levels of 8 bits */
+        MORE = KIND != PACKED_Q4_0, /* minima, or twice as many scales */
     };
     uint32_t level[WIDE ? 8 : 4], scale[4], more[MORE ? 4 : 1];
 
@@ -158,11 +152,11 @@ template <int KIND> struct packed_lane {
         const uint32_t own = KIND == PACKED_Q6 && K >= 2 ? more[at * MORE] : scale[at];
         if (KIND == PACKED_Q4_0) return level_products<H>(level[K % 4], own, a[H], a[2 + H]);
         const float s = __uint_as_float(own);
-        float rest = -(float)(BASE + ZERO) * s;
-        if (KIND == PACKED_Q4) rest = fmaf(-(float)BASE, s, __uint_as_float(more[at * MORE]));
+        float rest = -160.0f * s; /* Q6_K's zero is at 32 */
+        if (KIND == PACKED_Q4) rest = fmaf(-128.0f, s, __uint_as_float(more[at * MORE]));
         uint32_t word = WIDE ? level[(2 * K + H) % (WIDE ? 8 : 4)] : level[K % 4] >> 4 * H;
         if (!WIDE) word &= 0x0f0f0f0f;
-        level_pairs<BASE>(word, s, rest, a[H], a[2 + H]);
+        level_pairs(word, s, rest, a[H], a[2 + H]);
     }
     DEVICE_METHOD void decode(uint32_t (&a)[4][4]) const
     {
@@ -251,8 +245,6 @@ DEVICE_FN void packed_multiply(const chain_product &p, int tile, int n, chain_ri
         packed_multiply_kind<COLUMNS, PACKED_Q4_0>(n, p.low, t.unit, weights, xs, sums);
     else if (t.kind == PACKED_Q4)
         packed_multiply_kind<COLUMNS, PACKED_Q4>(n, p.low, t.unit, weights, xs, sums);
-    else if (t.kind == PACKED_Q8_0)
-        packed_multiply_kind<COLUMNS, PACKED_Q8_0>(n, p.low, t.unit, weights, xs, sums);
     else
         packed_multiply_kind<COLUMNS, PACKED_Q6>(n, p.low, t.unit, weights, xs, sums);
 }

@@ -7,7 +7,6 @@
 DEVICE_FN uint32_t level_of(int type, const uint8_t *row, int column)
 {
     const int in = column % 256, in_32 = column % 32;
-    if (type == DTYPE_Q8_0) return row[column / 32 * BLOCK_BYTES_Q8_0 + 2 + in_32] ^ 128u;
     if (type == DTYPE_Q4_0 || type == DTYPE_Q4_1) {
         const int bytes = type == DTYPE_Q4_0 ? BLOCK_BYTES_Q4_0 : BLOCK_BYTES_Q4_1;
         return row[(column / 32 + 1) * bytes - 16 + in_32 % 16] >> in_32 / 16 * 4 & 15u;
@@ -24,7 +23,6 @@ DEVICE_FN uint32_t level_of(int type, const uint8_t *row, int column)
 /* The scale and the minimum of a column's block, by the formulas of tensor/decode.cuh. */
 DEVICE_FN float2 scale_of(int type, const uint8_t *row, int column)
 {
-    if (type == DTYPE_Q8_0) return make_float2(decode_f16(row + column / 32 * BLOCK_BYTES_Q8_0), 0);
     if (type == DTYPE_Q4_0) return make_float2(decode_f16(row + column / 32 * BLOCK_BYTES_Q4_0), 0);
     if (type == DTYPE_Q4_1) {
         const uint8_t *block = row + column / 32 * BLOCK_BYTES_Q4_1;

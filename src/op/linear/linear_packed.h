@@ -23,7 +23,6 @@ enum {
     PACKED_NONE,
     PACKED_Q4_0, /* 4 bits, zero at 8, scales of 32 columns */
     PACKED_Q4,   /* 4 bits, scales and minima of 32 columns: Q4_1, Q4_K */
-    PACKED_Q8_0, /* 8 bits, zero at 128, scales of 32 columns */
     PACKED_Q6,   /* 8 bits, zero at 32, scales of 16 columns: Q6_K */
 };
 

@@ -14,8 +14,6 @@ static int kind_of(dtype type)
     case DTYPE_Q4_1:
     case DTYPE_Q4_K:
         return PACKED_Q4;
-    case DTYPE_Q8_0:
-        return PACKED_Q8_0;
     case DTYPE_Q6_K:
         return PACKED_Q6;
     default:
