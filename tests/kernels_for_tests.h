@@ -70,7 +70,7 @@ static inline qp_status find_delayed_batch(qp_engine *engine, cuda_function *out
                             a->stages * a->stage_bytes + (int)a->shared.bytes, out, error);
 }
 
-/* Gives the next passes over 9 to 64 sequences the chain kernels with delays. The engine must have
+/* Gives the next passes over 2 to 64 sequences the chain kernels with delays. The engine must have
  * run none yet, because a captured graph keeps its kernels. */
 static inline qp_status delay_batches(qp_engine *engine, qp_error *error)
 {

@@ -1,8 +1,9 @@
 /* Sequences side by side on the GPU, with contexts of all lengths from zero: new tokens that are
  * the first of a block of sixteen, of a page or of a sequence, long contexts beside short ones, few
  * and many heads per block, sequences that end while others continue. A sequence's logits have the
- * same bits among 2 to 8 sequences as alone, and among any 9 to 64, also where attention is a
- * kernel of its own, for any page size. They equal those of a CPU up to rounding.
+ * same bits among 2 to 8 sequences of the megakernel as alone, and on `cuda` among any 2 to 64,
+ * also where attention is a kernel of its own, for any page size. They equal those of a CPU up to
+ * rounding.
  */
 #include "engine_test.h"
 #include "gpu_test.h"
