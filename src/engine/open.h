@@ -1,0 +1,73 @@
+/* The parts of opening an engine: what its options ask for (open_options.c), on what it runs
+ * (open_device.c), and its machines (open_machines.c). */
+#ifndef QUIPU_ENGINE_OPEN_H
+#define QUIPU_ENGINE_OPEN_H
+
+#include "engine/engine.h"
+#include "engine/schedule.h"
+
+/* Tells the caller of the engine. */
+void engine_say(const qp_engine *e, qp_log_level level, const char *message);
+
+/* Whether a choice, which may be NULL, is that name; whether it is left to the engine. */
+bool option_is(const char *choice, const char *name);
+bool option_is_automatic(const char *choice);
+
+bool engine_speculates(const qp_engine_options *options);
+
+/* Whether all passes have one of two fixed shapes, so that bits do not depend on neighbours. */
+bool engine_has_fixed_shapes(const qp_engine_options *options, bool on_gpu);
+
+/* Capacities of the plan and the type of its cache. QP_INVALID: the type is not one of a cache. */
+qp_status engine_choose_plan(const qp_engine_options *given, const model_config *config,
+                             bool on_gpu, plan_options *out, qp_error *error);
+
+/* The machine that is asked for; NULL: that is left to the engine. */
+qp_status engine_choose_machine(const qp_engine_options *options, const machine_type **out,
+                                qp_error *error);
+
+/* How products of quantised weights take activations: see op_x_bits_parse(). The model is open. */
+qp_status engine_choose_activations(qp_engine *e, const qp_engine_options *options,
+                                    const machine_type *type, qp_error *error);
+
+/* CPU features that kernels may use. */
+qp_status engine_choose_features(qp_engine *e, const qp_engine_options *options, qp_error *error);
+
+/* Kernels in place of operators' own. */
+qp_status engine_take_kernels(qp_engine *e, const qp_engine_options *options, qp_error *error);
+
+/* Opens the GPU if it is asked for by the device or the machine, or if both leave it open and there
+ * is one. */
+qp_status engine_choose_device(qp_engine *e, const qp_engine_options *options,
+                               const machine_type *type, qp_error *error);
+
+/* QP_INVALID: so many blocks of the megakernel do not run here, or none do. */
+qp_status engine_check_workers(const qp_engine *e, const qp_engine_options *options,
+                               qp_error *error);
+
+/* Lets the ranks' GPUs reach each other, if ranks have GPUs. */
+qp_status engine_connect_ranks(qp_engine *e, const machine_type *type, qp_error *error);
+
+/* Fills device_text. */
+void engine_name_device(qp_engine *e);
+
+/* What machines are opened for; `inner` is the machine of each of several ranks. */
+machine_setup engine_machine_setup(qp_engine *e, const qp_engine_options *options,
+                                   const machine_type *inner, const schedule_options *schedule);
+
+/* QP_NO_MEMORY: the run does not fit; the message has the largest context that does. */
+qp_status engine_check_memory(qp_engine *e, const qp_engine_options *options,
+                              const machine_type *type, qp_error *error);
+
+/* Opens the machine that has the memory, and those over it. */
+qp_status engine_open_machines(qp_engine *e, const qp_engine_options *options,
+                               const engine_schedule *chosen, const machine_type *type,
+                               qp_error *error);
+
+/* Tells if the megakernel's blocks have no room to choose tokens in. */
+void engine_say_who_chooses(const qp_engine *e);
+
+/* The queues that the machine which is asked first reads. */
+int engine_workers(const qp_engine *e);
+
+#endif

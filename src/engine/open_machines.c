@@ -1,0 +1,147 @@
+/* Opens the machines of an engine, and counts their memory before that. */
+#include "engine/open.h"
+
+#include "plan/plan.h"
+#include "vm/ranks.h"
+
+/* What machines are opened for; `inner` is the machine of each of several ranks. */
+machine_setup engine_machine_setup(qp_engine *e, const qp_engine_options *options,
+                                   const machine_type *inner, const schedule_options *schedule)
+{
+    return (machine_setup){.program = &e->program,
+                           .pool = e->pool,
+                           .cpu_features = e->cpu_features,
+                           .kernels = e->has_kernels ? &e->kernels : NULL,
+                           .progress = &e->progress,
+                           .schedule = schedule,
+                           .order = options->order,
+                           .inner = inner,
+                           .n_ranks = e->ranks.size,
+                           .cut = e->ranks.cut,
+                           .gpus = e->ranks.gpus,
+                           .group = e->ranks.size > 1 ? e->ranks.world : NULL,
+                           .device = e->device.context ? &e->device : NULL};
+}
+
+/* What is opened where a model runs on machines of that type. */
+static const machine_type *type_of_ranks(const qp_engine *e, const machine_type *type)
+{
+    return e->ranks.size > 1 ? &machine_ranks : type;
+}
+
+/* A run that does not fit is refused before any weight is read. Weights count as the kernels keep
+ * them. */
+qp_status engine_check_memory(qp_engine *e, const qp_engine_options *options,
+                              const machine_type *type, qp_error *error)
+{
+    const machine_setup setup = engine_machine_setup(e, options, type, NULL);
+    const double gib = 1 << 30;
+    machine_bytes need;
+    TRY(machine_count_bytes(type_of_ranks(e, type), &setup, &need, error));
+    uint64_t available = buffer_available();
+    if (need.total <= available) return QP_OK;
+    int64_t fits =
+        plan_largest_context(&e->program.config, &e->program.options, need.weights, available);
+    return error_set(
+        error, QP_NO_MEMORY,
+        "%s needs %.2f GiB (weights %.2f, KV cache %.2f for %lld times %lld positions), but %.2f "
+        "GiB are available; %s%lld",
+        model_path(e->model), (double)need.total / gib, (double)need.weights / gib,
+        (double)need.kv_cache / gib, (long long)e->program.options.max_sequences,
+        (long long)e->program.options.context, (double)available / gib,
+        fits > 0 ? "the largest context that fits is " : "no context fits, not even one page of ",
+        (long long)(fits > 0 ? fits : e->program.options.page_size));
+}
+
+/* The megakernel reads one token of a sequence in a pass, and `cuda` gives other bits. */
+static qp_status leave_megakernel(const qp_engine *e, const machine_type *type, qp_error *error)
+{
+    if (type)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the megakernel reads one token of a sequence in a pass, and speculation "
+                         "has several: use --exec cuda, or leave --speculate and --draft out");
+    engine_say(
+        e, QP_LOG_NOTICE,
+        "speculation runs on the machine cuda, without the megakernel, which reads one token of a "
+        "sequence in a pass");
+    return QP_OK;
+}
+
+/* Where the megakernel makes a pass of several sequences faster than `cuda`: eight of llama-3.2-1b
+ * take 747 us for 826 with contexts of up to 160 positions, and 984 for 928 at 1,024. */
+enum { MEGAKERNEL_SEQUENCES = 4, MEGAKERNEL_CONTEXT = 512 };
+
+static bool runs_alone(const plan_options *o)
+{
+    return o->max_sequences > MEGAKERNEL_SEQUENCES && o->context > MEGAKERNEL_CONTEXT;
+}
+
+/* The megakernel over the machine `cuda`, unless that is asked for; what it does not do is run
+ * there. */
+static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
+                                 const engine_schedule *chosen, const machine_type *type,
+                                 qp_error *error)
+{
+    qp_error why = {0};
+    const schedule_options blocks = {.workers = options->workers,
+                                     .assignment = chosen->options.assignment};
+    machine_setup setup = engine_machine_setup(e, options, NULL, &blocks);
+    machine *m = &e->slots[0];
+    setup.over = engine_memory(e);
+    setup.alone = !type && runs_alone(&e->program.options);
+    if (option_is(options->exec, "cuda") || e->ranks.size > 1) return QP_OK;
+    if (engine_speculates(options)) return leave_megakernel(e, type, error);
+    qp_status status = machine_open(&machine_megakernel, &setup, m, &why);
+    if (status == QP_OK) {
+        e->n_machines++;
+        return QP_OK;
+    }
+    machine_close(m);
+    if (type || (status != QP_NO_MEMORY && status != QP_UNSUPPORTED))
+        return error_set(error, status, "%s%s", why.message,
+                         status == QP_UNSUPPORTED ? "; --exec cuda runs any model" : "");
+    if (status == QP_UNSUPPORTED && options->workers)
+        return error_set(error, status, "%s, so that --workers %d has no meaning", why.message,
+                         options->workers);
+    engine_say(e, status == QP_NO_MEMORY ? QP_LOG_NOTICE : QP_LOG_INFO,
+               status == QP_NO_MEMORY
+                   ? "the GPU has no room for the megakernel's tables: running operator by operator"
+                   : why.message);
+    return QP_OK;
+}
+
+/* The machine that has the memory, and those over it. */
+qp_status engine_open_machines(qp_engine *e, const qp_engine_options *options,
+                               const engine_schedule *chosen, const machine_type *type,
+                               qp_error *error)
+{
+    const schedule_options schedule = engine_schedule_options(chosen, &e->program);
+    machine_setup setup = engine_machine_setup(e, options, type, &schedule);
+    setup.schedule_file = chosen->file;
+    const bool gpu = e->device.context != NULL;
+    e->n_machines = 1;
+    if (gpu) setup.inner = &machine_cuda;
+    TRY(machine_open(type_of_ranks(e, gpu ? &machine_cuda : type), &setup,
+                     &e->slots[ENGINE_MACHINES - 1], error));
+    return gpu ? open_megakernel(e, options, chosen, type, error) : QP_OK;
+}
+
+/* Few blocks have no room to choose in. */
+void engine_say_who_chooses(const qp_engine *e)
+{
+    const machine_pace likeliest = engine_pace(e, 1, MACHINE_LIKELIEST);
+    const machine_pace sampled = engine_pace(e, 1, MACHINE_SAMPLED);
+    if (sampled.passes < likeliest.passes)
+        engine_say(
+            e, QP_LOG_INFO,
+            "so few of the megakernel's blocks have no room to choose tokens in: those that are "
+            "not just the likeliest are chosen after each pass");
+}
+
+/* The queues that the machine which is asked first reads. */
+int engine_workers(const qp_engine *e)
+{
+    const machine *m = engine_machine(e, 0);
+    const bool blocks = m->type == &machine_megakernel;
+    return blocks ? machine_schedule(m)->options.workers : thread_pool_size(e->pool);
+}

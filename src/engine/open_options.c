@@ -1,0 +1,152 @@
+/* What the options of an engine ask for: its plan, its machine, kernels, CPU features, activations.
+ */
+#include "engine/open.h"
+
+#include "base/cpu.h"
+#include "op/op.h"
+#include "plan/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    DEFAULT_CONTEXT = 8192,
+    DEFAULT_CHUNK = 512,
+    DEVICE_CHUNK = 2048, /* a GPU wants more at once */
+    FIXED_CHUNK = 1024,  /* if all prompts are read in passes of the same size */
+    DEFAULT_PAGE_SIZE = 16
+};
+
+bool option_is(const char *choice, const char *name)
+{
+    return choice && strcmp(choice, name) == 0;
+}
+
+bool option_is_automatic(const char *choice)
+{
+    return !choice || strcmp(choice, "auto") == 0;
+}
+
+bool engine_speculates(const qp_engine_options *options)
+{
+    return options->draft || (options->speculate && !option_is(options->speculate, "off"));
+}
+
+/* Rows of proposals in a pass: those of one sequence, or some of each of several. */
+static int64_t speculated_rows(int64_t max_sessions)
+{
+    enum { EACH = 3 };
+    const int64_t rows = EACH * max_sessions;
+    return rows < SPECULATE_MOST ? SPECULATE_MOST : rows < SPECULATE_ROWS ? rows : SPECULATE_ROWS;
+}
+
+/* Room for the rows that fill passes of fixed shapes: one more sequence, and a page that all of
+ * these rows write to. */
+static void fix_shapes(plan_options *o)
+{
+    const int64_t pages = (o->context + o->page_size - 1) / o->page_size;
+    o->n_pages = (o->n_pages ? o->n_pages : pages * o->max_sequences) + 1;
+    if (o->max_tokens > o->context) o->max_tokens = o->context;
+    if (o->max_tokens < o->max_sequences) o->max_tokens = o->max_sequences;
+    if (o->max_outputs < o->max_sequences) o->max_outputs = o->max_sequences;
+    o->max_sequences++;
+}
+
+/* On a CPU the bits depend on nothing else anyway. */
+bool engine_has_fixed_shapes(const qp_engine_options *options, bool on_gpu)
+{
+    return options->batch_invariant && on_gpu;
+}
+
+qp_status engine_choose_plan(const qp_engine_options *given, const model_config *config,
+                             bool on_gpu, plan_options *out, qp_error *error)
+{
+    const bool fixed = engine_has_fixed_shapes(given, on_gpu);
+    const int64_t chunk = fixed ? FIXED_CHUNK : on_gpu ? DEVICE_CHUNK : DEFAULT_CHUNK;
+    *out = plan_default_options(config);
+    int64_t usual =
+        config->context_length < DEFAULT_CONTEXT ? config->context_length : DEFAULT_CONTEXT;
+    out->context = given->context ? given->context : usual;
+    out->max_sequences = given->max_sessions ? given->max_sessions : 1;
+    out->max_tokens = given->chunk ? given->chunk : chunk;
+    if (out->max_tokens > 0 && out->max_tokens < out->max_sequences)
+        out->max_tokens = out->max_sequences;
+    out->max_outputs = given->max_outputs ? given->max_outputs : out->max_sequences;
+    if (engine_speculates(given)) out->max_outputs += speculated_rows(out->max_sequences);
+    out->page_size = given->page_size ? given->page_size : DEFAULT_PAGE_SIZE;
+    out->n_pages = given->pages;
+    out->fuse = given->fuse;
+    out->few_alike = engine_speculates(given); /* checked tokens are those of passes of one */
+    if (fixed) fix_shapes(out);
+    if (given->kv_type) out->kv_type = dtype_from_name(given->kv_type);
+    if (out->kv_type == DTYPE_COUNT)
+        return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found \"%s\"",
+                         given->kv_type);
+    return QP_OK;
+}
+
+/* The machine that is asked for; NULL: that is left to the engine. */
+qp_status engine_choose_machine(const qp_engine_options *options, const machine_type **out,
+                                qp_error *error)
+{
+    *out = NULL;
+    if (option_is_automatic(options->exec)) return QP_OK;
+    return machine_type_find(options->exec, out, error);
+}
+
+/* A token reads no more than this where activations are rounded to 16 bits by default. */
+enum { SMALL_MODEL_BYTES = 256 << 20 };
+
+/* A choice that has no effect is a warning. */
+static void say_activations(const qp_engine *e, const char *choice, const machine_type *type,
+                            uint32_t bits)
+{
+    const dtype stored = model_get_weight(e->model, WEIGHT_FFN_DOWN, 0)->weight.type;
+    const char *why = e->device.context             ? "a GPU does not round them"
+                      : type->references            ? "reference kernels do not round them"
+                      : !dtype_is_quantized(stored) ? "the model's weights are not quantised"
+                                                    : NULL;
+    char message[160];
+    if (!why)
+        snprintf(message, sizeof message, "quantised products take activations %s",
+                 op_x_bits_text(bits));
+    else if (option_is_automatic(choice) || bits & OP_X_FLOAT)
+        return;
+    else
+        snprintf(message, sizeof message, "activations are not %s: %s", op_x_bits_text(bits), why);
+    engine_say(e, why ? QP_LOG_WARNING : QP_LOG_INFO, message);
+}
+
+/* How products of quantised weights take activations: see op_x_bits_parse(). */
+qp_status engine_choose_activations(qp_engine *e, const qp_engine_options *options,
+                                    const machine_type *type, qp_error *error)
+{
+    uint32_t bits = 0;
+    const char *const choice = options->activations;
+    if (option_is_automatic(choice))
+        bits = model_read_bytes(e->model) <= SMALL_MODEL_BYTES ? OP_X_16 : 0;
+    else
+        TRY(op_x_bits_parse(choice, &bits, error));
+    e->cpu_features |= bits;
+    say_activations(e, choice, type, bits);
+    return QP_OK;
+}
+
+qp_status engine_choose_features(qp_engine *e, const qp_engine_options *options, qp_error *error)
+{
+    uint32_t off;
+    TRY(cpu_features_parse(options->cpu_mask ? options->cpu_mask : "", &off, error));
+    e->cpu_features = cpu_features(off);
+    return QP_OK;
+}
+
+qp_status engine_take_kernels(qp_engine *e, const qp_engine_options *options, qp_error *error)
+{
+    e->has_kernels = options->n_kernels > 0;
+    if (!e->has_kernels) return QP_OK;
+    if (option_is(options->device, "cuda"))
+        return error_set(error, QP_UNSUPPORTED,
+                         "kernels from outside run on the CPU, but --device cuda excludes that: "
+                         "leave it out");
+    return kernel_table_fill(&e->kernels, options->kernels, options->n_kernels, error);
+}
