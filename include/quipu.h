@@ -212,6 +212,11 @@ typedef struct qp_engine_options {
     /* Fuses operators that need no results of other threads: fewer waits, for few tokens on many
      * threads. On the CPU the logits have the same bits. */
     bool fuse;
+    /* On a GPU: the logits of a sequence have the same bits whatever the other sequences are.
+     * Passes that continue sequences have max_sessions rows, passes that read prompts `chunk` rows
+     * (by default 1,024, at most the context); rows that are not needed are computed all the same.
+     * A CPU gives such logits without this. */
+    bool batch_invariant;
     /* How activations enter products with quantised weights on the CPU: rounded to "8" bits or to
      * "16", with a scale for every 32 values, or as "float", with weights that are decoded to
      * float32 when the model is opened. "auto" (default): 16 if a token reads at most 256 MiB of
@@ -251,11 +256,6 @@ typedef struct qp_engine_options {
     /* Numbers of the ranks' GPUs, such as "0,2", which imply the device "cuda"; default: the first
      * ones. */
     const char *gpus;
-    /* On a GPU: the logits of a sequence have the same bits whatever the other sequences are.
-     * Passes that continue sequences have max_sessions rows, passes that read prompts `chunk` rows
-     * (by default 1,024, at most the context); rows that are not needed are computed all the same.
-     * A CPU gives such logits without this. */
-    bool batch_invariant;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);
