@@ -11,7 +11,8 @@ void timeline_table_add(timeline_table *table, const timeline *t, const timeline
     for (int32_t i = 0; i < panel->count; i++) {
         const timeline_slice *slice = &panel->slices[i];
         timeline_sum *sum = &table->sums[timeline_slice_kind(t, slice)];
-        *(slice->end > slice->wait ? &sum->slices : &sum->joined) += 1;
+        if (!slice->help) /* else the instruction is counted where it stands */
+            *(slice->end > slice->wait ? &sum->slices : &sum->joined) += 1;
         sum->wait += (double)(slice->work - slice->wait);
         sum->work += (double)(slice->signal - slice->work);
         sum->flops += slice->flops;
