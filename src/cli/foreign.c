@@ -6,8 +6,10 @@
 #define FETCH                                                                                      \
     "models come from Hugging Face by -hf OWNER/REPOSITORY[:FILE or TYPE], or by `quipu pull`; a " \
     "token is taken from HF_TOKEN"
-#define LAYERS   "a model runs whole on one device; --device cuda takes the GPU, --device cpu none"
-#define ONE_GPU  "it uses one GPU; CUDA_VISIBLE_DEVICES chooses which"
+#define LAYERS                                                                                     \
+    "a model runs whole on one device, or cut over several by --ranks; --device cuda takes the "   \
+    "GPU, --device cpu none"
+#define GPUS     "--gpus 0 names the GPU; --gpus 0,1 or --ranks 2 cut the model over two"
 #define MAPPED   "model files are always mapped; quipu does not lock them in memory"
 #define KV_TYPE  "the type of the KV cache is --kv-type F16, BF16 or F32, for keys and values alike"
 #define SERVER   "the server is `quipu serve`"
@@ -38,14 +40,14 @@ const option_entry cli_foreign_flags[] = {
     {"--override-tensor", LAYERS},
     {"-cmoe", LAYERS},
     {"-dev", "the device is --device cpu, cuda or auto"},
-    {"-mg", ONE_GPU},
-    {"--main-gpu", ONE_GPU},
-    {"-sm", ONE_GPU},
-    {"--split-mode", ONE_GPU},
-    {"-ts", ONE_GPU},
-    {"--tensor-split", ONE_GPU},
-    {"-tp", ONE_GPU},
-    {"--tensor-parallel-size", ONE_GPU},
+    {"-mg", GPUS},
+    {"--main-gpu", GPUS},
+    {"-sm", GPUS},
+    {"--split-mode", GPUS},
+    {"-ts", GPUS},
+    {"--tensor-split", GPUS},
+    {"-tp", GPUS},
+    {"--tensor-parallel-size", GPUS},
     {"-ctx", "the positions of a conversation are -c N or --context N"},
     {"--ctx", "the positions of a conversation are -c N or --context N"},
     {"--ctx-size", "the positions of a conversation are -c N or --context N"},

@@ -61,7 +61,11 @@ static qp_status check_vocabulary(const qp_engine *target, const qp_engine *draf
     const int64_t rows = target->program.config.vocab_size;
     const int64_t own = drafting->program.config.vocab_size;
     const int32_t n = qp_vocabulary_size(a);
-    if (!a != !b || qp_vocabulary_size(b) != n || (!a && rows != own) || own < n)
+    if (!a != !b)
+        return error_set(error, QP_INVALID,
+                         "the draft model %s must have the vocabulary of %s, but only %s has one",
+                         model, model_path(target->model), b ? "the draft model" : "the other");
+    if (qp_vocabulary_size(b) != n || (!a && rows != own) || own < n)
         return error_set(error, QP_INVALID,
                          "the draft model %s must have the vocabulary of %s: it has %lld tokens, "
                          "not %lld",

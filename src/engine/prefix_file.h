@@ -36,8 +36,8 @@ qp_status prefix_file_save(struct qp_engine *engine, const char *path, uint64_t 
                            prefix_file_result *out, qp_error *error);
 
 /* Adds the pages of `path` to the engine's tree, which must be open. No file is no error.
- * QP_FORMAT: the file is of another model, of other settings, or damaged as a whole; nothing was
- * added then. */
+ * QP_FORMAT: another model or other settings wrote the file, or it is damaged as a whole; nothing
+ * was added then. */
 qp_status prefix_file_restore(struct qp_engine *engine, const char *path, prefix_file_result *out,
                               qp_error *error);
 

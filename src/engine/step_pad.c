@@ -3,9 +3,9 @@
  * On a GPU the kernels of a pass, and with them the last bits of its logits, depend on how many
  * rows it has. So every pass that continues sequences has one row for each session, and every pass
  * that reads prompts has max_tokens rows and max_outputs rows of logits. A pass never mixes the
- * two: a token's bits then depend on whether it is of a prompt, and not on its neighbours. Rows
- * that no sequence needs read token 0 at the first positions of a text of their own. They all write
- * to one page, which nothing else reads.
+ * two: a token's bits then depend on whether it was read with a prompt, and not on its neighbours.
+ * Rows that no sequence needs read token 0 at the first positions of a text of their own. They all
+ * write to one page, which nothing else reads.
  */
 #include "engine/step_parts.h"
 

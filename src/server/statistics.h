@@ -1,7 +1,7 @@
 /* Statistics of the batcher: counters, histograms, sequences, pages, the prefix tree.
  *
  * The engine thread counts. batcher_snapshot() requests a copy, which that thread makes between two
- * steps, so all numbers are of the same moment, and nothing is copied without a request.
+ * steps, so all numbers belong to the same moment, and nothing is copied without a request.
  */
 #ifndef QUIPU_SERVER_STATISTICS_H
 #define QUIPU_SERVER_STATISTICS_H

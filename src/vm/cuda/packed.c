@@ -27,7 +27,8 @@ static size_t part_bytes(const packed_part *part)
            (size_t)packed_unit_bytes(part->kind);
 }
 
-/* The up that belongs to a gate, if it is of the same type and next to it in BF16; or -1. */
+/* The weight of up that belongs to a gate, if it has the same type and its copy in BF16 follows the
+ * gate's; or -1. */
 static int up_of(const program *p, const size_t *decoded_at, int weight)
 {
     const program_weight *gate = &p->weights[weight];
