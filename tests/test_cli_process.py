@@ -163,6 +163,16 @@ def answers():
     check(all(isinstance(n, int) for row in rows for n in row["prefill"] + row["decode"]), rows)
     check("n_tokens" in rows[0]["shape"] and rows[0]["prefill"][0] == 4, rows[0])
     check("features" in quipu("doctor")[1], "doctor")
+    found = json.loads(quipu("doctor", "-m", "synthetic:tiny", "--device", "cpu", "--json")[1])
+    stages = {stage["name"]: stage["seconds"] for stage in found["start"]["stages"]}
+    check({"making weights", "making the schedule", "the first pass"} <= stages.keys(),
+          f"doctor names what start is made of: {stages}")
+    check(abs(sum(stages.values()) - found["start"]["seconds"]) < 1e-4, "the stages are all of it")
+    check(found["model"] == "synthetic:tiny" and found["start"]["next_seconds"] > 0, "doctor -m")
+    text = quipu("doctor", "-m", "synthetic:tiny", "--device", "cpu")[1]
+    check("to the first logits" in text and "arranging weights" in text, text)
+    status, _, err = quipu("doctor", "-m", "/nowhere.gguf")
+    check(status != 0 and "/nowhere.gguf" in err, err)
 
 
 def speculation():

@@ -4,8 +4,10 @@
 #include "base/clock.h"
 #include "base/printable.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { MESSAGE_SIZE = 1024, TELL_EVERY_NS = 100 * 1000 * 1000 };
 
@@ -19,6 +21,25 @@ void log_write(const logger *logger, log_level level, const char *format, ...)
     va_end(args);
     printable_copy(text, message, sizeof message);
     logger->sink(logger->context, level, message);
+}
+
+void progress_begin_stages(progress *progress)
+{
+    progress->n_stages = 0;
+    progress->staged_ns = clock_ns();
+}
+
+void progress_stage_ended(progress *progress, const char *name)
+{
+    if (!progress || !progress->staged_ns) return;
+    const uint64_t now = clock_ns();
+    int i = 0;
+    while (i < progress->n_stages && strcmp(progress->stages[i].name, name) != 0)
+        i++;
+    assert(i < PROGRESS_STAGES);
+    if (i == progress->n_stages) progress->stages[progress->n_stages++] = (progress_stage){name, 0};
+    progress->stages[i].ns += now - progress->staged_ns;
+    progress->staged_ns = now;
 }
 
 void progress_begin(progress *progress, const char *what, uint64_t total)

@@ -34,6 +34,14 @@ void log_write(const logger *logger, log_level level, const char *format, ...)
 typedef struct progress progress;
 typedef void progress_sink(void *context, const progress *progress);
 
+/* What an engine does when it opens, and how long that took. */
+typedef struct progress_stage {
+    const char *name; /* "packing weights" */
+    uint64_t ns;
+} progress_stage;
+
+enum { PROGRESS_STAGES = 24 };
+
 /* Long work with a known end, counted in bytes or tokens. Zero-initialise; one thread advances it.
  */
 struct progress {
@@ -43,7 +51,16 @@ struct progress {
     bool tokens;      /* counted in tokens, else in bytes */
     uint64_t done, total;
     uint64_t begin_ns, told_ns;
+    progress_stage stages[PROGRESS_STAGES]; /* [n_stages], in the order in which they first ended */
+    int n_stages;
+    uint64_t staged_ns; /* when the last stage ended; 0: no time is taken */
 };
+
+/* Time is taken from here on. */
+void progress_begin_stages(progress *progress);
+
+/* All that was done since the last stage ended is the stage `name`, or a part of it. */
+void progress_stage_ended(progress *progress, const char *name);
 
 /* Starts an activity named `what`; sink and context are set already. */
 void progress_begin(progress *progress, const char *what, uint64_t total);

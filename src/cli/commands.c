@@ -63,9 +63,12 @@ static const command_spec commands[] = {
     {COMMAND("info", command_info), .synopsis = "[-m MODEL] [--modules] [--json]",
      .summary = "show a model's family, sizes and tensors, or its modules",
      .groups = GROUPS(&cli_model_options, &cli_info_options)},
-    {COMMAND("doctor", command_doctor), .synopsis = "[--json]",
+    {COMMAND("doctor", command_doctor), .synopsis = "[-m MODEL [OPTION...]] [--json]",
      .summary = "show what hardware quipu finds here and which of it quipu uses",
-     .groups = GROUPS(&cli_json_options)},
+     .description = "With -m MODEL it also opens the model, runs a pass, and shows what the time "
+                    "from the start to the first logits was spent on.",
+     .groups = GROUPS(&cli_model_options, &cli_context_options, &cli_engine_options,
+                      &cli_cache_options, &cli_json_options)},
     {COMMAND("plan", command_plan), .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "show tensor lifetimes and exact memory of a forward pass",
      .description = "Each row is a step, each column a tensor: + created, o kept, m mapped from "

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "inspect/measure.h"
 #include "inspect/modules_print.h"
+#include "inspect/start.h"
 #include "text/json_string.h"
 
 #include <stdlib.h>
@@ -37,6 +38,8 @@ typedef struct findings {
     qp_error why_no_gpu;
     const char *model; /* the default model's path, or NULL */
     qp_error why_no_model;
+    bool has_start; /* a model was named */
+    start_times start;
 } findings;
 
 static void examine(const cli_call *call, findings *f)
@@ -54,6 +57,27 @@ static void examine(const cli_call *call, findings *f)
     cli_call silent = *call;
     silent.error = &f->why_no_model;
     if (cli_model_path(&silent, &f->model) != QP_OK) f->model = NULL;
+}
+
+/* Opens the model that was named, and runs its first pass. */
+static qp_status examine_start(const cli_call *call, findings *f)
+{
+    qp_engine *engine;
+    if (!call->settings->model && !call->settings->hub) return QP_OK;
+    f->has_start = true;
+    TRY(cli_open_engine(call, 1, &engine));
+    qp_status status = start_measure(engine, &f->start, call->error);
+    qp_engine_close(engine);
+    return status;
+}
+
+static void print_start(const start_times *s, strbuf *out)
+{
+    strbuf_printf(out, "start            %.3f s to the first logits; %.3f s for the next\n",
+                  (double)s->total_ns * 1e-9, (double)s->second_ns * 1e-9);
+    for (int i = 0; i < s->n_stages; i++)
+        strbuf_printf(out, "  %8.3f s %5.1f%%  %s\n", (double)s->stages[i].ns * 1e-9,
+                      100 * (double)s->stages[i].ns / (double)s->total_ns, s->stages[i].name);
 }
 
 /* The numbers for --gpus, and which GPUs reach each other's memory, as ranks of one model must. */
@@ -93,7 +117,9 @@ static void print_findings(const findings *f, strbuf *out)
     print_gpus(&f->gpus, out);
     if (!f->has_gpu && *f->driver)
         strbuf_printf(out, "no GPU           %s\n", f->why_no_gpu.message);
-    strbuf_printf(out, "default model    %s\n", f->model ? f->model : f->why_no_model.message);
+    strbuf_printf(out, "%s    %s\n", f->has_start ? "model        " : "default model",
+                  f->model ? f->model : f->why_no_model.message);
+    if (f->has_start) print_start(&f->start, out);
 }
 
 /* "key": "text", or null where the text is NULL or empty. */
@@ -142,6 +168,18 @@ static void put_gpus(strbuf *out, const measure_gpus *gpus)
     strbuf_puts(out, "]");
 }
 
+static void put_start(strbuf *out, const start_times *s)
+{
+    strbuf_printf(out, ",\n  \"start\": {\"seconds\": %.6f, \"next_seconds\": %.6f, \"stages\": [",
+                  (double)s->total_ns * 1e-9, (double)s->second_ns * 1e-9);
+    for (int i = 0; i < s->n_stages; i++) {
+        strbuf_puts(out, i ? ", {" : "{");
+        put_text(out, "name", s->stages[i].name);
+        strbuf_printf(out, ", \"seconds\": %.6f}", (double)s->stages[i].ns * 1e-9);
+    }
+    strbuf_puts(out, "]}");
+}
+
 static void print_findings_json(const findings *f, strbuf *out)
 {
     const cpu_description *cpu = &f->cpu;
@@ -166,7 +204,8 @@ static void print_findings_json(const findings *f, strbuf *out)
     strbuf_puts(out, ",\n  \"gpus\": ");
     put_gpus(out, &f->gpus);
     strbuf_printf(out, ",\n  \"device\": \"%s\",\n  ", f->has_gpu ? "cuda" : "cpu");
-    put_text(out, "default_model", f->model);
+    put_text(out, f->has_start ? "model" : "default_model", f->model);
+    if (f->has_start) put_start(out, &f->start);
     strbuf_puts(out, "\n}\n");
 }
 
@@ -175,9 +214,12 @@ qp_status command_doctor(const cli_call *call)
     findings f = {0};
     strbuf text = {0};
     examine(call, &f);
-    (call->settings->json ? print_findings_json : print_findings)(&f, &text);
-    qp_status status = text.failed ? error_no_memory(call->error, "the findings", 0)
-                                   : cli_write(text.data, text.length, call->error);
+    qp_status status = examine_start(call, &f);
+    if (status == QP_OK) {
+        (call->settings->json ? print_findings_json : print_findings)(&f, &text);
+        status = text.failed ? error_no_memory(call->error, "the findings", 0)
+                             : cli_write(text.data, text.length, call->error);
+    }
     strbuf_free(&f.features);
     strbuf_free(&text);
     return status;

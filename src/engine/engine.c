@@ -51,11 +51,13 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
 {
     model_options sizes_only = {.sizes_only = true};
     TRY(model_open(options->model, &sizes_only, &e->model, error));
+    progress_stage_ended(&e->progress, "reading the file's header");
     plan_options chosen;
     TRY(engine_choose_plan(options, model_get_config(e->model), e->device.context != NULL, &chosen,
                            error));
     TRY(plan_build(model_get_config(e->model), e->model, &chosen, &e->program, error));
     TRY(engine_choose_activations(e, options, type, error));
+    progress_stage_ended(&e->progress, "planning");
     if (e->device.context) return QP_OK;
     TRY(engine_check_memory(e, options, type, error));
     if (model_has_weights(e->model)) return QP_OK;
@@ -68,6 +70,7 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     TRY(model_open(options->model, &whole, &e->model, error));
     program_attach(&e->program, e->model);
     progress_end(&e->progress);
+    progress_stage_ended(&e->progress, "making weights");
     return QP_OK;
 }
 
@@ -157,6 +160,7 @@ static qp_status open_basis(qp_engine *e, const qp_engine_options *options,
     engine_name_device(e);
     if (!type && !e->device.context) type = &machine_threads;
     *out = type;
+    progress_stage_ended(&e->progress, "finding processors and GPUs");
     return open_model(e, options, type, error);
 }
 
@@ -171,13 +175,16 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
     TRY(open_decoding(e, fixed, error));
     TRY(page_pool_init(&e->pages, e->program.options.n_pages - fixed, e->program.options.page_size,
                        error));
+    progress_stage_ended(&e->progress, "taking memory for batches");
     TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
+    progress_stage_ended(&e->progress, "reading the vocabulary");
     TRY(open_speculation(e, options, error));
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));
     model_release_metadata(e->model);
     e->info = info_of(e);
     warn_of_context(e);
     engine_say_who_chooses(e);
+    progress_stage_ended(&e->progress, "reading settings");
     return QP_OK;
 }
 
@@ -194,6 +201,7 @@ static qp_status open_as_told(const qp_engine_options *options, qp_engine **out,
     e->tell_progress = options->progress;
     e->progress_context = options->progress_context;
     if (options->progress) e->progress = (progress){.sink = on_progress, .context = e};
+    progress_begin_stages(&e->progress);
     engine_schedule chosen;
     qp_status status = engine_schedule_read(options->schedule, &chosen, error);
     if (status == QP_OK) status = open_engine(e, options, &chosen, error);

@@ -200,6 +200,7 @@ qp_status executor_init(executor *x, const program *program, thread_pool *pool,
     TRY(buffer_alloc(&x->k_cache, cache_bytes, "the KV cache", error));
     TRY(buffer_alloc(&x->v_cache, cache_bytes, "the KV cache", error));
     place_tensors(x);
+    progress_stage_ended(progress, "taking memory");
     return executor_pack(x, progress, error);
 }
 

@@ -160,7 +160,9 @@ static qp_status open_threads(const machine_setup *setup, void **self, qp_error 
 {
     TRY(open_operators(setup, self, error));
     cpu_machine *m = *self;
-    return make_queues(m, false, setup->schedule, setup->schedule_file, &m->queues, error);
+    TRY(make_queues(m, false, setup->schedule, setup->schedule_file, &m->queues, error));
+    progress_stage_ended(setup->progress, "making the schedule");
+    return QP_OK;
 }
 
 /* If the new queues cannot be made, the old ones stay. */

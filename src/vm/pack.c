@@ -173,6 +173,7 @@ qp_status executor_pack(executor *x, progress *progress, qp_error *error)
     }
     if (total > 0) release_all(x);
     progress_end(progress);
+    progress_stage_ended(progress, "arranging weights");
     const int table = total > 0 ? table_read_by_rows(x) : -1;
     return table >= 0 ? make_rows(x, table, error) : QP_OK;
 }

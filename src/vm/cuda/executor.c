@@ -143,7 +143,7 @@ static qp_status decode_weights(cuda_executor *x, qp_error *error)
     return x->weights.decodes ? cuda_weights_decode(&x->ops, &x->weights, error) : QP_OK;
 }
 
-static qp_status allocate(cuda_executor *x, qp_error *error)
+static qp_status allocate(cuda_executor *x, progress *progress, qp_error *error)
 {
     const program *p = x->program;
     cuda_device *d = x->device;
@@ -154,9 +154,12 @@ static qp_status allocate(cuda_executor *x, qp_error *error)
     TRY(cuda_buffer_alloc(d, bytes.kv_cache / 2, "the KV cache", &x->v_cache, error));
     TRY(cuda_buffer_alloc(d, bytes.inputs, "inputs", &x->inputs, error));
     TRY(cuda_buffer_alloc(d, bytes.state, "the state of sequences", &x->state, error));
+    progress_stage_ended(progress, "taking memory on the GPU");
     TRY(cuda_ops_init(&x->ops, d, bytes.workspace - CUDA_OWN_WORKSPACE, true, error));
+    progress_stage_ended(progress, "opening cuBLASLt");
     x->ops.few_rows = cuda_few_rows(p, d);
     TRY(decode_weights(x, error));
+    progress_stage_ended(progress, "arranging weights on the GPU");
     TRY(launch_setting_init(&x->setting, p, &x->weights, d, x->ops.blas, x->ops.has_blas,
                             x->ops.workspace.bytes, error));
     size_t logits = p->tensors[PLAN_LOGITS].bytes;
@@ -217,16 +220,20 @@ static qp_status make_table(cuda_executor *x, qp_error *error)
 }
 
 qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const program *program,
-                             const exchange *exchange, progress *progress, qp_error *error)
+                             const exchange *exchange, thread_pool *pool, progress *progress,
+                             qp_error *error)
 {
     *x = (cuda_executor){.program = program, .device = device, .exchange = exchange};
     TRY(check_memory(x, error));
-    TRY(cuda_weights_load(device, program, progress, &x->weights, error));
+    TRY(cuda_weights_load(device, program, pool, progress, &x->weights, error));
+    progress_stage_ended(progress, "copying weights to the GPU");
     TRY(find_weights(x, error));
-    TRY(allocate(x, error));
+    TRY(allocate(x, progress, error));
     TRY(clear_sums(x, error));
     TRY(make_table(x, error));
-    return cuda_device_wait(device, "preparing the GPU", error);
+    TRY(cuda_device_wait(device, "preparing the GPU", error));
+    progress_stage_ended(progress, "taking memory on the GPU");
+    return QP_OK;
 }
 
 void cuda_executor_free(cuda_executor *x)

@@ -82,7 +82,8 @@ cuda_bytes cuda_executor_count(const program *program);
  * this thread. `exchange` is that of the program's rank, or NULL if there is one rank.
  * cuda_executor_free() it, also after a failure. */
 qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const program *program,
-                             const exchange *exchange, progress *progress, qp_error *error);
+                             const exchange *exchange, thread_pool *pool, progress *progress,
+                             qp_error *error);
 void cuda_executor_free(cuda_executor *executor);
 
 /* Copies the batch's inputs to the GPU, and its angles, if it has some, to the RoPE table. */

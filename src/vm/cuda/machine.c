@@ -101,7 +101,8 @@ static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *er
     if (!m->variants) return error_no_memory(error, "the machine", (size_t)p->n_nodes);
     TRY(choose_device(m, setup, error));
     const exchange *exchange = m->gpus ? &m->gpus->exchanges[p->options.rank] : NULL;
-    TRY(cuda_executor_init(&m->executor, m->device, p, exchange, setup->progress, error));
+    TRY(cuda_executor_init(&m->executor, m->device, p, exchange, setup->pool, setup->progress,
+                           error));
     if (!m->executor.logits.data)
         TRY(buffer_alloc(&m->logits, p->tensors[PLAN_LOGITS].bytes, "logits", error));
     return batch_init(&m->later, p, error);

@@ -106,8 +106,49 @@ typedef struct load_context {
     cuda_device *device;
     cuda_weights *weights;
     cuda_upload upload;
+    thread_pool *pool;
     progress *progress;
 } load_context;
+
+/* Rows [first, first + count) of a weight, which threads read into `piece` together: one alone
+ * reads several times slower than the GPU takes them. */
+typedef struct read_task {
+    const program *program;
+    int weight;
+    int64_t first, count;
+    char *piece;
+    size_t row_bytes;
+    qp_error *errors; /* [workers] */
+} read_task;
+
+static void read_share(void *context, int worker, int n_workers)
+{
+    const read_task *task = context;
+    int64_t begin, end;
+    thread_share(task->count, worker, n_workers, &begin, &end);
+    if (begin == end) return;
+    program_read_weight(task->program, task->weight, task->first + begin, end - begin,
+                        task->piece + (size_t)begin * task->row_bytes, &task->errors[worker]);
+}
+
+static qp_status read_together(const load_context *load, read_task *task, qp_error *error)
+{
+    enum { ALONE = 1 << 20 }; /* bytes for which no thread is worth waking */
+    const int n = load->pool ? thread_pool_size(load->pool) : 1;
+    const bool alone = n == 1 || (size_t)task->count * task->row_bytes < ALONE;
+    if (alone)
+        return program_read_weight(task->program, task->weight, task->first, task->count,
+                                   task->piece, error);
+    task->errors = calloc((size_t)n, sizeof *task->errors);
+    if (!task->errors) return error_no_memory(error, "reading weights", sizeof *task->errors);
+    thread_pool_run(load->pool, read_share, task);
+    qp_status status = QP_OK;
+    for (int i = 0; i < n && status == QP_OK; i++)
+        if (task->errors[i].status != QP_OK)
+            status = error_set(error, task->errors[i].status, "%s", task->errors[i].message);
+    free(task->errors);
+    return status;
+}
 
 /* Launches a kernel that makes synthetic weights: about `threads` threads for each of `rows`. */
 static qp_status launch_maker(cuda_device *device, const char *name, uint64_t threads,
@@ -182,7 +223,8 @@ static qp_status copy_rows(load_context *load, const program *p, int weight, cud
         int64_t count = rows - row < at_once ? rows - row : at_once;
         void *piece;
         TRY(cuda_upload_next(&load->upload, &piece, error));
-        TRY(program_read_weight(p, weight, row, count, piece, error));
+        read_task task = {p, weight, row, count, piece, row_bytes, NULL};
+        TRY(read_together(load, &task, error));
         TRY(cuda_upload_send(&load->upload, to + (size_t)row * row_bytes, (size_t)count * row_bytes,
                              error));
         progress_advance(load->progress, (size_t)count * row_bytes);
@@ -209,12 +251,12 @@ static qp_status load_one(void *context, const program *p, int weight, qp_error 
     return QP_OK;
 }
 
-qp_status cuda_weights_load(cuda_device *device, const program *p, progress *progress,
-                            cuda_weights *out, qp_error *error)
+qp_status cuda_weights_load(cuda_device *device, const program *p, thread_pool *pool,
+                            progress *progress, cuda_weights *out, qp_error *error)
 {
     TRY(cuda_weights_place(p, out, error));
     TRY(cuda_buffer_alloc(device, out->bytes, "weights", &out->memory, error));
-    load_context load = {.device = device, .weights = out, .progress = progress};
+    load_context load = {.device = device, .weights = out, .pool = pool, .progress = progress};
     progress_begin(progress, "copying weights to the GPU", program_weight_bytes(p));
     qp_status status = cuda_upload_begin(device, &load.upload, error);
     if (status == QP_OK) status = visit_all(p, load_one, &load, error);

@@ -9,6 +9,7 @@
 #define QUIPU_VM_CUDA_WEIGHTS_H
 
 #include "base/log.h"
+#include "base/threads.h"
 #include "cuda/memory.h"
 #include "op/cuda_ops.h"
 #include "plan/program.h"
@@ -35,9 +36,10 @@ size_t cuda_weights_bytes(const program *program);
 /* Lays out the weights without allocating memory. cuda_weights_free() it, also after a failure. */
 qp_status cuda_weights_place(const program *program, cuda_weights *out, qp_error *error);
 
-/* Allocates the memory and fills it. cuda_weights_free() it, also after a failure. */
-qp_status cuda_weights_load(cuda_device *device, const program *program, progress *progress,
-                            cuda_weights *out, qp_error *error);
+/* Allocates the memory and fills it; the pool's threads read the files. cuda_weights_free() it,
+ * also after a failure. */
+qp_status cuda_weights_load(cuda_device *device, const program *program, thread_pool *pool,
+                            progress *progress, cuda_weights *out, qp_error *error);
 /* Allocates the memory of matrices in BF16, and of the order for chains, and fills it. */
 qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *weights, qp_error *error);
 

@@ -30,11 +30,13 @@ typedef struct mega_machine {
 static cuda_mega_options options_of(const machine_setup *setup)
 {
     if (!setup->schedule)
-        return (cuda_mega_options){.assignment = SCHEDULE_RR, .alone = setup->alone};
+        return (cuda_mega_options){
+            .assignment = SCHEDULE_RR, .alone = setup->alone, .progress = setup->progress};
     return (cuda_mega_options){.n_blocks = setup->schedule->workers,
                                .assignment = setup->schedule->assignment,
                                .costs = setup->schedule->costs,
                                .context = setup->schedule->context,
+                               .progress = setup->progress,
                                .alone = setup->alone};
 }
 

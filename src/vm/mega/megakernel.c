@@ -143,8 +143,10 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
     }
     TRY(mega_take_memory(m, error));
     TRY(mega_make_weights(m, error));
+    progress_stage_ended(options->progress, "arranging weights for the megakernel");
     TRY(mega_make_program(m, options, error));
     if (!options->alone) TRY(mega_init_batch(m, error));
+    progress_stage_ended(options->progress, "making the megakernel's schedule");
     snprintf(name, sizeof name, "mega_%d_%s_%d", (int)c->head_dim,
              x->program->options.kv_type == DTYPE_F16 ? "F16" : "BF16",
              m->quantized                     ? 0
@@ -155,7 +157,9 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
     snprintf(choosing, sizeof choosing, "%s_choosing", image);
     int shared = cuda_mega_shared_bytes(m);
     TRY(cuda_device_function(x->device, choosing, name, shared, &m->choosing, error));
-    return cuda_device_function(x->device, image, name, shared, &m->kernel, error);
+    TRY(cuda_device_function(x->device, image, name, shared, &m->kernel, error));
+    progress_stage_ended(options->progress, "loading the megakernel");
+    return QP_OK;
 }
 
 int cuda_mega_shared_bytes(const cuda_mega *m)

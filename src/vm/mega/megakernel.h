@@ -58,6 +58,7 @@ typedef struct cuda_mega_options {
     const struct cost_table *costs; /* measured with as many blocks; NULL: estimates */
     int64_t context;                /* positions that costs are for; 0: the default */
     bool alone;                     /* no kernels for several sequences */
+    progress *progress;             /* receives the stages of opening; may be NULL */
 } cuda_mega_options;
 
 /* Makes the program for the executor's model. QP_OK with kernel NULL and why_not set if the
