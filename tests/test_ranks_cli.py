@@ -70,6 +70,51 @@ def test_diff():
         check(f"{model}: every tensor of ranks is that of one", code == 0 and '"ranks"' in found, err)
 
 
+def test_schedules(mpi):
+    """A file with the queues of both ranks runs as threads and as processes; traces have tracks of all ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, trace = f"{folder}/queues", f"{folder}/trace.json"
+        made = ["schedule", "-m", "synthetic:tiny", "--ranks", "2", "--workers", "2", "--assign", "dag"]
+        code, found, err = quipu(*made, "--rank", "1", "--verify", "--save", file)
+        check("schedules of two ranks", code == 0 and "all ranks together" in found, err + found)
+        code, found, err = quipu("schedule", "-m", "synthetic:tiny", "--ranks", "2", "--load", file)
+        check("schedules of two ranks are read", code == 0 and "all ranks together" in found, err + found)
+        run = ["run", "-m", "synthetic:tiny", "-p", "1,2,3", "-n", "8"]
+        want = quipu(*run)[1].strip()
+        code, found, err = quipu(*run, "--ranks", "2", "--schedule", file)
+        check("a schedule for threads", code == 0 and found.strip() == want, err)
+        code, _, err = quipu(*run, "--schedule", file)
+        check("a schedule for more ranks", code != 0 and "schedules of 2 ranks, but there is 1" in err, err)
+        if mpi:
+            code, found, err = quipu(*run, "--schedule", file, ranks=2)
+            check("a schedule for processes", code == 0 and "".join(found.split()) == want, err)
+        for ranks in (0, 2) if mpi else (0,):
+            code, _, err = quipu("trace", "-m", "synthetic:tiny", "--ids", "1,2,3", "-n", "3", "-t", "1", "-o", trace,
+                                 *([] if ranks else ["--ranks", "2"]), ranks=ranks)
+            check("a trace of two ranks", code == 0, err)
+            if code == 0:
+                check_trace(trace)
+    code, _, err = quipu("schedule", "-m", "synthetic:tiny", "--ranks", "2", "--rank", "2")
+    check("a rank past the last", code != 0 and "--rank is 0 to 1" in err, err)
+    code, _, err = quipu("schedule", "-m", "synthetic:tiny", "--ranks", "2", "--compare")
+    check("ranks are not compared", code != 0 and "--compare" in err, err)
+    code, _, err = quipu("trace", "-m", "synthetic:tiny", "--ids", "1", "--ranks", "2", "--parts")
+    check("parts are of one rank", code != 0 and "parts of operators are timed on one rank" in err, err)
+
+
+def check_trace(path):
+    """Every exchange of the two ranks overlaps, by one clock."""
+    with open(path) as file:
+        events = json.load(file)["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
+    check("tracks", names == ["passes", "rank 0 worker 0", "rank 1 worker 0"], names)
+    met = [[(event["ts"], event["ts"] + event["dur"]) for event in events
+            if event["name"] == "all_gather" and event.get("cat") == "work" and event["tid"] == rank + 1]
+           for rank in range(2)]
+    apart = [pair for pair in zip(*met) if max(begin for begin, _ in pair) > min(end for _, end in pair) + 50]
+    check("exchanges overlap", met[0] and len(met[0]) == len(met[1]) and not apart, apart)
+
+
 def test_server():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -169,6 +214,7 @@ def main():
     test_bits(mpi)
     test_diff()
     test_refusals(mpi)
+    test_schedules(mpi)
     if mpi:
         test_server()
         test_deaths()

@@ -33,7 +33,7 @@ static void save(int workers)
     schedule s;
     schedule_options options = {.workers = workers, .assignment = SCHEDULE_DAG};
     assert_ok(schedule_build(&tiny.program, &options, &s, &error));
-    assert_ok(schedule_save(&s, path, &error));
+    assert_ok(schedule_save(&s, 1, path, &error));
     schedule_free(&s);
 }
 
@@ -45,7 +45,7 @@ static void test_what_is_saved_is_loaded(void **state)
         schedule made, read;
         schedule_options options = {.workers = 7, .setting = (schedule_setting)setting, .tile = 4};
         assert_ok(schedule_build(&tiny.program, &options, &made, &error));
-        assert_ok(schedule_save(&made, path, &error));
+        assert_ok(schedule_save(&made, 1, path, &error));
         assert_ok(schedule_load(path, &tiny.program, &read, &error));
         assert_int_equal(read.longest, made.longest);
         assert_int_equal(read.n_counters, made.n_counters);
@@ -177,7 +177,7 @@ static void test_what_cannot_be_opened_says_so(void **state)
     assert_non_null(strstr(error.message, "/nonexistent/x"));
     schedule_options options = {.workers = 2};
     assert_ok(schedule_build(&tiny.program, &options, &s, &error));
-    assert_int_equal(schedule_save(&s, "/nonexistent/x", &error), QP_IO);
+    assert_int_equal(schedule_save(&s, 1, "/nonexistent/x", &error), QP_IO);
     schedule_free(&s);
 }
 

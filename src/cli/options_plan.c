@@ -88,6 +88,15 @@ static const option_spec schedule_options[] = {
      .argument = "N", .fallback = "0", .maximum = 1024,
      .help = "with --fuse or --sums: parts into which attention splits a sequence's positions; 0: "
              "one, as in run --fuse; with --sums enough to give each worker a part of a KV head"},
+    {"ranks", 0, OPTION_INTEGER_AT(SETTINGS, ranks), .argument = "N", .fallback = "1", .minimum = 1,
+     .maximum = 1024,
+     .help =
+         "ranks of tensor parallelism; --verify, --save and --load concern the schedules of all"},
+    {"rank", 0, OPTION_INTEGER_AT(SETTINGS, rank), .argument = "R", .fallback = "0",
+     .maximum = 1023, .help = "the rank whose schedule is shown"},
+    {"cut", 0, OPTION_CHOICE_AT(SETTINGS, cut), .expert = true, .choices = cli_cuts,
+     .fallback = "auto", .argument = "HOW",
+     .help = "how ranks cut the model: gather or reduce, as in `quipu plan`; auto: gather"},
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help = "for latency: with fused operators, as in run --fuse; without it, the schedule of a "
              "plain run"},

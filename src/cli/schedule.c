@@ -108,6 +108,9 @@ static qp_status print(const cli_call *call, const target *target, strbuf *out)
                                       .list = s->list,
                                       .json = s->json,
                                       .verify = s->verify,
+                                      .ranks = s->ranks,
+                                      .rank = s->rank,
+                                      .reduce = s->cut == 2,
                                       .save = s->save,
                                       .load = s->load,
                                       .page = s->html ? &page : NULL};
@@ -133,6 +136,18 @@ static qp_status check_together(const cli_call *call)
                          "--list, --verify, --html, --save and --load concern one schedule and "
                          "cannot be combined with --%s",
                          s->measure ? "measure" : "compare");
+    if (s->ranks > 1 && (s->measure || s->compare || s->kernel_device || s->fuse || s->sums))
+        return error_set(call->error, QP_INVALID,
+                         "--ranks concerns schedules of CPU threads, printed, saved and loaded; it "
+                         "cannot be combined with --%s",
+                         s->measure         ? "measure"
+                         : s->compare       ? "compare"
+                         : s->kernel_device ? "device cuda"
+                         : s->fuse          ? "fuse"
+                                            : "sums");
+    if (s->rank >= s->ranks)
+        return error_set(call->error, QP_INVALID, "--rank is 0 to %lld of %lld ranks, found %lld",
+                         (long long)s->ranks - 1, (long long)s->ranks, (long long)s->rank);
     if (s->save && s->load)
         return error_set(call->error, QP_INVALID, "--save and --load exclude each other");
     if (s->setting != 0 && (s->fuse || s->sums || s->kernel_device))

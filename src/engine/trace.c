@@ -35,10 +35,30 @@ static void keep_part(void *context, const timeline_part *part)
     t->parts[t->n_parts++] = *part;
 }
 
+size_t trace_places(const qp_trace *t, int ranks)
+{
+    size_t places = 0;
+    for (int r = 0; r < ranks; r++)
+        places += (size_t)t->of_ranks[r]->options.workers * (size_t)t->of_ranks[r]->longest;
+    return places;
+}
+
+static qp_status find_schedules(qp_trace *t, qp_error *error)
+{
+    while (machine_schedule_of_rank(t->machine, t->n_ranks))
+        t->n_ranks++;
+    t->of_ranks = arena_alloc(&t->memory, (size_t)t->n_ranks + 1, sizeof *t->of_ranks);
+    if (!t->of_ranks) return error_no_memory(error, "the trace", sizeof *t->of_ranks);
+    for (int r = 0; r < t->n_ranks; r++)
+        t->of_ranks[r] = machine_schedule_of_rank(t->machine, r);
+    t->schedule = t->of_ranks[0];
+    return QP_OK;
+}
+
 static qp_status allocate(qp_trace *t, size_t max_passes, qp_error *error)
 {
-    const schedule *s = t->schedule;
-    size_t instructions = (size_t)s->options.workers * (size_t)s->longest, bytes;
+    const size_t instructions = trace_places(t, t->n_ranks);
+    size_t bytes;
     if (!checked_mul(instructions * sizeof(instruction_timing), max_passes, &bytes))
         return error_set(error, QP_NO_MEMORY, "a trace of %zu passes is too large: trace fewer",
                          max_passes);
@@ -65,7 +85,8 @@ static qp_status find_limits(qp_trace *t, qp_error *error)
     const cost_origin origin = {.workers = alone ? 1 : t->schedule->options.workers};
     if (t->machine->type->on_gpu) return machine_limits(t->machine, &t->limits, error);
     cost_table *costs = malloc(sizeof *costs);
-    bool found = costs && t->costs && cost_load(t->costs, &origin, costs, NULL) == QP_OK;
+    bool found =
+        costs && t->costs && t->n_ranks == 1 && cost_load(t->costs, &origin, costs, NULL) == QP_OK;
     if (found) {
         t->limits = costs->limits;
         t->limits.bytes_per_second = cost_read_rate(costs, weights);
@@ -103,7 +124,7 @@ static qp_status open(qp_trace *t, const qp_trace_options *o, qp_error *error)
                                    .context = t,
                                    .n_tracks = o->tracks ? o->tracks : USUAL_TRACKS};
     TRY(machine_time(t->machine, &timing, error));
-    t->schedule = machine_schedule(t->machine);
+    TRY(find_schedules(t, error));
     t->n_tracks = count_tracks(t, o);
     TRY(allocate(t, o->max_passes, error));
     return find_limits(t, error);
@@ -170,7 +191,7 @@ void trace_begin_run(qp_trace *t, const machine *machine, machine_request *reque
     if (!t) return;
     const size_t room = t->max_passes - t->n_passes;
     const size_t passes = request->passes > 0 ? (size_t)request->passes : 1;
-    const size_t instructions = (size_t)t->schedule->options.workers * (size_t)t->schedule->longest;
+    const size_t instructions = trace_places(t, t->n_ranks);
     instruction_timing *timings = machine == t->machine ? t->timings.data : NULL;
     request->records = t->records + t->n_passes;
     request->n_records = (int)(passes < room ? passes : room);

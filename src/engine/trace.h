@@ -27,9 +27,11 @@ typedef struct trace_span {
 
 struct qp_trace {
     qp_engine *engine;
-    const machine *machine;   /* whose instructions are timed: the first that the engine asks */
-    const schedule *schedule; /* that it runs */
-    const char *costs;        /* file of measured costs, or NULL */
+    const machine *machine;    /* whose instructions are timed: the first that the engine asks */
+    const schedule *schedule;  /* that it runs; of several ranks the first one's */
+    const schedule **of_ranks; /* [n_ranks] */
+    int n_ranks;
+    const char *costs; /* file of measured costs, or NULL */
     machine_profile limits;
     uint64_t begin;
     trace_pass *passes;
@@ -47,6 +49,9 @@ struct qp_trace {
     size_t n_parts, parts_capacity;
     bool lost; /* memory for parts was out */
 };
+
+/* Places for times in a pass of the first `ranks` ranks. */
+size_t trace_places(const qp_trace *trace, int ranks);
 
 /* Each may be called with a trace of NULL, where nothing is recorded.
  *

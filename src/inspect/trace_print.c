@@ -59,6 +59,37 @@ static uint64_t length_of(const qp_trace *t, size_t number)
     return t->records[number].end - t->records[number].begin;
 }
 
+/* What ranks did, each for itself, as one panel. `panels` [n_ranks] are freed. */
+static qp_status join(const timeline *line, qp_status status, timeline_panel *panels, int n,
+                      timeline_panel *out, qp_error *error)
+{
+    if (status == QP_OK && n > 1) {
+        status = timeline_join_ranks(line, panels, out, error);
+    } else if (status == QP_OK) {
+        *out = panels[0];
+        panels[0] = (timeline_panel){0};
+    }
+    for (int r = 0; r < n; r++)
+        timeline_panel_free(&panels[r]);
+    free(panels);
+    return status;
+}
+
+static qp_status measure_instructions(const qp_trace *t, const timeline *line, size_t number,
+                                      const program_memory *memory, timeline_panel *out,
+                                      qp_error *error)
+{
+    const machine_record *record = &t->records[number];
+    timeline_panel *panels = calloc((size_t)t->n_ranks, sizeof *panels);
+    if (!panels) return error_no_memory(error, "the timeline", sizeof *panels);
+    qp_status status = QP_OK;
+    for (int r = 0; status == QP_OK && r < t->n_ranks; r++)
+        status =
+            timeline_measured(t->of_ranks[r], record->timings + trace_places(t, r), record->begin,
+                              record->end, memory, t->passes[number].sizes, &panels[r], error);
+    return join(line, status, panels, t->n_ranks, out, error);
+}
+
 static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, timeline_panel *out,
                               qp_error *error)
 {
@@ -74,8 +105,7 @@ static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, 
         TRY(timeline_in_parts(line, s, t->parts + pass->first_part, pass->n_parts, pass->sizes,
                               record->begin, record->end, out, error));
     else
-        TRY(timeline_measured(s, record->timings, record->begin, record->end, &memory, pass->sizes,
-                              out, error));
+        TRY(measure_instructions(t, line, number, &memory, out, error));
     TRY(modules_name_nodes(line, s->program, error));
     out->tokens = pass->sizes[AXIS_TOKENS];
     int64_t positions = positions_of(t, pass);
@@ -192,32 +222,49 @@ static qp_status print_passes(const qp_trace *t, timeline *line, int32_t in_each
     return QP_OK;
 }
 
-/* The engine's schedule, with the costs of the last pass: measured on this machine if there are
+/* The schedule of a rank, with the costs of the last pass: measured on this machine if there are
  * measurements, for the same numbers of tokens and positions. */
-static qp_status plan_again(const qp_trace *t, schedule *out, qp_error *error)
+static qp_status plan_again(const qp_trace *t, int rank, schedule *out, qp_error *error)
 {
     const qp_engine *e = t->engine;
-    schedule_options options = t->schedule->options;
+    schedule_options options = t->of_ranks[rank]->options;
     const bool gpu = e->device.context != NULL;
     const cost_origin origin = {gpu ? "cuda" : NULL, gpu ? e->device.name : NULL, options.workers};
     cost_table *costs = t->costs ? malloc(sizeof *costs) : NULL;
     options.profile = t->limits;
+    options.profile.bytes_per_second /= t->n_ranks;
+    options.profile.flops_per_second /= t->n_ranks;
     options.context = positions_of(t, &t->passes[t->n_passes - 1]);
     if (costs && cost_load(t->costs, &origin, costs, NULL) == QP_OK) options.costs = costs;
-    qp_status status = machine_predict(t->machine, &options, out, error);
+    qp_status status = t->n_ranks > 1
+                           ? schedule_build(t->of_ranks[rank]->program, &options, out, error)
+                           : machine_predict(t->machine, &options, out, error);
     free(costs);
     return status;
 }
 
-/* The engine's schedule as predicted for the last pass; timeline_panel_free() the result. */
-static qp_status plan_panel(const qp_trace *t, schedule *s, timeline_panel *out, qp_error *error)
+/* The schedules [n_ranks] as predicted for the last pass; timeline_panel_free() the result. */
+static qp_status plan_panel(const qp_trace *t, const timeline *line, schedule *plans,
+                            timeline_panel *out, qp_error *error)
 {
-    schedule_prediction predicted = {0};
-    qp_status status = plan_again(t, s, error);
-    if (status == QP_OK) status = schedule_predict(s, &predicted, error);
-    if (status == QP_OK) status = timeline_predicted(s, &predicted, out, error);
-    prediction_free(&predicted);
-    return status;
+    timeline_panel *panels = calloc((size_t)t->n_ranks, sizeof *panels);
+    if (!panels) return error_no_memory(error, "the timeline", sizeof *panels);
+    qp_status status = QP_OK;
+    for (int r = 0; status == QP_OK && r < t->n_ranks; r++) {
+        schedule_prediction predicted = {0};
+        status = plan_again(t, r, &plans[r], error);
+        if (status == QP_OK) status = schedule_predict(&plans[r], &predicted, error);
+        if (status == QP_OK) status = timeline_predicted(&plans[r], &predicted, &panels[r], error);
+        prediction_free(&predicted);
+    }
+    return join(line, status, panels, t->n_ranks, out, error);
+}
+
+static void free_plans(const qp_trace *t, schedule *plans)
+{
+    for (int r = 0; plans && r < t->n_ranks; r++)
+        schedule_free(&plans[r]);
+    free(plans);
 }
 
 /* Adds the nodes of all parts. */
@@ -234,11 +281,12 @@ static qp_status find_parts(const qp_trace *t, timeline *line, qp_error *error)
 
 static qp_status print_page(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
 {
-    schedule s = {0};
+    schedule *plans = calloc((size_t)t->n_ranks, sizeof *plans);
     timeline_panel planned = {0};
+    if (!plans) return error_no_memory(error, "the page", sizeof *plans);
     /* Nodes of parts are listed with the parts, before them. */
     qp_status status =
-        t->in_parts ? find_parts(t, line, error) : plan_panel(t, &s, &planned, error);
+        t->in_parts ? find_parts(t, line, error) : plan_panel(t, line, plans, &planned, error);
     if (status == QP_OK) {
         int32_t in_each = t->in_parts ? (int32_t)t->passes[0].n_parts : planned.count;
         timeline_page_begin(line, t->in_parts ? NULL : &planned, out);
@@ -246,7 +294,7 @@ static qp_status print_page(const qp_trace *t, timeline *line, strbuf *out, qp_e
         timeline_page_end(out);
     }
     timeline_panel_free(&planned);
-    schedule_free(&s);
+    free_plans(t, plans);
     return status;
 }
 
@@ -276,18 +324,18 @@ static size_t usual_pass(const qp_trace *t, const machine_record **memory)
 
 static qp_status print_svg(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
 {
-    schedule s = {0};
     timeline_panel planned = {0}, measured = {0};
+    schedule *plans = calloc((size_t)t->n_ranks, sizeof *plans);
     const machine_record **memory = calloc(t->n_passes, sizeof *memory);
-    if (!memory) return error_no_memory(error, "the picture", t->n_passes * sizeof *memory);
-    qp_status status = t->in_parts ? QP_OK : plan_panel(t, &s, &planned, error);
+    qp_status status = plans && memory ? QP_OK : error_no_memory(error, "the picture", t->n_passes);
+    if (status == QP_OK && !t->in_parts) status = plan_panel(t, line, plans, &planned, error);
     if (status == QP_OK) status = measure_pass(t, line, usual_pass(t, memory), &measured, error);
     const timeline_panel *panels[] = {&planned, &measured};
     int skip = t->in_parts ? 1 : 0;
     if (status == QP_OK) timeline_svg_print(line, panels + skip, 2 - skip, out);
     timeline_panel_free(&planned);
     timeline_panel_free(&measured);
-    schedule_free(&s);
+    free_plans(t, plans);
     free(memory);
     return status;
 }
@@ -349,6 +397,7 @@ qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, siz
     timeline line;
     strbuf out = {0};
     qp_status status = timeline_create(t->schedule, model_path(t->engine->model), &line, error);
+    if (status == QP_OK && t->n_ranks > 1) timeline_take_ranks(&line, t->n_ranks);
     if (status == QP_OK && t->in_parts) {
         name_parts(t, &line);
         const int at_once = t->machine->type->in_parts ? 1 : t->n_tracks;

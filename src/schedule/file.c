@@ -5,9 +5,10 @@
  *     lengths      int32 [workers]
  *     queues       int32 [workers][longest][32]
  *
- * All little-endian. The program that records refer to is not in the file: it is built again from
- * the model, and the fingerprint says whether it is the same. A schedule that was read is proved
- * sound before it may run, like any other; the checksum only shows that the file is damaged.
+ * All little-endian. A file of several ranks has all of this for each rank in turn. The program
+ * that records refer to is not in the file: it is built again from the model, and the fingerprint
+ * says whether it is the same. A schedule that was read is proved sound before it may run, like any
+ * other; the checksum only shows that the file is damaged.
  */
 #include "base/checked.h"
 #include "base/hash.h"
@@ -83,58 +84,99 @@ static file_header header_of(const schedule *s)
     return h;
 }
 
-qp_status schedule_save(const schedule *s, const char *path, qp_error *error)
+void schedule_write(const schedule *s, strbuf *out)
 {
     const size_t counters = (size_t)s->n_counters * sizeof *s->per_pass;
     const size_t lengths = (size_t)s->options.workers * sizeof *s->length;
     file_header h = header_of(s);
     h.checksum = sum(sum(sum(sum(0, &h, sizeof h), s->per_pass, counters), s->length, lengths),
                      s->instructions, queue_bytes(s));
-    FILE *file = fopen(path, "wb");
-    if (!file) return error_set(error, QP_IO, "%s: cannot be written: %s", path, strerror(errno));
-    bool written = fwrite(&h, sizeof h, 1, file) == 1 &&
-                   fwrite(s->per_pass, 1, counters, file) == counters &&
-                   fwrite(s->length, 1, lengths, file) == lengths &&
-                   fwrite(s->instructions, 1, queue_bytes(s), file) == queue_bytes(s);
-    if (fclose(file) != 0 || !written)
-        return error_set(error, QP_IO, "%s: cannot be written: %s", path, strerror(errno));
-    return QP_OK;
+    strbuf_append(out, &h, sizeof h);
+    strbuf_append(out, s->per_pass, counters);
+    strbuf_append(out, s->length, lengths);
+    strbuf_append(out, s->instructions, queue_bytes(s));
 }
 
-/* Reads the header and compares its sizes with the file's. */
-static qp_status read_header(const mapping *map, file_header *h, qp_error *error)
+qp_status schedule_save(const schedule *ranks, int n_ranks, const char *path, qp_error *error)
 {
-    if (map->size < sizeof *h || memcmp(map->data, magic, sizeof magic) != 0)
+    strbuf bytes = {0};
+    for (int r = 0; r < n_ranks; r++)
+        schedule_write(&ranks[r], &bytes);
+    if (bytes.failed) {
+        strbuf_free(&bytes);
+        return error_no_memory(error, "the schedule's file", queue_bytes(ranks));
+    }
+    FILE *file = fopen(path, "wb");
+    bool written = file && fwrite(bytes.data, 1, bytes.length, file) == bytes.length;
+    if (file && fclose(file) != 0) written = false;
+    strbuf_free(&bytes);
+    if (written) return QP_OK;
+    return error_set(error, QP_IO, "%s: cannot be written: %s", path, strerror(errno));
+}
+
+/* The schedule of one rank in a file, and what comes after it. */
+typedef struct section {
+    const char *path;
+    const uint8_t *data;
+    size_t size; /* to the end of the file */
+} section;
+
+/* Reads the header and compares its sizes with the file's. *bytes: of the section. */
+static qp_status read_header(const section *at, file_header *h, size_t *bytes, qp_error *error)
+{
+    if (at->size < sizeof *h || memcmp(at->data, magic, sizeof magic) != 0)
         return error_set(error, QP_FORMAT, "%s: not a schedule (it should begin with \"%.8s\")",
-                         map->path, magic);
-    memcpy(h, map->data, sizeof *h);
+                         at->path, magic);
+    memcpy(h, at->data, sizeof *h);
     if (h->version != FILE_VERSION)
         return error_set(error, QP_FORMAT,
-                         "%s: version %u of the format, expected %d: make it anew", map->path,
+                         "%s: version %u of the format, expected %d: make it anew", at->path,
                          h->version, FILE_VERSION);
-    size_t bytes = 0, rest = (size_t)h->n_counters + h->workers;
+    size_t rest = (size_t)h->n_counters + h->workers;
     bool fits = h->workers >= 1 && h->workers <= SCHEDULE_MAX_WORKERS && h->n_counters >= 1 &&
                 h->longest <= INT32_MAX / SCHEDULE_MAX_WORKERS &&
-                checked_mul((size_t)h->workers * h->longest, sizeof(instruction), &bytes) &&
-                checked_mul(rest, sizeof(uint32_t), &rest) && checked_add(bytes, rest, &bytes) &&
-                checked_add(bytes, sizeof *h, &bytes) && bytes == map->size;
+                checked_mul((size_t)h->workers * h->longest, sizeof(instruction), bytes) &&
+                checked_mul(rest, sizeof(uint32_t), &rest) && checked_add(*bytes, rest, bytes) &&
+                checked_add(*bytes, sizeof *h, bytes) && *bytes <= at->size;
     if (!fits)
         return error_set(error, QP_FORMAT,
                          "%s: %zu bytes cannot hold %u queues of %u instructions and %u counters",
-                         map->path, map->size, h->workers, h->longest, h->n_counters);
-    if (checksum_of(*h, map->data + sizeof *h, map->size - sizeof *h) != h->checksum)
-        return error_set(error, QP_FORMAT, "%s: damaged: the checksum is wrong", map->path);
+                         at->path, at->size, h->workers, h->longest, h->n_counters);
+    if (checksum_of(*h, at->data + sizeof *h, *bytes - sizeof *h) != h->checksum)
+        return error_set(error, QP_FORMAT, "%s: damaged: the checksum is wrong", at->path);
     if (!schedule_setting_name((int)h->setting) || !schedule_assignment_name((int)h->assignment) ||
         h->last_step > UINT16_MAX)
-        return error_set(error, QP_FORMAT, "%s: setting %u with assignment %u is none", map->path,
+        return error_set(error, QP_FORMAT, "%s: setting %u with assignment %u is none", at->path,
                          h->setting, h->assignment);
     return QP_OK;
 }
 
-static qp_status read_queues(const mapping *map, const file_header *h, schedule *out,
+/* Checks all sections; *out: that of the rank, of which there must be `ranks`. */
+static qp_status find_section(section at, int rank, int ranks, section *out, qp_error *error)
+{
+    const section whole = at;
+    int n = 0;
+    *out = at;
+    do {
+        file_header h;
+        size_t bytes = 0;
+        TRY(read_header(&at, &h, &bytes, error));
+        if (n++ == rank) *out = at;
+        at.data += bytes;
+        at.size -= bytes;
+    } while (at.size > 0);
+    if (n == ranks) return QP_OK;
+    return error_set(
+        error, QP_FORMAT,
+        "%s: schedules of %d rank%s, but there %s %d: give --ranks %d, or make it with "
+        "quipu schedule --ranks %d --save",
+        whole.path, n, n == 1 ? "" : "s", ranks == 1 ? "is" : "are", ranks, n, ranks);
+}
+
+static qp_status read_queues(const section *from, const file_header *h, schedule *out,
                              qp_error *error)
 {
-    const uint8_t *at = map->data + sizeof *h;
+    const uint8_t *at = from->data + sizeof *h;
     out->n_counters = (int)h->n_counters;
     out->per_pass = arena_alloc(&out->memory, h->n_counters, sizeof *out->per_pass);
     if (!out->per_pass) return error_no_memory(error, "the schedule's counters", 0);
@@ -161,10 +203,11 @@ static schedule_options options_of(const file_header *h)
                               .profile = h->profile};
 }
 
-static qp_status load(const mapping *map, const program *p, schedule *out, qp_error *error)
+static qp_status read_section(const section *from, const program *p, schedule *out, qp_error *error)
 {
     file_header h;
-    TRY(read_header(map, &h, error));
+    size_t bytes = 0;
+    TRY(read_header(from, &h, &bytes, error));
     out->options = options_of(&h);
     TRY(draft_take_program(p, out, error));
     if (p->fingerprint != h.fingerprint)
@@ -172,22 +215,32 @@ static qp_status load(const mapping *map, const program *p, schedule *out, qp_er
                          "%s: made for another model, other options or another version "
                          "(fingerprint %016llx, expected %016llx): give what it was saved with, or "
                          "make it anew",
-                         map->path, (unsigned long long)h.fingerprint,
+                         from->path, (unsigned long long)h.fingerprint,
                          (unsigned long long)p->fingerprint);
-    TRY(read_queues(map, &h, out, error));
+    TRY(read_queues(from, &h, out, error));
     qp_status status = schedule_verify(out, error);
     if (status != QP_INVALID) return status;
-    error_prefix(error, "%s: not sound", map->path);
+    error_prefix(error, "%s: not sound", from->path);
     if (error) error->status = QP_FORMAT;
     return QP_FORMAT;
+}
+
+qp_status schedule_read(const char *name, const void *bytes, size_t n_bytes, const program *p,
+                        schedule *out, qp_error *error)
+{
+    const section one = {name, bytes, n_bytes};
+    *out = (schedule){0};
+    return read_section(&one, p, out, error);
 }
 
 qp_status schedule_peek(const char *path, schedule_options *out, qp_error *error)
 {
     mapping map = {0};
     file_header h;
+    size_t bytes = 0;
     TRY(mapping_open(path, &map, error));
-    qp_status status = read_header(&map, &h, error);
+    const section first = {map.path, map.data, map.size};
+    qp_status status = read_header(&first, &h, &bytes, error);
     if (status == QP_OK) *out = options_of(&h);
     mapping_close(&map);
     return status;
@@ -195,10 +248,14 @@ qp_status schedule_peek(const char *path, schedule_options *out, qp_error *error
 
 qp_status schedule_load(const char *path, const program *p, schedule *out, qp_error *error)
 {
+    const int ranks = p->options.ranks > 1 ? p->options.ranks : 1;
+    section own;
     *out = (schedule){0};
     mapping map = {0};
     TRY(mapping_open(path, &map, error));
-    qp_status status = load(&map, p, out, error);
+    const section whole = {map.path, map.data, map.size};
+    qp_status status = find_section(whole, ranks > 1 ? p->options.rank : 0, ranks, &own, error);
+    if (status == QP_OK) status = read_section(&own, p, out, error);
     mapping_close(&map);
     return status;
 }

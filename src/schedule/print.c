@@ -7,6 +7,7 @@
 #include "schedule/build.h"
 #include "schedule/cost.h"
 #include "schedule/predict.h"
+#include "schedule/ranks.h"
 #include "schedule/timeline_page.h"
 #include "schedule/instruction_text.h"
 #include "schedule/verify.h"
@@ -159,6 +160,9 @@ static void print_summary(const report *r, strbuf *out)
                   s->options.tokens == 1 ? "" : "s", s->options.context, width, "critical path",
                   r->predicted.critical_path / 1e3, width, "balance",
                   prediction_balance(s, &r->predicted));
+    if (s->program->options.ranks > 1)
+        strbuf_printf(out, "%-*s %12d of %d; exchanges with others are predicted as copies\n",
+                      width, "rank", s->program->options.rank, s->program->options.ranks);
     dependencies waits = count_dependencies(s);
     strbuf_printf(out, "%-*s %12d a layer on all of a step, %d on a part of one\n", width,
                   "dependencies", waits.full, waits.partial);
@@ -254,6 +258,10 @@ static void print_json(const report *r, strbuf *out)
     cJSON_AddStringToObject(root, "assign", schedule_assignment_name(s->options.assignment));
     cJSON_AddStringToObject(root, "fingerprint", fingerprint);
     cJSON_AddNumberToObject(root, "workers", s->options.workers);
+    if (s->program->options.ranks > 1) {
+        cJSON_AddNumberToObject(root, "ranks", s->program->options.ranks);
+        cJSON_AddNumberToObject(root, "rank", s->program->options.rank);
+    }
     cJSON_AddNumberToObject(root, "instructions", (double)r->total);
     cJSON_AddNumberToObject(root, "longest_queue", s->longest);
     cJSON_AddNumberToObject(root, "counters", s->n_counters - 1);
@@ -323,9 +331,25 @@ static qp_status build_program(report *r, const model *model, const schedule_opt
     if (options.sums) options.max_tokens = 1; /* as the megakernel runs it */
     if (o->chunk > 0) options.max_tokens = o->chunk;
     options.kv_partitions = o->kv_partitions;
+    if (o->ranks > 1) {
+        options.ranks = (int)o->ranks;
+        options.rank = (int)o->rank;
+        options.cut = o->reduce ? PLAN_REDUCE : PLAN_GATHER;
+    }
     if (options.kv_partitions == 0 && options.sums)
         options.kv_partitions = schedule_kv_partitions(of->workers, config->n_kv_heads);
     return plan_build(config, model, &options, &r->program, error);
+}
+
+/* Makes or reads the schedules of all ranks, and proves and saves them. */
+static qp_status visit_ranks(const report *r, const schedule_options *options, qp_error *error)
+{
+    const schedule_print_options *o = r->options;
+    schedule_ranks all;
+    qp_status status = schedule_ranks_make(&r->program, options, o->load, &all, error);
+    if (status == QP_OK && o->save) status = schedule_save(all.schedules, all.n, o->save, error);
+    schedule_ranks_free(&all);
+    return status;
 }
 
 /* The file's schedule, and what its options make now. */
@@ -335,6 +359,7 @@ static qp_status load(report *r, const model *model, qp_error *error)
     TRY(schedule_peek(r->options->load, &of, error));
     TRY(build_program(r, model, &of, error));
     TRY(schedule_load(r->options->load, &r->program, &r->schedule, error));
+    if (r->options->ranks > 1) TRY(visit_ranks(r, NULL, error));
     of = r->schedule.options;
     if (r->table && r->table->workers == of.workers) of.costs = r->table;
     TRY(schedule_build(&r->program, &of, &r->made, error));
@@ -355,8 +380,9 @@ static qp_status build(report *r, const model *model, qp_error *error)
     of.profile = (machine_profile){o->bytes_per_second, o->flops_per_second, o->signal_ns};
     of.costs = r->table;
     TRY(schedule_build(&r->program, &of, &r->schedule, error));
+    if (o->ranks > 1 && (o->verify || o->save)) return visit_ranks(r, &of, error);
     if (o->verify) TRY(schedule_verify(&r->schedule, error));
-    return o->save ? schedule_save(&r->schedule, o->save, error) : QP_OK;
+    return o->save ? schedule_save(&r->schedule, 1, o->save, error) : QP_OK;
 }
 
 static qp_status print_page(const report *r, qp_error *error)
@@ -392,7 +418,8 @@ qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error 
         else
             print_summary(&r, out);
         if ((o->verify || o->load) && !o->json)
-            strbuf_printf(out, "%-*s sound in every order\n", r.name_width, "verified");
+            strbuf_printf(out, "%-*s sound in every order%s\n", r.name_width, "verified",
+                          o->ranks > 1 ? ", all ranks together" : "");
         if (o->list && !o->json) print_list(&r, out);
         if (out->failed) status = error_no_memory(error, "the listing", out->length);
         if (status == QP_OK && o->page) status = print_page(&r, error);

@@ -21,6 +21,8 @@ typedef struct schedule_print_options {
     int64_t group;          /* output features that stay together; 0: the usual */
     int64_t kv_partitions;  /* latency: parts that attention is split in; 0: as a run has it, one,
                              * with `sums` by the workers */
+    int64_t ranks, rank; /* of tensor parallelism, and whose schedule is shown; 0 or 1: one rank */
+    bool reduce;         /* ranks add partial sums */
     double bytes_per_second, flops_per_second, signal_ns; /* 0: the usual */
     const char
         *costs; /* file of measured costs, used where none of these three is given; or NULL */
@@ -37,7 +39,7 @@ typedef struct schedule_print_options {
 /* The forward pass up to the logits, as the machines run it: without `fuse` and `sums` the schedule
  * of `threads`. Counts for each operator, dependencies, balance, critical path and predicted time;
  * with `list` every queue, instruction by instruction. With `verify` the schedule is proved sound
- * first.
+ * first; of several ranks those of all, together. `save` and `load` concern all ranks too.
  */
 qp_status schedule_print(const schedule_print_options *options, strbuf *out, qp_error *error);
 

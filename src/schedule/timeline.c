@@ -153,8 +153,7 @@ static int32_t find_blocker(const schedule *s, const producers *producers,
     return last;
 }
 
-/* The slice whose end the given one waited for: the blocker's or the one before on the track. */
-static int32_t cause_of(const timeline_panel *panel, int32_t at)
+int32_t timeline_cause(const timeline_panel *panel, int32_t at)
 {
     const timeline_slice *slice = &panel->slices[at];
     bool waited = slice->blocker >= 0 && panel->slices[slice->blocker].signal > slice->wait;
@@ -162,8 +161,8 @@ static int32_t cause_of(const timeline_panel *panel, int32_t at)
     return at > 0 && panel->slices[at - 1].track == slice->track ? at - 1 : -1;
 }
 
-/* Finds the chain from the slice that ended last back to the beginning of the pass. */
-static bool find_chain(timeline_panel *panel)
+/* The chain goes from the slice that ended last back to the beginning of the pass. */
+bool timeline_find_chain(timeline_panel *panel)
 {
     int32_t at = -1, n = 0;
     panel->chain = calloc((size_t)panel->count + 1, sizeof *panel->chain);
@@ -172,7 +171,7 @@ static bool find_chain(timeline_panel *panel)
         if (at < 0 || panel->slices[i].end > panel->slices[at].end) at = i;
     }
     /* A chain goes back in time; clocks that differ by a little must not make it a circle. */
-    for (; at >= 0 && !panel->slices[at].critical; at = cause_of(panel, at)) {
+    for (; at >= 0 && !panel->slices[at].critical; at = timeline_cause(panel, at)) {
         panel->slices[at].critical = true;
         panel->chain[n++] = at;
     }
@@ -195,7 +194,7 @@ static qp_status find_blockers(const schedule *s, timeline_panel *panel, qp_erro
     }
     free(producers.first);
     free(producers.items);
-    enough = enough && find_chain(panel);
+    enough = enough && timeline_find_chain(panel);
     return enough ? QP_OK : error_no_memory(error, "the timeline", (size_t)panel->count);
 }
 
@@ -361,6 +360,7 @@ const char *timeline_color(const char *kind)
         {"sampl", "#c04f83"},
         {"argmax", "#c04f83"},
         {"all_reduce", "#b0504a"},
+        {"all_gather", "#b0504a"},
         {"add", "#5f7f6a"},
         {"exp", "#c2574a"},
         {"concat", "#6d5f9c"},

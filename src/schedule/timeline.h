@@ -68,6 +68,7 @@ typedef struct timeline {
     const char *title; /* the model */
     char about[160];   /* "latency, rr, 2 workers" */
     int n_tracks;
+    int ranks;     /* of tensor parallelism, each with as many tracks; 0: one */
     int n_at_once; /* tracks that work at the same time: 1 where there is one thread for all */
     const char *kinds[TIMELINE_KINDS]; /* "noop", "linear": colours and sums go by them */
     int n_kinds;
@@ -110,6 +111,24 @@ qp_status timeline_take_parts(timeline *timeline, const schedule *schedule, int 
 qp_status timeline_in_parts(timeline *timeline, const schedule *schedule,
                             const timeline_part *parts, size_t count, const int64_t *sizes,
                             uint64_t begin, uint64_t end, timeline_panel *out, qp_error *error);
+
+/* Makes this, of one rank's schedule, a timeline of several ranks with as many workers each. */
+void timeline_take_ranks(timeline *timeline, int ranks);
+
+/* The same pass on all ranks, [timeline->ranks], as one panel: an exchange begins when the last
+ * rank has come to it. Title and tokens are those of the first. */
+qp_status timeline_join_ranks(const timeline *timeline, const timeline_panel *ranks,
+                              timeline_panel *out, qp_error *error);
+
+/* "worker 3", or "rank 1 worker 3". */
+void timeline_print_track(const timeline *timeline, int track, strbuf *out);
+
+/* The slice whose end this one waited for: its blocker, or the one before on its track; -1: none.
+ */
+int32_t timeline_cause(const timeline_panel *panel, int32_t slice);
+
+/* Finds the critical slices; false: there is no memory. */
+bool timeline_find_chain(timeline_panel *panel);
 
 /* Whether a batch of these sizes reads so much of the KV cache that a CPU's caches do not keep it
  * from pass to pass. */

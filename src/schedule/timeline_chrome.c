@@ -7,14 +7,17 @@
 
 enum { PROCESS = 1, PASSES = 0 }; /* workers are the threads 1 and on */
 
-static void name_thread(int thread, const char *name, int number, strbuf *out)
+static void name_thread(const timeline *t, int thread, strbuf *out)
 {
     strbuf_printf(out,
                   ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_sort_index\","
                   "\"args\":{\"sort_index\":%d}},\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
-                  "\"name\":\"thread_name\",\"args\":{\"name\":\"%s",
-                  PROCESS, thread, thread, PROCESS, thread, name);
-    if (number >= 0) strbuf_printf(out, " %d", number);
+                  "\"name\":\"thread_name\",\"args\":{\"name\":\"",
+                  PROCESS, thread, thread, PROCESS, thread);
+    if (thread == PASSES)
+        strbuf_puts(out, "passes");
+    else
+        timeline_print_track(t, thread - 1, out);
     strbuf_puts(out, "\"}}");
 }
 
@@ -28,9 +31,8 @@ void timeline_chrome_begin(const timeline *t, strbuf *out)
                   "},\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\","
                   "\"args\":{\"name\":\"quipu\"}}",
                   PROCESS);
-    name_thread(PASSES, "passes", -1, out);
-    for (int track = 0; track < t->n_tracks; track++)
-        name_thread(track + 1, t->unit, track, out);
+    for (int thread = PASSES; thread <= t->n_tracks; thread++)
+        name_thread(t, thread, out);
 }
 
 /* The head of an event, up to its name. Times are in microseconds there. */
@@ -56,7 +58,9 @@ static void print_wait(const timeline *t, const timeline_panel *panel, const tim
         const timeline_slice *blocker = &panel->slices[slice->blocker];
         strbuf_puts(out, "\",\"ended by\":\"");
         timeline_print_step(&t->nodes[blocker->node], out);
-        strbuf_printf(out, ", %s %d, instruction %d", t->unit, blocker->track, blocker->number);
+        strbuf_puts(out, ", ");
+        timeline_print_track(t, blocker->track, out);
+        strbuf_printf(out, ", instruction %d", blocker->number);
     }
     strbuf_puts(out, "\"}}");
 }

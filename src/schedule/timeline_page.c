@@ -161,9 +161,11 @@ void timeline_page_begin(const timeline *t, const timeline_panel *planned, strbu
     timeline_print_string(t->title, out);
     strbuf_puts(out, ",\"about\":");
     timeline_print_string(t->about, out);
-    strbuf_printf(out, ",\"unit\":\"%s\",\"tracks\":%d,\"at_once\":%d,\"limits\":[%.0f,%.0f,%.0f]",
-                  t->unit, t->n_tracks, t->n_at_once, t->limits.bytes_per_second,
-                  t->limits.flops_per_second, t->near_limit);
+    strbuf_printf(
+        out,
+        ",\"unit\":\"%s\",\"ranks\":%d,\"tracks\":%d,\"at_once\":%d,\"limits\":[%.0f,%.0f,%.0f]",
+        t->unit, t->ranks > 1 ? t->ranks : 1, t->n_tracks, t->n_at_once, t->limits.bytes_per_second,
+        t->limits.flops_per_second, t->near_limit);
     print_nodes(t, out);
     strbuf_puts(out, ",\n\"planned\":");
     if (planned)

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { WIDTH = 1200, GUTTER = 76, TOP = 26, TITLE = 24, GAP = 14, LEGEND = 30 };
+enum { WIDTH = 1200, GUTTER = 76, RANKS_GUTTER = 112, TOP = 26, TITLE = 24, GAP = 14, LEGEND = 30 };
 static const double TOGETHER = 0.3; /* pixels between rectangles that become one */
 static const double LETTER = 6.2;   /* pixels of a letter */
 
@@ -19,9 +19,15 @@ typedef struct drawing {
     bool many;    /* tracks: whole pixels will do, and no waits, which are where nothing is drawn */
 } drawing;
 
+/* Room for the names of tracks. */
+static int gutter_of(const timeline *t)
+{
+    return t->ranks > 1 ? RANKS_GUTTER : GUTTER;
+}
+
 static double x_of(const drawing *d, uint64_t ns)
 {
-    return GUTTER + (double)ns * d->scale;
+    return gutter_of(d->timeline) + (double)ns * d->scale;
 }
 
 static double row_of(const drawing *d, const timeline_slice *slice)
@@ -155,14 +161,16 @@ static void draw_tracks(const drawing *d)
     int every = (int)ceil(12 / d->row);
     strbuf_printf(d->out, "<path class=\"track\" stroke-width=\"%.1f\" d=\"", height_of(d));
     for (int track = 0; track < d->timeline->n_tracks; track++)
-        strbuf_printf(d->out, "M%d %.1fH%d", GUTTER, d->top + d->row * track + height_of(d) / 2,
-                      WIDTH);
+        strbuf_printf(d->out, "M%d %.1fH%d", gutter_of(d->timeline),
+                      d->top + d->row * track + height_of(d) / 2, WIDTH);
     strbuf_puts(d->out, "\"/>\n");
-    for (int track = 0; track < d->timeline->n_tracks; track += every)
-        strbuf_printf(d->out,
-                      "<text class=\"soft\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s %d</text>\n",
-                      GUTTER - 8, d->top + d->row * track + fmax(height_of(d), 8) / 2 + 3.5,
-                      d->timeline->unit, track);
+    for (int track = 0; track < d->timeline->n_tracks; track += every) {
+        strbuf_printf(d->out, "<text class=\"soft\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">",
+                      gutter_of(d->timeline) - 8,
+                      d->top + d->row * track + fmax(height_of(d), 8) / 2 + 3.5);
+        timeline_print_track(d->timeline, track, d->out);
+        strbuf_puts(d->out, "</text>\n");
+    }
 }
 
 static void draw_panel(const drawing *d, const timeline_panel *panel)
@@ -188,8 +196,9 @@ static void draw_ruler(const drawing *d)
     tick *= tick * 2 >= rough ? 2 : tick * 5 >= rough ? 5 : 10;
     bool ms = tick >= 1e4;
     int digits = (int)fmax(0, ceil(log10((ms ? 1e6 : 1e3) / tick)));
-    for (int i = 0; GUTTER + i * tick * d->scale < WIDTH - 40; i++) {
-        double x = GUTTER + i * tick * d->scale;
+    const int gutter = gutter_of(d->timeline);
+    for (int i = 0; gutter + i * tick * d->scale < WIDTH - 40; i++) {
+        double x = gutter + i * tick * d->scale;
         strbuf_printf(d->out,
                       "<path class=\"tick\" d=\"M%.1f 12v8\"/><text class=\"soft\" x=\"%.1f\" "
                       "y=\"19\">%.*f %s</text>\n",
@@ -236,7 +245,7 @@ void timeline_svg_print(const timeline *t, const timeline_panel *const *panels, 
     for (int p = 0; p < n; p++) {
         if (panels[p]->length > longest) longest = panels[p]->length;
     }
-    drawing d = {.timeline = t, .out = out, .scale = (WIDTH - GUTTER - 4) / (double)longest};
+    drawing d = {.timeline = t, .out = out, .scale = (WIDTH - gutter_of(t) - 4) / (double)longest};
     d.many = t->n_tracks > 32;
     d.row = fmin(34, fmax(3, floor(480.0 / t->n_tracks)));
     double panel = TITLE + d.row * t->n_tracks + GAP, height = TOP + n * panel + LEGEND;

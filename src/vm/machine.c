@@ -204,6 +204,12 @@ const schedule *machine_schedule(const machine *m)
     return m->type->schedule ? m->type->schedule(m->self) : NULL;
 }
 
+const schedule *machine_schedule_of_rank(const machine *m, int rank)
+{
+    if (m->type->schedule_of_rank) return m->type->schedule_of_rank(m->self, rank);
+    return rank == 0 ? machine_schedule(m) : NULL;
+}
+
 qp_status machine_reschedule(const machine *m, const schedule_options *options, const char *file,
                              qp_error *error)
 {

@@ -87,7 +87,8 @@ typedef enum machine_choice {
 
 /* What a machine records of a pass. */
 typedef struct machine_record {
-    instruction_timing *timings; /* in: [workers][longest] of machine_schedule(), or NULL */
+    instruction_timing *timings; /* in: [workers][longest] of machine_schedule(), of one rank after
+                                  * the other; or NULL */
     uint64_t begin, end;         /* clock_ns(); of the steps up to the logits */
     uint64_t chosen;             /* when its tokens were chosen; 0: not known */
     bool timed;                  /* the instructions' times are in `timings`, by clock_ns() */
@@ -184,6 +185,7 @@ struct machine_type {
     qp_status (*write_page)(void *self, int32_t page, const void *data, qp_error *error);
     machine_kernel (*kernel)(const void *self, int node);
     const schedule *(*schedule)(const void *self);
+    const schedule *(*schedule_of_rank)(const void *self, int rank); /* NULL: there is one rank */
     qp_status (*reschedule)(void *self, const schedule_options *options, const char *file,
                             qp_error *error);
     qp_status (*predict)(const void *self, const schedule_options *options, schedule *out,
@@ -274,9 +276,12 @@ machine_kernel machine_kernel_of(const machine *machine, int node);
  * nodes. NULL: the machine times nothing. */
 const schedule *machine_schedule(const machine *machine);
 
-/* Gives `threads` or `serial` another schedule: one built from `options` (NULL: the defaults), or
- * the one in `file`. No run may be in flight. After a failure the old one stays. Other types:
- * QP_UNSUPPORTED. */
+/* The same of a rank, of those that machine_time() has enabled; NULL: past the last. */
+const schedule *machine_schedule_of_rank(const machine *machine, int rank);
+
+/* Gives `threads` or `serial`, or ranks of them, another schedule: one built from `options` (NULL:
+ * the defaults), or the one in `file`. No run may be in flight. After a failure the old one stays.
+ * Other types: QP_UNSUPPORTED. */
 qp_status machine_reschedule(const machine *machine, const schedule_options *options,
                              const char *file, qp_error *error);
 

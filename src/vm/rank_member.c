@@ -111,7 +111,7 @@ qp_status rank_member_open(const machine_setup *setup, comm *comm, thread_pool *
                            rank_member *out, qp_error *error)
 {
     qp_error own = {0}, *why = error ? error : &own;
-    *out = (rank_member){.comm = comm, .pool = pool};
+    *out = (rank_member){.comm = comm, .pool = pool, .is_process = setup->group != NULL};
     qp_status status = QP_OK;
     if (!pool) {
         status = thread_pool_create(thread_pool_size(setup->pool), &out->pool, why);
@@ -132,6 +132,8 @@ void rank_member_close(rank_member *m)
         free(m->tokens[i]);
     for (int i = 0; i < 2; i++)
         free(m->kept[i].data);
+    free(m->records);
+    free(m->timings);
     *m = (rank_member){0};
 }
 
@@ -256,15 +258,16 @@ static qp_status run(rank_member *m, const rank_command *c, const char *data, qp
     int32_t *tokens = take_tokens(m, rows * passes + c->n_stops + 1, error);
     if (!tokens) return QP_NO_MEMORY;
     memcpy(tokens + rows * passes, stops, c->n_stops * sizeof *tokens);
-    const machine_request request = {.batch = &m->batch,
-                                     .first = c->first,
-                                     .last = c->last,
-                                     .passes = c->passes,
-                                     .continues = c->continues,
-                                     .choice = (machine_choice)c->choice,
-                                     .tokens = tokens,
-                                     .stops = tokens + rows * passes,
-                                     .n_stops = c->n_stops};
+    machine_request request = {.batch = &m->batch,
+                               .first = c->first,
+                               .last = c->last,
+                               .passes = c->passes,
+                               .continues = c->continues,
+                               .choice = (machine_choice)c->choice,
+                               .tokens = tokens,
+                               .stops = tokens + rows * passes,
+                               .n_stops = c->n_stops};
+    TRY(rank_member_take_records(m, c->records, &request, error));
     TRY(rank_member_begin(m, c->first, error));
     TRY(machine_run(&m->machine, &request, error));
     return comm_check(m->comm, error);
@@ -280,13 +283,19 @@ static qp_status give(rank_member *m, const rank_command *c, qp_error *error)
                : group_failed(m->comm, error);
 }
 
+static qp_status wait(rank_member *m, qp_error *error)
+{
+    TRY(machine_wait(&m->machine, NULL, error));
+    return rank_member_share_records(m, NULL, NULL, error);
+}
+
 static qp_status carry_out(rank_member *m, const rank_command *c, const void *data, qp_error *error)
 {
     switch (c->what) {
     case RANK_RUN:
         return run(m, c, data, error);
     case RANK_WAIT:
-        return machine_wait(&m->machine, NULL, error);
+        return wait(m, error);
     case RANK_READ:
     case RANK_READ_PAGE:
         return give(m, c, error);
@@ -295,6 +304,12 @@ static qp_status carry_out(rank_member *m, const rank_command *c, const void *da
         return rank_member_put(m, c, data, error);
     case RANK_COPY_PAGE:
         return machine_copy_page(&m->machine, c->from, c->to, error);
+    case RANK_TIME:
+        return rank_member_time(m, c->records, NULL, error);
+    case RANK_LIMITS:
+        return rank_member_limits(m, NULL, error);
+    case RANK_RESCHEDULE:
+        return rank_member_reschedule(m, data, NULL, error);
     default:
         return QP_OK;
     }
@@ -335,6 +350,29 @@ qp_status rank_command_give(comm *comm, const rank_command *c, const void *data,
     memcpy(stage, data, c->bytes);
     return comm_exchange(comm, TAG_DATA, c->bytes, c->bytes, COMM_BUSY) ? QP_OK
                                                                         : group_failed(comm, error);
+}
+
+static const comm_part *share_part(comm *comm, const void *data, size_t bytes, size_t most)
+{
+    void *stage = comm_stage(comm, bytes);
+    if (!stage) return NULL;
+    if (bytes) memcpy(stage, data, bytes);
+    return comm_exchange(comm, TAG_DATA, bytes, most, COMM_BUSY);
+}
+
+const comm_part *rank_share(comm *comm, const void *data, size_t bytes, qp_error *error)
+{
+    const uint64_t own = bytes;
+    uint64_t most = 0;
+    const comm_part *parts = share_part(comm, &own, sizeof own, sizeof own);
+    for (int r = 0; parts && r < comm_size(comm); r++) {
+        uint64_t size;
+        memcpy(&size, parts[r].data, sizeof size);
+        if (size > most) most = size;
+    }
+    if (parts) parts = share_part(comm, data, bytes, most);
+    if (!parts) group_failed(comm, error);
+    return parts;
 }
 
 const comm_part *rank_member_collect(rank_member *m, const rank_command *c, qp_error *error)

@@ -23,6 +23,8 @@ typedef struct ranks_machine {
     int size;
     char *message; /* a command's data */
     size_t capacity;
+    rank_schedules schedules; /* while they are timed */
+    machine_record *records;  /* of the run that is under way, if it is timed */
 } ranks_machine;
 
 /* ---- opening and closing ------------------------------------------------------------------- */
@@ -71,11 +73,6 @@ static qp_status open_ranks(const machine_setup *setup, void **self, qp_error *e
     if (!m) return error_no_memory(error, "the machine", sizeof *m);
     m->setup = *setup;
     m->size = setup->group ? comm_size(setup->group) : setup->n_ranks;
-    if (setup->schedule_file)
-        return error_set(error, QP_UNSUPPORTED,
-                         "%s: a schedule in a file is for one rank, and there are %d; leave "
-                         "--schedule out",
-                         setup->schedule_file, m->size);
     if (!setup->group) TRY(start_threads(m, error));
     comm *own = setup->group ? setup->group : m->ends[0];
     return rank_member_open(&m->setup, own, setup->pool, &m->first, error);
@@ -91,6 +88,7 @@ static void close_ranks(void *self)
     for (int r = 1; m->others && r < m->size; r++)
         if (m->others[r - 1].started) pthread_join(m->others[r - 1].thread, NULL);
     rank_member_close(&m->first);
+    rank_schedules_free(&m->schedules);
     for (int r = 0; m->ends && r < m->size; r++)
         comm_close(m->ends[r]);
     free(m->ends);
@@ -198,6 +196,15 @@ static qp_status checked(const ranks_machine *m, qp_status status, qp_error *err
     return comm_check(m->first.comm, error);
 }
 
+/* The leader's own times go where its owner wants them. */
+static int take_records(ranks_machine *m, const machine_request *r)
+{
+    const bool timed = m->schedules.n > 0 && r->n_records > 0 && r->records[0].timings;
+    m->records = timed ? r->records : NULL;
+    m->first.n_records = timed ? r->n_records : 0;
+    return m->first.n_records;
+}
+
 static qp_status run_ranks(void *self, const machine_request *r, qp_error *error)
 {
     ranks_machine *m = self;
@@ -207,6 +214,7 @@ static qp_status run_ranks(void *self, const machine_request *r, qp_error *error
                       .passes = r->passes,
                       .choice = (int32_t)r->choice,
                       .continues = r->continues,
+                      .records = take_records(m, r),
                       .n_stops = r->n_stops,
                       .sizes = r->batch->sizes};
     TRY(write_message(m, r, &c.bytes, error));
@@ -221,7 +229,10 @@ static qp_status wait_ranks(void *self, int *passes, qp_error *error)
     ranks_machine *m = self;
     const rank_command c = {.what = RANK_WAIT};
     TRY(rank_command_give(m->first.comm, &c, NULL, error));
-    return checked(m, machine_wait(&m->first.machine, passes, error), error);
+    qp_status status = machine_wait(&m->first.machine, passes, error);
+    if (status == QP_OK)
+        status = rank_member_share_records(&m->first, &m->schedules, m->records, error);
+    return checked(m, status, error);
 }
 
 static float *logits_of_ranks(void *self)
@@ -313,19 +324,70 @@ static machine_kernel kernel_of_ranks(const void *self, int node)
                              own->steps[step].first_node + node - whole->steps[step].first_node);
 }
 
+static qp_status refuse_parts(const ranks_machine *m, qp_error *error)
+{
+    if (m->setup.inner->on_gpu)
+        return error_set(error, QP_UNSUPPORTED,
+                         "launches of %d GPUs are not timed; trace one: leave --ranks out",
+                         m->size);
+    return error_set(error, QP_UNSUPPORTED,
+                     "parts of operators are timed on one rank, and there are %d: trace "
+                     "instructions with --exec threads and without --parts, or leave --ranks out",
+                     m->size);
+}
+
 static qp_status time_ranks(void *self, const machine_timing *timing, qp_error *error)
 {
+    ranks_machine *m = self;
+    const int passes = timing ? (int)timing->max_passes : 0;
+    const rank_command c = {.what = RANK_TIME, .records = passes};
+    const machine_type *inner = m->setup.inner;
+    if (!timing && m->schedules.n == 0) return QP_OK;
+    if (timing && (timing->sink || inner->on_gpu || inner->in_parts)) return refuse_parts(m, error);
+    if (!inner->time) return machine_time(&m->first.machine, timing, error);
+    TRY(rank_command_give(m->first.comm, &c, NULL, error));
+    return checked(m, rank_member_time(&m->first, passes, &m->schedules, error), error);
+}
+
+static const schedule *schedule_of_rank(const void *self, int rank)
+{
     const ranks_machine *m = self;
-    if (!timing) return QP_OK;
-    return error_set(error, QP_UNSUPPORTED,
-                     "instructions of %d ranks are not timed; trace one rank: leave --ranks out",
-                     m->size);
+    if (rank == 0) return machine_schedule(&m->first.machine);
+    return rank < m->schedules.n ? &m->schedules.schedules[rank] : NULL;
+}
+
+static const schedule *schedule_of_ranks(const void *self)
+{
+    return schedule_of_rank(self, 0);
+}
+
+static qp_status reschedule_ranks(void *self, const schedule_options *options, const char *file,
+                                  qp_error *error)
+{
+    ranks_machine *m = self;
+    qp_error refused = {0};
+    strbuf message = {0};
+    if (!m->setup.inner->reschedule)
+        return machine_reschedule(&m->first.machine, options, file, error);
+    rank_schedule_message(options, file, &message);
+    const rank_command c = {.what = RANK_RESCHEDULE, .bytes = message.length};
+    qp_status status = message.failed ? error_no_memory(error, "a path", message.capacity)
+                                      : rank_command_give(m->first.comm, &c, message.data, error);
+    if (status == QP_OK) {
+        status = rank_member_reschedule(&m->first, message.data, &refused, error);
+        status = checked(m, status, error);
+    }
+    strbuf_free(&message);
+    if (status != QP_OK || refused.status == QP_OK) return status;
+    return error_set(error, refused.status, "%s", refused.message);
 }
 
 static qp_status limits_of_ranks(void *self, machine_profile *out, qp_error *error)
 {
-    const ranks_machine *m = self;
-    return machine_limits(&m->first.machine, out, error);
+    ranks_machine *m = self;
+    const rank_command c = {.what = RANK_LIMITS};
+    TRY(rank_command_give(m->first.comm, &c, NULL, error));
+    return checked(m, rank_member_limits(&m->first, out, error), error);
 }
 
 const machine_type machine_ranks = {.name = "ranks",
@@ -345,5 +407,8 @@ const machine_type machine_ranks = {.name = "ranks",
                                     .read_page = read_page_ranks,
                                     .write_page = write_page_ranks,
                                     .kernel = kernel_of_ranks,
+                                    .schedule = schedule_of_ranks,
+                                    .schedule_of_rank = schedule_of_rank,
+                                    .reschedule = reschedule_ranks,
                                     .time = time_ranks,
                                     .limits = limits_of_ranks};

@@ -19,11 +19,17 @@ typedef struct rank_member {
     program program;
     thread_pool *pool;
     bool owns_pool;
+    bool is_process; /* as all ranks are, each with a clock of its own */
     machine machine;
     batch batch;
     int32_t *tokens[MACHINE_MAX_RUNS]; /* [passes][outputs] of the runs that are in flight */
     size_t token_capacity[MACHINE_MAX_RUNS];
     int next_run;
+    /* Of the passes of the run that is under way, if they are timed: [n_records], and
+     * [n_records][workers][longest]. */
+    machine_record *records;
+    instruction_timing *timings;
+    int n_records;
     /* Rows of all ranks that were written before the step that reads them. Their tensor may share
      * bytes with others until then. */
     struct {
@@ -44,9 +50,13 @@ typedef struct rank_command {
         RANK_COPY_PAGE,
         RANK_READ_PAGE,
         RANK_WRITE_PAGE,
+        RANK_TIME,
+        RANK_LIMITS,
+        RANK_RESCHEDULE,
     } what;
     int32_t first, last, passes, choice, continues; /* of a request */
-    int32_t from, to;                               /* pages */
+    int32_t records;  /* of a request: passes that are timed; of RANK_TIME: the most that will be */
+    int32_t from, to; /* pages */
     int64_t tensor, layer;
     uint64_t bytes; /* of what follows */
     uint64_t n_stops;
@@ -83,8 +93,46 @@ enum { RANK_INLINE_BYTES = 16 << 10 }; /* data that travel with their command */
 
 static inline bool rank_command_has_data(const rank_command *c)
 {
-    return c->what == RANK_RUN || c->what == RANK_WRITE || c->what == RANK_WRITE_PAGE;
+    return c->what == RANK_RUN || c->what == RANK_WRITE || c->what == RANK_WRITE_PAGE ||
+           c->what == RANK_RESCHEDULE;
 }
+
+/* Gives bytes, of which each rank may have another number; returns those of all ranks, [size].
+ * NULL: the group has failed. */
+const comm_part *rank_share(comm *comm, const void *data, size_t bytes, qp_error *error);
+
+/* ---- schedules and times (rank_schedule.c) ------------------------------------------------- */
+
+/* The schedules of all ranks, while they are timed, and their clocks. */
+typedef struct rank_schedules {
+    int n;               /* 0: they are not timed */
+    program *programs;   /* [n]; that of the first rank is empty, because it has its own */
+    schedule *schedules; /* [n]; the same */
+    int64_t *ahead_ns;   /* [n]: how far the clock of a rank is ahead of the first one's */
+} rank_schedules;
+
+/* RANK_TIME, on every rank: times its passes, and shares its schedule. The leader gets those of all
+ * ranks in *out, which is NULL elsewhere; rank_schedules_free() it, also after a failure. */
+qp_status rank_member_time(rank_member *member, int max_passes, rank_schedules *out,
+                           qp_error *error);
+void rank_schedules_free(rank_schedules *schedules);
+
+/* Places for the times of a run, and after it the same of all ranks in the leader's `records` (NULL
+ * elsewhere) [n_records], by the leader's clock. */
+qp_status rank_member_take_records(rank_member *member, int n_records, machine_request *request,
+                                   qp_error *error);
+qp_status rank_member_share_records(rank_member *member, const rank_schedules *schedules,
+                                    machine_record *records, qp_error *error);
+
+/* RANK_LIMITS, on every rank: measures what all ranks reach together, at the same time. */
+qp_status rank_member_limits(rank_member *member, machine_profile *out, qp_error *error);
+
+/* RANK_RESCHEDULE, on every rank: another schedule. If one of the ranks cannot run it, all keep
+ * their old one, and *refused (may be NULL) says why. `data` is what rank_schedule_message() made
+ * of the options and the file. */
+qp_status rank_member_reschedule(rank_member *member, const void *data, qp_error *refused,
+                                 qp_error *error);
+void rank_schedule_message(const schedule_options *options, const char *file, strbuf *out);
 
 /* Bytes of an input of a batch of these sizes, and of its angles, in a command. */
 size_t rank_input_bytes(const program *program, plan_tensor_id id, const program_sizes *sizes);

@@ -34,11 +34,11 @@ static void take_kernels(scheduled *r)
 }
 
 /* schedule_load() has verified what it returns. */
-static qp_status load(scheduled *r, int workers, const char *file, qp_error *error)
+static qp_status load(const program *p, int workers, const char *file, schedule *out,
+                      qp_error *error)
 {
-    const program *p = r->executor->program;
-    TRY(schedule_load(file, p, &r->schedule, error));
-    const int found = r->schedule.options.workers, last = r->schedule.options.last_step;
+    TRY(schedule_load(file, p, out, error));
+    const int found = out->options.workers, last = out->options.last_step;
     if (found != workers)
         return error_set(error, QP_INVALID,
                          "%s: a schedule of %d workers, but this runs with %d threads: give it %d "
@@ -51,13 +51,20 @@ static qp_status load(scheduled *r, int workers, const char *file, qp_error *err
     return QP_OK;
 }
 
-static qp_status build(scheduled *r, int workers, const schedule_options *options, qp_error *error)
+static qp_status build(const program *p, int workers, const schedule_options *options,
+                       schedule *out, qp_error *error)
 {
     schedule_options chosen = {0};
     if (options) chosen = *options;
     chosen.workers = workers;
-    TRY(schedule_build(r->executor->program, &chosen, &r->schedule, error));
-    return schedule_verify(&r->schedule, error);
+    TRY(schedule_build(p, &chosen, out, error));
+    return schedule_verify(out, error);
+}
+
+qp_status scheduled_make(const program *p, int workers, const schedule_options *options,
+                         const char *file, schedule *out, qp_error *error)
+{
+    return file ? load(p, workers, file, out, error) : build(p, workers, options, out, error);
 }
 
 qp_status scheduled_init(scheduled *r, const executor *executor, int workers,
@@ -65,7 +72,7 @@ qp_status scheduled_init(scheduled *r, const executor *executor, int workers,
 {
     assert(workers <= thread_pool_size(executor->pool));
     *r = (scheduled){.executor = executor};
-    TRY(file ? load(r, workers, file, error) : build(r, workers, options, error));
+    TRY(scheduled_make(executor->program, workers, options, file, &r->schedule, error));
     size_t nodes = (size_t)r->schedule.n_nodes;
     r->kernels = calloc(nodes, sizeof *r->kernels);
     if (!r->kernels) return error_no_memory(error, "the machine", nodes * sizeof *r->kernels);

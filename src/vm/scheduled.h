@@ -23,4 +23,8 @@ qp_status scheduled_init(scheduled *scheduled, const executor *executor, int wor
                          const schedule_options *options, const char *file, qp_error *error);
 void scheduled_free(scheduled *scheduled);
 
+/* The schedule that scheduled_init() would make. schedule_free() it, also after a failure. */
+qp_status scheduled_make(const program *program, int workers, const schedule_options *options,
+                         const char *file, schedule *out, qp_error *error);
+
 #endif
