@@ -27,6 +27,11 @@ int comm_size(const comm *c)
     return c->size;
 }
 
+crew *comm_crew(comm *c)
+{
+    return &c->crew;
+}
+
 void comm_close(comm *c)
 {
     if (!c) return;

@@ -11,6 +11,7 @@
 #ifndef QUIPU_COMM_COMM_H
 #define QUIPU_COMM_COMM_H
 
+#include "base/crew.h"
 #include "base/status.h"
 
 #include <stdbool.h>
@@ -45,6 +46,10 @@ void comm_close(comm *comm);
 
 int comm_rank(const comm *comm);
 int comm_size(const comm *comm);
+
+/* What this rank does with the rows of an exchange, in pieces: threads of the rank that wait may
+ * take some. */
+crew *comm_crew(comm *comm);
 
 /* Memory for what this rank gives in its next exchange, 64-byte aligned. NULL: there is none, and
  * the group has failed. */

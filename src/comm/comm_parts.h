@@ -21,6 +21,7 @@ struct comm {
     uint64_t idle_since; /* when the last exchange ended, clock_ns() */
     int64_t patience_ms; /* 0: the usual */
     comm_part *parts;    /* [size] */
+    crew crew;
 };
 
 /* A wait that has begun. */

@@ -8,6 +8,8 @@
 #include <assert.h>
 #include <string.h>
 
+enum { PIECE_BYTES = 64 << 10 };
+
 /* Of the columns [first, first + count) of each row, which follow it. */
 typedef struct columns_header {
     int64_t first, count;
@@ -20,12 +22,39 @@ static uint32_t tag_of(uint32_t what, const tensor *out)
     return what * 0x9e3779b9u ^ (uint32_t)out->shape[0] * 31u ^ (uint32_t)out->shape[1];
 }
 
-static void copy_rows(const char *from, size_t from_stride, char *to, size_t to_stride,
+/* Rows that are copied from one place to another. */
+typedef struct row_copy {
+    const char *from;
+    char *to;
+    size_t from_stride, to_stride, bytes;
+    int64_t n_rows, rows_each; /* of a piece */
+} row_copy;
+
+static void copy_piece(void *context, int64_t piece)
+{
+    const row_copy *c = context;
+    const int64_t begin = piece * c->rows_each, end = begin + c->rows_each;
+    for (int64_t row = begin; row < end && row < c->n_rows; row++)
+        memcpy(c->to + (size_t)row * c->to_stride, c->from + (size_t)row * c->from_stride,
+               c->bytes);
+}
+
+/* Rows that are a piece for one thread, if a row has so many bytes. */
+static int64_t rows_of_piece(int64_t n_rows, size_t bytes)
+{
+    int64_t rows = (int64_t)(PIECE_BYTES / (bytes ? bytes : PIECE_BYTES));
+    const int64_t least = (n_rows + CREW_MOST_PIECES - 1) / CREW_MOST_PIECES;
+    if (rows < least) rows = least;
+    return rows ? rows : 1;
+}
+
+static void copy_rows(comm *group, const char *from, size_t from_stride, char *to, size_t to_stride,
                       int64_t n_rows, size_t bytes)
 {
+    const int64_t each = rows_of_piece(n_rows, bytes);
+    row_copy c = {from, to, from_stride, to_stride, bytes, n_rows, each};
     if (from == to) return;
-    for (int64_t row = 0; row < n_rows; row++)
-        memcpy(to + (size_t)row * to_stride, from + (size_t)row * from_stride, bytes);
+    crew_run(comm_crew(group), (n_rows + each - 1) / each, copy_piece, &c);
 }
 
 void exchange_columns(const op_call *call)
@@ -41,8 +70,8 @@ void exchange_columns(const op_call *call)
     if (!own) return;
     *own =
         (columns_header){.first = (int64_t)call->params[ALL_GATHER_FIRST], .count = part->shape[1]};
-    copy_rows(part->data, (size_t)part->stride[0], (char *)(own + 1), row_bytes, out->shape[0],
-              row_bytes);
+    copy_rows(exchange_group(call), part->data, (size_t)part->stride[0], (char *)(own + 1),
+              row_bytes, out->shape[0], row_bytes);
     const comm_part *parts =
         comm_exchange(exchange_group(call), tag_of(OP_ALL_GATHER, out), bytes, most, COMM_BUSY);
     for (int r = 0; parts && r < comm_size(exchange_group(call)); r++) {
@@ -51,23 +80,41 @@ void exchange_columns(const op_call *call)
         if (r == comm_rank(exchange_group(call)) &&
             part->data == (char *)out->data + (size_t)from->first * element)
             continue;
-        copy_rows((const char *)(from + 1), count,
+        copy_rows(exchange_group(call), (const char *)(from + 1), count,
                   (char *)out->data + (size_t)from->first * element, (size_t)out->stride[0],
                   out->shape[0], count);
     }
 }
 
+/* Rows that are added, of all ranks. */
+typedef struct row_sum {
+    const comm_part *parts;
+    int n_ranks;
+    size_t row_bytes;
+    const tensor *out;
+    int64_t rows_each;
+} row_sum;
+
 /* One row, in the order of the ranks. */
-static void add_row(const comm_part *parts, int n_ranks, size_t offset, const tensor *out,
-                    int64_t row)
+static void add_row(const row_sum *s, int64_t row)
 {
-    void *to = tensor_row(out, row);
-    for (int64_t i = 0; i < out->shape[1]; i++) {
-        double sum = element_load(out->type, (const char *)parts[0].data + offset, i);
-        for (int r = 1; r < n_ranks; r++)
-            sum += element_load(out->type, (const char *)parts[r].data + offset, i);
-        element_store(out->type, to, i, sum);
+    const size_t offset = (size_t)row * s->row_bytes;
+    const dtype type = s->out->type;
+    void *to = tensor_row(s->out, row);
+    for (int64_t i = 0; i < s->out->shape[1]; i++) {
+        double sum = element_load(type, (const char *)s->parts[0].data + offset, i);
+        for (int r = 1; r < s->n_ranks; r++)
+            sum += element_load(type, (const char *)s->parts[r].data + offset, i);
+        element_store(type, to, i, sum);
     }
+}
+
+static void add_piece(void *context, int64_t piece)
+{
+    const row_sum *s = context;
+    const int64_t begin = piece * s->rows_each, end = begin + s->rows_each;
+    for (int64_t row = begin; row < end && row < s->out->shape[0]; row++)
+        add_row(s, row);
 }
 
 void exchange_sum(const op_call *call)
@@ -79,9 +126,12 @@ void exchange_sum(const op_call *call)
     char *stage = comm_stage(exchange_group(call), bytes);
     assert(own->type == out->type && call->begin == 0 && call->end == tensor_elements(out));
     if (!stage) return;
-    copy_rows(own->data, (size_t)own->stride[1], stage, row_bytes, out->shape[0], row_bytes);
+    copy_rows(exchange_group(call), own->data, (size_t)own->stride[1], stage, row_bytes,
+              out->shape[0], row_bytes);
     const comm_part *parts =
         comm_exchange(exchange_group(call), tag_of(OP_ALL_REDUCE, out), bytes, bytes, COMM_BUSY);
-    for (int64_t row = 0; parts && row < out->shape[0]; row++)
-        add_row(parts, comm_size(exchange_group(call)), (size_t)row * row_bytes, out, row);
+    if (!parts) return;
+    const int64_t each = rows_of_piece(out->shape[0], row_bytes);
+    row_sum sum = {parts, comm_size(exchange_group(call)), row_bytes, out, each};
+    crew_run(comm_crew(exchange_group(call)), (out->shape[0] + each - 1) / each, add_piece, &sum);
 }

@@ -3,6 +3,7 @@
 #ifndef QUIPU_VM_BOUND_H
 #define QUIPU_VM_BOUND_H
 
+#include "base/crew.h"
 #include "schedule/schedule.h"
 
 /* How a node's instructions run. Chosen once, because it depends only on types and weights. */
@@ -18,6 +19,7 @@ typedef struct bound_schedule {
     const bound_kernel *kernels; /* [schedule->n_nodes] */
     void *scratch;               /* of all workers, one after the other */
     size_t scratch_bytes;        /* bytes for one worker, enough for any kernel */
+    crew *crew;                  /* pieces of exchanges, which workers take that wait; NULL: none */
 } bound_schedule;
 
 /* Runs one instruction, with the scratch of one worker. */

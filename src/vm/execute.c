@@ -206,6 +206,7 @@ qp_status executor_init(executor *x, const program *program, thread_pool *pool,
 
 void executor_join(executor *x, comm *group)
 {
+    x->crew = group ? comm_crew(group) : NULL;
     for (int n = 0; n < x->program->n_nodes; n++)
         if (op_exchanges(x->program->nodes[n].op)) x->nodes[n].packed = group;
 }

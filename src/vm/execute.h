@@ -42,6 +42,7 @@ typedef struct executor {
     size_t scratch_bytes; /* of one worker */
     const void **weights; /* [program->n_weights]: the address of each */
     program_memory memory;
+    crew *crew; /* of exchanges between ranks; NULL: there are none */
 } executor;
 
 /* Chooses the kernels without allocating memory, to answer questions about them; such an executor

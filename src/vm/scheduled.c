@@ -81,7 +81,8 @@ qp_status scheduled_init(scheduled *r, const executor *executor, int workers,
                                 .memory = &executor->memory,
                                 .kernels = r->kernels,
                                 .scratch = executor->scratch.data,
-                                .scratch_bytes = executor->scratch_bytes};
+                                .scratch_bytes = executor->scratch_bytes,
+                                .crew = executor->crew};
     return QP_OK;
 }
 

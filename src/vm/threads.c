@@ -214,6 +214,13 @@ static bool help(runner *r, uint32_t counter, bool alone)
     return true;
 }
 
+/* The same, or a piece of an exchange with other ranks. */
+static bool help_out(runner *r, uint32_t counter, bool alone)
+{
+    crew *crew = r->m->setup.crew;
+    return (crew && crew_help(crew)) || help(r, counter, alone);
+}
+
 /* Waits for one counter; false when the pass was given up. Meanwhile it runs cells of what is
  * waited for. Where there are none it spins while a signal is likely to come soon, and prefetches
  * weights. Then it yields the processor, because the threads that will signal may need it. */
@@ -226,7 +233,8 @@ static bool await_counter(runner *r, int index, const instruction *in, int wait,
     for (;;) {
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
             if (is_reached(m, in, wait)) return true;
-            if (i % LOOKS_PER_HELP == 0 && help(r, number, waited > SPIN_NS)) i = waited = last = 0;
+            if (i % LOOKS_PER_HELP == 0 && help_out(r, number, waited > SPIN_NS))
+                i = waited = last = 0;
             if (!ahead_ask(ahead)) relax();
         }
         if (atomic_load_explicit(&m->given_up, memory_order_relaxed)) return false;
