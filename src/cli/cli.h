@@ -50,7 +50,7 @@ typedef struct cli_settings {
     int setting, assign;
     double memory_fraction, bandwidth, gflops, signal_ns;
     bool list, verify, measure, compare;
-    const char *save, *load, *html, *svg, *schedule;
+    const char *save, *load, *html, *svg, *schedule, *network;
     /* info */
     bool modules;
     /* trace */

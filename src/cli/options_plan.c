@@ -97,6 +97,13 @@ static const option_spec schedule_options[] = {
     {"cut", 0, OPTION_CHOICE_AT(SETTINGS, cut), .expert = true, .choices = cli_cuts,
      .fallback = "auto", .argument = "HOW",
      .help = "how ranks cut the model: gather or reduce, as in `quipu plan`; auto: gather"},
+    {"network", 0, OPTION_STRING_AT(SETTINGS, network), .argument = "GBIT:US,...",
+     .excludes = "list verify save load html",
+     .help =
+         "predict 1, 2, 4, ... up to --ranks hosts, one rank each, on networks of so many Gbit/s "
+         "and microseconds of latency, as in 10:30,100:5"},
+    {"svg", 0, OPTION_STRING_AT(SETTINGS, svg), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "with --network: write a picture of the prediction"},
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help = "for latency: with fused operators, as in run --fuse; without it, the schedule of a "
              "plain run"},

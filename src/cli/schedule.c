@@ -113,11 +113,13 @@ static qp_status print(const cli_call *call, const target *target, strbuf *out)
                                       .reduce = s->cut == 2,
                                       .save = s->save,
                                       .load = s->load,
-                                      .page = s->html ? &page : NULL};
+                                      .networks = s->network,
+                                      .page = s->html || s->svg ? &page : NULL};
     TRY(cli_model_path(call, &options.model));
     qp_status status = schedule_print(&options, out, call->error);
-    if (status == QP_OK && s->html)
-        status = cli_write_file(s->html, strbuf_text(&page), page.length, call->error);
+    if (status == QP_OK && options.page)
+        status = cli_write_file(s->html ? s->html : s->svg, strbuf_text(&page), page.length,
+                                call->error);
     strbuf_free(&page);
     return status;
 }
@@ -148,6 +150,10 @@ static qp_status check_together(const cli_call *call)
     if (s->rank >= s->ranks)
         return error_set(call->error, QP_INVALID, "--rank is 0 to %lld of %lld ranks, found %lld",
                          (long long)s->ranks - 1, (long long)s->ranks, (long long)s->rank);
+    if (s->svg && !s->network)
+        return error_set(
+            call->error, QP_INVALID,
+            "--svg draws what --network predicts: give that, or --html for a schedule");
     if (s->save && s->load)
         return error_set(call->error, QP_INVALID, "--save and --load exclude each other");
     if (s->setting != 0 && (s->fuse || s->sums || s->kernel_device))

@@ -6,6 +6,7 @@
 #include "plan/plan.h"
 #include "schedule/build.h"
 #include "schedule/cost.h"
+#include "schedule/hosts.h"
 #include "schedule/predict.h"
 #include "schedule/ranks.h"
 #include "schedule/timeline_page.h"
@@ -331,7 +332,7 @@ static qp_status build_program(report *r, const model *model, const schedule_opt
     if (options.sums) options.max_tokens = 1; /* as the megakernel runs it */
     if (o->chunk > 0) options.max_tokens = o->chunk;
     options.kv_partitions = o->kv_partitions;
-    if (o->ranks > 1) {
+    if (o->ranks > 1 && !o->networks) {
         options.ranks = (int)o->ranks;
         options.rank = (int)o->rank;
         options.cut = o->reduce ? PLAN_REDUCE : PLAN_GATHER;
@@ -367,18 +368,27 @@ static qp_status load(report *r, const model *model, qp_error *error)
     return schedule_predict(&r->made, &r->made_predicted, error);
 }
 
+/* Options of a schedule that is made now; builds the program. */
+static qp_status choose(report *r, const model *model, schedule_options *out, qp_error *error)
+{
+    const schedule_print_options *o = r->options;
+    *out = (schedule_options){.workers = (int)o->workers,
+                              .setting = (schedule_setting)find(o->setting, schedule_setting_name)};
+    TRY(build_program(r, model, out, error));
+    out->last_step = schedule_run_options(&r->program).last_step;
+    out->assignment = (schedule_assignment)find(o->assignment, schedule_assignment_name);
+    out->memory_fraction = o->memory_fraction;
+    out->group = o->group;
+    out->profile = (machine_profile){o->bytes_per_second, o->flops_per_second, o->signal_ns};
+    out->costs = r->table;
+    return QP_OK;
+}
+
 static qp_status build(report *r, const model *model, qp_error *error)
 {
     const schedule_print_options *o = r->options;
-    schedule_options of = {.workers = (int)o->workers,
-                           .setting = (schedule_setting)find(o->setting, schedule_setting_name)};
-    TRY(build_program(r, model, &of, error));
-    of.last_step = schedule_run_options(&r->program).last_step;
-    of.assignment = (schedule_assignment)find(o->assignment, schedule_assignment_name);
-    of.memory_fraction = o->memory_fraction;
-    of.group = o->group;
-    of.profile = (machine_profile){o->bytes_per_second, o->flops_per_second, o->signal_ns};
-    of.costs = r->table;
+    schedule_options of;
+    TRY(choose(r, model, &of, error));
     TRY(schedule_build(&r->program, &of, &r->schedule, error));
     if (o->ranks > 1 && (o->verify || o->save)) return visit_ranks(r, &of, error);
     if (o->verify) TRY(schedule_verify(&r->schedule, error));
@@ -402,6 +412,36 @@ static qp_status print_page(const report *r, qp_error *error)
     return status;
 }
 
+static qp_status print_hosts(report *r, const model *model, strbuf *out, qp_error *error)
+{
+    const schedule_print_options *o = r->options;
+    hosts_options hosts = {.most = o->ranks > 1 ? (int)o->ranks : 1,
+                           .cut = o->reduce ? PLAN_REDUCE : PLAN_GATHER,
+                           .json = o->json,
+                           .svg = o->page};
+    schedule_options of;
+    TRY(hosts_read_networks(o->networks, &hosts, error));
+    TRY(choose(r, model, &of, error));
+    return hosts_print(&r->program, &of, &hosts, out, error);
+}
+
+static qp_status print_schedule(report *r, const model *model, strbuf *out, qp_error *error)
+{
+    const schedule_print_options *o = r->options;
+    TRY(o->load ? load(r, model, error) : build(r, model, error));
+    TRY(schedule_predict(&r->schedule, &r->predicted, error));
+    count(r);
+    if (o->json)
+        print_json(r, out);
+    else
+        print_summary(r, out);
+    if ((o->verify || o->load) && !o->json)
+        strbuf_printf(out, "%-*s sound in every order%s\n", r->name_width, "verified",
+                      o->ranks > 1 ? ", all ranks together" : "");
+    if (o->list && !o->json) print_list(r, out);
+    return o->page ? print_page(r, error) : QP_OK;
+}
+
 qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error *error)
 {
     model *m;
@@ -409,21 +449,9 @@ qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error 
     TRY(model_open(o->model, &sizes_only, &m, error));
     report r = {.options = o};
     load_costs(&r);
-    qp_status status = o->load ? load(&r, m, error) : build(&r, m, error);
-    if (status == QP_OK) status = schedule_predict(&r.schedule, &r.predicted, error);
-    if (status == QP_OK) {
-        count(&r);
-        if (o->json)
-            print_json(&r, out);
-        else
-            print_summary(&r, out);
-        if ((o->verify || o->load) && !o->json)
-            strbuf_printf(out, "%-*s sound in every order%s\n", r.name_width, "verified",
-                          o->ranks > 1 ? ", all ranks together" : "");
-        if (o->list && !o->json) print_list(&r, out);
-        if (out->failed) status = error_no_memory(error, "the listing", out->length);
-        if (status == QP_OK && o->page) status = print_page(&r, error);
-    }
+    qp_status status =
+        o->networks ? print_hosts(&r, m, out, error) : print_schedule(&r, m, out, error);
+    if (status == QP_OK && out->failed) status = error_no_memory(error, "the listing", out->length);
     prediction_free(&r.predicted);
     prediction_free(&r.made_predicted);
     schedule_free(&r.made);
