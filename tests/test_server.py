@@ -215,6 +215,66 @@ def a_model_without_vocabulary_has_ids(_):
 
 
 @test
+def completion_as_llama_cpp_has_it(s):
+    body = {"prompt": "the cat", "n_predict": 12, "temperature": 0, "ignore_eos": True}
+    status, reply = s.post("/completion", {**body, "return_tokens": True, "n_probs": 3, "seed": 7})
+    assert status == 200 and reply["stop"] is True and reply["stop_type"] == "limit", reply
+    assert len(reply["tokens"]) == reply["tokens_predicted"] == 12 == len(reply["completion_probabilities"])
+    first = reply["completion_probabilities"][0]
+    assert first["id"] == reply["tokens"][0] and len(first["top_logprobs"]) == 3 and first["logprob"] <= 0
+    assert reply["generation_settings"]["seed"] == 7 and "the cat" in reply["prompt"]
+    timings = reply["timings"]
+    assert timings["prompt_n"] + timings["cache_n"] == reply["tokens_evaluated"]
+    assert abs(timings["predicted_per_second"] - 11e3 / timings["predicted_ms"]) < 1e-6
+    same = s.post("/v1/completions", {"prompt": "the cat", "max_tokens": 12, "temperature": 0,
+                                      "ignore_eos": True})[1]["choices"][0]["text"]
+    assert reply["content"] == same
+    _, _, raw = s.request("POST", "/completions", {**body, "stream": True})
+    events = [json.loads(line[6:]) for line in raw.decode().split("\n\n") if line]
+    assert [e["stop"] for e in events] == [False] * (len(events) - 1) + [True]
+    assert "".join(e["content"] for e in events) == same
+    assert sum((e["tokens"] for e in events), []) == reply["tokens"]
+    assert events[-1]["timings"]["predicted_n"] == 12 and events[-1]["tokens"] == []
+
+
+@test
+def prompts_and_fields_as_llama_cpp_has_them(s):
+    ids = s.post("/tokenize", {"content": "the cat", "add_special": True})[1]["tokens"]
+    body = {"n_predict": 3, "temperature": 0}
+    asked = ["the cat", ids, {"prompt_string": "the cat"}]
+    texts = [s.post("/completion", {**body, "prompt": p})[1]["content"] for p in asked]
+    replies = s.post("/completion", {**body, "prompt": asked})[1]
+    assert [r["content"] for r in replies] == texts and len(set(texts)) == 1, replies
+    mixed = s.post("/completion", {**body, "prompt": [*ids, "a dog", ids[-1]]})[1]
+    assert mixed["tokens_evaluated"] > len(ids) + 1
+    some = ["content", "generation_settings/n_predict", "nothing"]
+    reply = s.post("/completion", {**body, "prompt": "a", "response_fields": some})[1]
+    assert set(reply) == set(some[:2]) and reply["generation_settings/n_predict"] == 3, reply
+    assert s.post("/completion", {"prompt": "a", "n_predict": 0})[1]["content"] == ""
+    full = s.post("/completion", {"prompt": "a", "n_predict": -1, "ignore_eos": True})[1]
+    assert full["truncated"] and full["stop_type"] == "limit", full["stop_type"]
+    for wrong, param in (({"prompt": 3}, "prompt"), ({"prompt": [[1], 2]}, "prompt"), ({}, "prompt"),
+                         ({"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, "prompt"),
+                         ({"prompt": "a", "n_predict": -3}, "n_predict"), ({"prompt": "a", "mirostat": 1}, "mirostat"),
+                         ({"prompt": "a", "typical_p": 0.5}, "typical_p"), ({"prompt": "a", "n_probs": 99}, "n_probs"),
+                         ({"prompt": "a", "response_fields": [1]}, "response_fields"),
+                         ({"prompt": "a", "post_sampling_probs": True}, "post_sampling_probs")):
+        refusal(s, "/completion", wrong, param)
+    neutral = {"mirostat": 0, "typical_p": 1, "xtc_probability": 0.0, "post_sampling_probs": False}
+    assert s.post("/completion", {**body, "prompt": "a", **neutral})[0] == 200
+
+
+@test
+def conversations_are_counted(s):
+    whole = s.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 1})[1]["usage"]["prompt_tokens"]
+    assert s.post("/v1/chat/completions/input_tokens", {"messages": HELLO})[1] == {"input_tokens": whole}
+    without = {"messages": HELLO, "add_generation_prompt": False}
+    assert s.post("/chat/completions/input_tokens", without)[1]["input_tokens"] < whole
+    texts = [s.post("/apply-template", b)[1]["prompt"] for b in ({"messages": HELLO}, without)]
+    assert texts[0].startswith(texts[1]) and len(texts[0]) > len(texts[1])
+
+
+@test
 def responses(s):
     body = {"input": "hello", "instructions": "x", "max_output_tokens": 8, "temperature": 0,
             "ignore_eos": True}
@@ -289,6 +349,10 @@ def anthropic_messages(s):
     count = [s.post("/v1/messages/count_tokens", {"messages": m})[1]["input_tokens"]
              for m in (HELLO, blocks)]
     assert count[0] == count[1] > 0
+    thought = [{"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "x"},
+                                                 {"type": "text", "text": "hello"}]}]
+    status, reply = s.post("/v1/messages/count_tokens", {"messages": HELLO + thought + HELLO})
+    assert status == 200 and reply["input_tokens"] > count[0], reply
     status, reply = s.post("/v1/messages", {"messages": HELLO})
     assert status == 400 and reply["type"] == "error" and "max_tokens" in reply["error"]["message"]
     image = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
@@ -320,7 +384,7 @@ def refusal(s, path, body, param=None, status=400):
     got, reply = s.post(path, body)
     assert got == status, (got, reply)
     error = reply["error"]
-    assert set(error) == {"message", "type", "param", "code"}
+    assert set(error) - {"n_prompt_tokens", "n_ctx"} == {"message", "type", "param", "code"}
     if param:
         assert error["param"] == param, error
     return error
@@ -356,6 +420,7 @@ def too_long_says_both_numbers(s):
     for body in ({"prompt": [1] * 600}, {"prompt": [1] * 512}):
         error = refusal(s, "/v1/completions", {**body, "stream": True}, "prompt")
         assert error["code"] == "context_length_exceeded" and "512" in error["message"], error
+        assert error["n_ctx"] == 512 and str(error["n_prompt_tokens"]) in error["message"], error
     assert str(600) in refusal(s, "/v1/completions", {"prompt": [1] * 600})["message"]
 
 

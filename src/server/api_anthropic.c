@@ -99,6 +99,15 @@ static void add_tool_use(cJSON *message, const cJSON *block)
     cJSON_AddItemToArray(calls, call);
 }
 
+/* Templates that show earlier thinking read it under this name. */
+static void add_thinking(cJSON *message, const cJSON *block)
+{
+    const cJSON *text = json_get(block, "thinking");
+    cJSON_DeleteItemFromObjectCaseSensitive(message, "reasoning_content");
+    if (cJSON_IsString(text))
+        cJSON_AddStringToObject(message, "reasoning_content", text->valuestring);
+}
+
 /* A tool's result is a message of its own. */
 static void add_tool_result(cJSON *list, const cJSON *block)
 {
@@ -127,7 +136,9 @@ static qp_status add_blocks(const char *role, const cJSON *blocks, cJSON *list, 
             add_tool_use(message, block);
         else if (strcmp(type, "tool_result") == 0)
             add_tool_result(list, block);
-        else if (status == QP_OK && strncmp(type, "thinking", 8) != 0)
+        else if (strcmp(type, "thinking") == 0)
+            add_thinking(message, block);
+        else if (status == QP_OK && strcmp(type, "redacted_thinking") != 0)
             status = api_refuse(error, 400, "messages",
                                 "a block is of type \"%.40s\": the model reads text alone", type);
     }
@@ -199,9 +210,7 @@ static qp_status read_messages(call *c, const cJSON *body, api_error *error)
 qp_status answer_count_tokens(call *c, cJSON **out, api_error *error)
 {
     TRY(read_messages(c, c->body, error));
-    *out = cJSON_CreateObject();
-    cJSON_AddNumberToObject(*out, "input_tokens", (double)c->prompts[0].request->n_prompt);
-    return QP_OK;
+    return call_answer_length(c, out);
 }
 
 /* ---- Replies ------------------------------------------------------------------------------- */

@@ -54,14 +54,10 @@ static const field chat_fields[] = {
      .high = REQUEST_MAX_TOP,
      .help = "alternatives of each token"},
     {.name = "stream_options", .type = FIELD_OBJECT, .fields = stream_options},
-    {.name = "chat_template_kwargs",
-     .type = FIELD_JSON,
-     .types = JSON_OBJECT,
-     AT(template_variables),
-     .help = "variables of the model's chat template"},
     {0}};
 
-static const field *const chat_tables[] = {chat_fields, call_openai_fields, call_sampling_fields,
+const field *const openai_chat_tables[] = {chat_fields,        call_template_fields,
+                                           call_openai_fields, call_sampling_fields,
                                            call_vendor_fields, NULL};
 
 static qp_status read_chat(call *c, const cJSON *body, api_error *error)
@@ -75,21 +71,13 @@ static qp_status read_chat(call *c, const cJSON *body, api_error *error)
     return call_add_chat(c, variables, error);
 }
 
-/* ---- Log-probabilities --------------------------------------------------------------------- */
-
-static void put_token(const call *c, int32_t token, float logprob, strbuf *out)
+qp_status answer_chat_length(call *c, cJSON **out, api_error *error)
 {
-    size_t length = 0;
-    const char *piece = qp_token_piece(c->server->vocabulary, token, &length);
-    strbuf_puts(out, "{\"token\":");
-    json_put_string(out, piece ? piece : "", length);
-    strbuf_puts(out, ",\"logprob\":");
-    put_logprob(out, logprob);
-    strbuf_puts(out, ",\"bytes\":[");
-    for (size_t i = 0; i < length; i++)
-        strbuf_printf(out, "%s%u", i ? "," : "", (unsigned char)piece[i]);
-    strbuf_putc(out, ']');
+    TRY(read_chat(c, c->body, error));
+    return call_answer_length(c, out);
 }
+
+/* ---- Log-probabilities --------------------------------------------------------------------- */
 
 /* ,"logprobs":{"content":[...]} of the notes up to `end`, from the first that was not handed out.
  */
@@ -102,13 +90,13 @@ static void put_notes(const call *c, answer *a, size_t end, strbuf *out)
     strbuf_puts(out, ",\"logprobs\":{\"content\":[");
     for (bool first = true; a->noted < end; a->noted++, first = false) {
         const token_note *note = &a->notes[a->noted];
-        if (!first) strbuf_putc(out, ',');
-        put_token(c, note->token, note->logprob, out);
+        strbuf_puts(out, first ? "{" : ",{");
+        put_token_logprob(c, note->token, note->logprob, out);
         strbuf_puts(out, ",\"top_logprobs\":[");
         for (uint32_t i = 0; i < note->n_tops; i++) {
             const token_top *top = &a->tops[note->tops + i];
-            if (i) strbuf_putc(out, ',');
-            put_token(c, top->token, top->logprob, out);
+            strbuf_puts(out, i ? ",{" : "{");
+            put_token_logprob(c, top->token, top->logprob, out);
             strbuf_putc(out, '}');
         }
         strbuf_puts(out, "]}");
@@ -253,7 +241,7 @@ static void chat_whole(call *c)
 }
 
 const dialect openai_chat = {
-    .fields = chat_tables,
+    .fields = openai_chat_tables,
     .stream_type = "text/event-stream",
     .read = read_chat,
     .whole = chat_whole,

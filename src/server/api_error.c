@@ -85,6 +85,8 @@ void api_error_body(const api_error *e, api_style style, strbuf *out)
             put_or_null(out, e->code);
         else
             strbuf_printf(out, "%d", e->status);
+        if (e->n_context)
+            strbuf_printf(out, ",\"n_prompt_tokens\":%zu,\"n_ctx\":%zu", e->n_prompt, e->n_context);
         strbuf_puts(out, "}}");
     } else if (style == API_ANTHROPIC) {
         strbuf_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", type);

@@ -7,15 +7,17 @@
 #include "base/strbuf.h"
 
 typedef struct api_error {
-    int status;       /* of HTTP */
-    const char *code; /* "context_length_exceeded"; NULL: none */
-    char param[64];   /* the field that is wrong; may be empty */
-    qp_error error;   /* its message */
+    int status;                 /* of HTTP */
+    const char *code;           /* "context_length_exceeded"; NULL: none */
+    char param[64];             /* the field that is wrong; may be empty */
+    size_t n_prompt, n_context; /* of a prompt that is too long; 0: of no prompt */
+    qp_error error;             /* its message */
 } api_error;
 
 /* Which form the body has. */
 typedef enum api_style {
-    API_OPENAI,    /* {"error": {"message", "type", "param", "code"}} */
+    API_OPENAI,    /* {"error": {"message", "type", "param", "code"}}; of a prompt that is too long
+                    * also "n_prompt_tokens" and "n_ctx", as llama.cpp's server has them */
     API_ANTHROPIC, /* {"type": "error", "error": {"type", "message"}} */
     API_OLLAMA,    /* {"error": "message"} */
 } api_style;

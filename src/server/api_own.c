@@ -200,13 +200,8 @@ static const field template_fields[] = {{.name = "messages",
                                          .types = JSON_ARRAY,
                                          AT(tools),
                                          .help = "functions that the model may call"},
-                                        {.name = "chat_template_kwargs",
-                                         .type = FIELD_JSON,
-                                         .types = JSON_OBJECT,
-                                         AT(template_variables),
-                                         .help = "variables of the model's chat template"},
                                         {0}};
-const field *const template_tables[] = {template_fields, NULL};
+const field *const template_tables[] = {template_fields, call_template_fields, NULL};
 
 qp_status answer_template(call *c, cJSON **out, api_error *error)
 {
@@ -216,8 +211,8 @@ qp_status answer_template(call *c, cJSON **out, api_error *error)
     char *json = cJSON_PrintUnformatted(variables);
     cJSON_Delete(variables);
     if (!json) return api_failed(error, error_no_memory(&error->error, "the conversation", 0));
-    qp_status status =
-        qp_render_chat(c->server->vocabulary, json, strlen(json), true, &text, &error->error);
+    qp_status status = qp_render_chat(c->server->vocabulary, json, strlen(json),
+                                      !c->p.no_generation_prompt, &text, &error->error);
     cJSON_free(json);
     if (status != QP_OK) return api_failed(error, status);
     *out = cJSON_CreateObject();

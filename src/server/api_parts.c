@@ -26,12 +26,30 @@ void put_openai_usage(const call *c, strbuf *out)
                   sum.prompt, sum.completion, sum.prompt + sum.completion, sum.cached);
 }
 
-void put_token_ids(const call *c, const answer *a, size_t from, strbuf *out)
+void put_ids(const answer *a, const char *name, size_t from, strbuf *out)
 {
-    if (!c->p.token_ids) return;
-    strbuf_puts(out, ",\"token_ids\":[");
+    strbuf_printf(out, ",\"%s\":[", name);
     for (size_t i = from; i < a->n_ids; i++)
         strbuf_printf(out, i > from ? ",%d" : "%d", (int)a->ids[i]);
+    strbuf_putc(out, ']');
+}
+
+void put_token_ids(const call *c, const answer *a, size_t from, strbuf *out)
+{
+    if (c->p.token_ids) put_ids(a, "token_ids", from, out);
+}
+
+void put_token_logprob(const call *c, int32_t token, float logprob, strbuf *out)
+{
+    size_t length = 0;
+    const char *piece = qp_token_piece(c->server->vocabulary, token, &length);
+    strbuf_puts(out, "\"token\":");
+    json_put_string(out, piece ? piece : "", length);
+    strbuf_puts(out, ",\"logprob\":");
+    put_logprob(out, logprob);
+    strbuf_puts(out, ",\"bytes\":[");
+    for (size_t i = 0; i < length; i++)
+        strbuf_printf(out, "%s%u", i ? "," : "", (unsigned char)piece[i]);
     strbuf_putc(out, ']');
 }
 

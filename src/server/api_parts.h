@@ -13,6 +13,12 @@ void put_logprob(strbuf *out, float logprob);
 /* ,"usage":{...} with cached tokens. */
 void put_openai_usage(const call *c, strbuf *out);
 
+/* ,"NAME":[...]: the ids of an answer's tokens from the `from`-th on. */
+void put_ids(const answer *a, const char *name, size_t from, strbuf *out);
+
+/* "token":...,"logprob":...,"bytes":[...] without braces. */
+void put_token_logprob(const call *c, int32_t token, float logprob, strbuf *out);
+
 /* ,"token_ids":[...] from the `from`-th on, where the client wants them. */
 void put_token_ids(const call *c, const answer *a, size_t from, strbuf *out);
 

@@ -174,6 +174,8 @@ static qp_status check_length(const call *c, const request *r, api_error *error)
     int64_t context = c->server->info.context;
     if ((int64_t)r->n_prompt < context + (c->embeds || r->prompt_only)) return QP_OK;
     error->code = "context_length_exceeded";
+    error->n_prompt = r->n_prompt;
+    error->n_context = (size_t)context;
     return api_refuse(error, 400, call_prompt_name(c),
                       "the request (%zu tokens) exceeds the available context size (%lld tokens); "
                       "nothing was cut: send less, or start the server with a larger --context",
@@ -397,6 +399,13 @@ call_usage call_sum_usage(const call *c)
     for (size_t i = 0; i < c->n_answers; i++)
         sum.completion += c->answers[i].n_tokens;
     return sum;
+}
+
+qp_status call_answer_length(const call *c, cJSON **out)
+{
+    *out = cJSON_CreateObject();
+    cJSON_AddNumberToObject(*out, "input_tokens", (double)c->prompts[0].request->n_prompt);
+    return QP_OK;
 }
 
 const char *call_finish_reason(const answer *a)

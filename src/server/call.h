@@ -34,6 +34,7 @@ typedef struct parameters {
     bool stream, include_usage, echo, ignore_eos, special, parse_special, add_special, with_pieces;
     bool logprobs, raw, token_ids;
     bool base64; /* embeddings as base64 */
+    bool mixed;  /* a prompt may hold ids and texts, and texts may be {"prompt_string": text} */
     bool no_tools,
         no_generation_prompt; /* tools must not be called; no generation prompt is added */
     int64_t n, best_of, max_tokens, min_tokens, top_logprobs; /* -1: not given */
@@ -44,7 +45,7 @@ typedef struct parameters {
     size_t n_stops;
     qp_logit_bias biases[CALL_MOST_BIASES];
     size_t n_biases;
-    const cJSON *prompt, *messages, *tools, *system, *input, *template_variables;
+    const cJSON *prompt, *messages, *tools, *system, *input, *template_variables, *reply_fields;
     const char *text, *instructions, *suffix, *encoding;
 } parameters;
 
@@ -153,7 +154,8 @@ void call_take_events(request *r);
 /* ---- For dialects -------------------------------------------------------------------------- */
 
 /* Fields that endpoints share. */
-extern const field call_sampling_fields[], call_openai_fields[], call_vendor_fields[];
+extern const field call_sampling_fields[], call_openai_fields[], call_vendor_fields[],
+    call_template_fields[];
 
 /* Adds a prompt: ids (the call then owns them), text, or a conversation for the model's template.
  * `messages` has OpenAI's form, and is freed. */
@@ -173,6 +175,9 @@ qp_status call_add_prompts(call *c, const char *name, call_prompt_added *added, 
  * may be called. *out: to cJSON_Delete(), or to call_add_chat(). */
 qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools, cJSON **out,
                               api_error *error);
+
+/* The reply of endpoints that only count: {"input_tokens": N} of the first prompt. */
+qp_status call_answer_length(const call *c, cJSON **out);
 
 /* Fields that several endpoints read in the same way. */
 qp_status call_read_stop(void *parameters, const char *name, const cJSON *value, api_error *error);

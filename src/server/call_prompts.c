@@ -87,24 +87,64 @@ qp_status call_add_chat(call *c, cJSON *variables, api_error *error)
 
 /* ---- Lists of prompts ---------------------------------------------------------------------- */
 
-static qp_status add_ids(call *c, const char *name, const cJSON *ids, api_error *error)
+static qp_status not_a_prompt(const char *name, api_error *error)
+{
+    return api_refuse(error, 400, name,
+                      "\"%s\" must be a text, an array of token ids, or an array of these", name);
+}
+
+/* The text of a prompt: a string, or where prompts are mixed, {"prompt_string": text}. NULL: it is
+ * something else. */
+static const char *text_of(const call *c, const cJSON *prompt)
+{
+    const bool object = c->p.mixed && cJSON_IsObject(prompt);
+    const bool other = object && json_get(prompt, "multimodal_data");
+    const cJSON *text = object && !other ? json_get(prompt, "prompt_string") : prompt;
+    return cJSON_IsString(text) ? text->valuestring : NULL;
+}
+
+static bool append_tokens(qp_tokens *to, const int32_t *ids, size_t count)
+{
+    int32_t *grown = realloc(to->data, (to->count + count + 1) * sizeof *grown);
+    if (!grown) return false;
+    if (count) memcpy(grown + to->count, ids, count * sizeof *ids);
+    to->data = grown;
+    to->count += count;
+    return true;
+}
+
+/* An item of a prompt: a token id, or a text; only one that comes first begins with BOS. */
+static qp_status append_item(const call *c, const char *name, const cJSON *item, qp_tokens *to,
+                             api_error *error)
+{
+    const double number = cJSON_IsNumber(item) ? item->valuedouble : -1;
+    const int32_t id = number >= 0 && number <= INT32_MAX ? (int32_t)number : -1;
+    const char *text = c->p.mixed ? text_of(c, item) : NULL;
+    qp_tokens some = {0};
+    if (!text && (id < 0 || number != (double)id))
+        return api_refuse(error, 400, name,
+                          "token ids of a prompt must be whole numbers from 0 on");
+    if (text) {
+        TRY(server_vocabulary(c->server, error));
+        qp_status status =
+            qp_tokenize(c->server->vocabulary, text, strlen(text),
+                        to->count ? QP_BOS_NEVER : QP_BOS_DEFAULT, &some, &error->error);
+        if (status != QP_OK) return api_failed(error, status);
+    }
+    const bool kept = text ? append_tokens(to, some.data, some.count) : append_tokens(to, &id, 1);
+    qp_tokens_free(&some);
+    return kept ? QP_OK : no_memory(error, to->count);
+}
+
+static qp_status add_items(call *c, const char *name, const cJSON *items, api_error *error)
 {
     qp_tokens tokens = {0};
     const cJSON *item;
-    size_t count = (size_t)cJSON_GetArraySize(ids);
-    tokens.data = malloc((count + 1) * sizeof *tokens.data);
-    if (!tokens.data)
-        return api_failed(error, error_no_memory(&error->error, "the prompt", count * 4));
     qp_status status = QP_OK;
-    cJSON_ArrayForEach(item, ids)
+    cJSON_ArrayForEach(item, items)
     {
-        double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
-        if (!(id >= 0 && id <= INT32_MAX) || id != (double)(int32_t)id) {
-            status = api_refuse(error, 400, name,
-                                "token ids of a prompt must be whole numbers from 0 on");
-            break;
-        }
-        tokens.data[tokens.count++] = (int32_t)id;
+        status = append_item(c, name, item, &tokens, error);
+        if (status != QP_OK) break;
     }
     if (status == QP_OK) status = call_add_tokens(c, &tokens, error);
     qp_tokens_free(&tokens);
@@ -114,19 +154,16 @@ static qp_status add_ids(call *c, const char *name, const cJSON *ids, api_error 
 static qp_status add_one(call *c, const char *name, const cJSON *prompt, call_prompt_added *added,
                          api_error *error)
 {
-    const bool text = cJSON_IsString(prompt);
-    if (!text && !cJSON_IsArray(prompt))
-        return api_refuse(error, 400, name,
-                          "\"%s\" must be a text, an array of token ids, or an array of these",
-                          name);
-    TRY(text ? call_add_text(c, prompt->valuestring, error) : add_ids(c, name, prompt, error));
+    const char *text = text_of(c, prompt);
+    if (!text && !cJSON_IsArray(prompt)) return not_a_prompt(name, error);
+    TRY(text ? call_add_text(c, text, error) : add_items(c, name, prompt, error));
     return added ? added(c, prompt, error) : QP_OK;
 }
 
 qp_status call_add_prompts(call *c, const char *name, call_prompt_added *added, api_error *error)
 {
     const cJSON *prompt = c->p.prompt, *first = prompt->child, *item;
-    if (cJSON_IsString(prompt) || cJSON_IsNumber(first))
+    if (!cJSON_IsArray(prompt) || cJSON_IsNumber(first))
         return add_one(c, name, prompt, added, error);
     if (!first) return api_refuse(error, 400, name, "\"%s\" is empty", name);
     cJSON_ArrayForEach(item, prompt) TRY(add_one(c, name, item, added, error));

@@ -218,6 +218,28 @@ const field call_vendor_fields[] = {{.name = "min_tokens",
                                      .help = "not built yet"},
                                     {0}};
 
+static qp_status read_generation_prompt(void *out, const char *name, const cJSON *value,
+                                        api_error *error)
+{
+    parameters *p = out;
+    (void)name, (void)error;
+    p->no_generation_prompt = cJSON_IsFalse(value);
+    return QP_OK;
+}
+
+const field call_template_fields[] = {
+    {.name = "add_generation_prompt",
+     .type = FIELD_READ,
+     .types = JSON_BOOL,
+     .read = read_generation_prompt,
+     .help = "false: the conversation does not end with the beginning of an answer"},
+    {.name = "chat_template_kwargs",
+     .type = FIELD_JSON,
+     .types = JSON_OBJECT,
+     AT(template_variables),
+     .help = "variables of the model's chat template"},
+    {0}};
+
 /* ---- Conversations ------------------------------------------------------------------------- */
 
 static qp_status no_memory(api_error *error, size_t bytes)

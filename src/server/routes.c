@@ -3,6 +3,7 @@
 
 #include "server/api_anthropic.h"
 #include "server/api_embeddings.h"
+#include "server/api_llama_cpp.h"
 #include "server/api_ollama.h"
 #include "server/api_openai.h"
 #include "server/api_own.h"
@@ -35,9 +36,16 @@ const route routes[] = {
     {"POST", "/v1/chat/completions", "an answer to a conversation", .dialect = &openai_chat},
     {"POST", "/chat/completions", "the same", .dialect = &openai_chat},
     {"POST", "/v1/completions", "text that goes on", .dialect = &openai_completions},
+    {"POST", "/completion", "text that goes on (llama.cpp)", .dialect = &llama_cpp_completion},
+    {"POST", "/completions", "the same", .dialect = &llama_cpp_completion},
     {"POST", "/v1/embeddings", "texts as vectors", .dialect = &openai_embeddings},
     {"POST", "/v1/responses", "an answer to a conversation; nothing is kept",
      .dialect = &openai_responses},
+    {"POST", "/responses", "the same", .dialect = &openai_responses},
+    {"POST", "/v1/chat/completions/input_tokens", "how long a conversation is",
+     .fields = openai_chat_tables, .answer = answer_chat_length},
+    {"POST", "/chat/completions/input_tokens", "the same", .fields = openai_chat_tables,
+     .answer = answer_chat_length},
     {"POST", "/v1/messages", "an answer to a conversation (Anthropic)", API_ANTHROPIC,
      .dialect = &anthropic_messages},
     {"POST", "/v1/messages/count_tokens", "how long a conversation is (Anthropic)", API_ANTHROPIC,

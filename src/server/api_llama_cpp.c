@@ -1,0 +1,337 @@
+/* POST /completion, as llama.cpp's server has it: text that goes on, with the settings that made it
+ * and how long it took. Clients written for that server, such as its command-line tools and plugins
+ * of editors, use it in place of OpenAI's API. */
+#include "server/api_llama_cpp.h"
+
+#include "base/clock.h"
+#include "server/api_parts.h"
+#include "server/server_state.h"
+#include "text/json_string.h"
+
+#include <string.h>
+
+#define AT(member) .at = offsetof(parameters, member)
+
+static qp_status read_n_predict(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    const double n = value->valuedouble;
+    if (!(n >= -2 && n <= 1 << 30) || n != (double)(int)n)
+        return api_refuse(error, 400, name,
+                          "\"%s\" must be a whole number from 0 to %d, or -1 for as many as fit, "
+                          "found %.17g",
+                          name, 1 << 30, n);
+    p->max_tokens = n < 0 ? -1 : (int64_t)n;
+    return QP_OK;
+}
+
+static qp_status read_n_probs(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    const double n = value->valuedouble;
+    if (!(n >= 0 && n <= REQUEST_MAX_TOP) || n != (double)(int)n)
+        return api_refuse(error, 400, name,
+                          "\"%s\" must be a whole number from 0 to %d, found %.17g", name,
+                          REQUEST_MAX_TOP, n);
+    p->logprobs = n > 0;
+    p->top_logprobs = (int64_t)n;
+    return QP_OK;
+}
+
+/* A way of choosing tokens that the engine does not have: only the value that turns it off. */
+static qp_status refuse_unless(double neutral, const char *name, const cJSON *value,
+                               api_error *error)
+{
+    const double found = cJSON_IsBool(value) ? cJSON_IsTrue(value) : value->valuedouble;
+    if (found == neutral) return QP_OK;
+    return api_refuse(error, 400, name,
+                      "\"%s\" cannot be changed: tokens are chosen by temperature, top_k, top_p, "
+                      "min_p and penalties; leave it away or %g",
+                      name, neutral);
+}
+
+static qp_status read_zero(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    (void)out;
+    return refuse_unless(0, name, value, error);
+}
+
+static qp_status read_one(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    (void)out;
+    return refuse_unless(1, name, value, error);
+}
+
+#define OFF(word, reader)                                                                          \
+    {                                                                                              \
+        .name = (word), .type = FIELD_READ, .types = JSON_NUMBER | JSON_BOOL, .read = (reader),    \
+        .help = "not built: only the value that turns it off"                                      \
+    }
+
+static const field completion_fields[] = {
+    {.name = "prompt",
+     .type = FIELD_JSON,
+     .types = JSON_STRING | JSON_ARRAY | JSON_OBJECT,
+     AT(prompt),
+     .required = true,
+     .help = "a text, an array of token ids and texts, {\"prompt_string\": text}, or an array of "
+             "these"},
+    {.name = "n_predict",
+     .type = FIELD_READ,
+     .types = JSON_NUMBER,
+     .read = read_n_predict,
+     .help = "tokens of an answer; -1, or none: until the context is full"},
+    {.name = "n_probs",
+     .type = FIELD_READ,
+     .types = JSON_NUMBER,
+     .read = read_n_probs,
+     .help = "how likely tokens were, and so many alternatives of each"},
+    {.name = "return_tokens",
+     .type = FIELD_BOOL,
+     AT(token_ids),
+     .help = "the reply has the ids of the tokens; the events of a stream always do"},
+    {.name = "response_fields",
+     .type = FIELD_JSON,
+     .types = JSON_ARRAY,
+     AT(reply_fields),
+     .help = "the reply has only these fields; \"generation_settings/seed\" is one within another"},
+    OFF("post_sampling_probs", read_zero),
+    OFF("mirostat", read_zero),
+    OFF("xtc_probability", read_zero),
+    OFF("dry_multiplier", read_zero),
+    OFF("dynatemp_range", read_zero),
+    OFF("typical_p", read_one),
+    {0}};
+
+static const field *const completion_tables[] = {completion_fields, call_openai_fields,
+                                                 call_sampling_fields, call_vendor_fields, NULL};
+
+static qp_status read_completion(call *c, const cJSON *body, api_error *error)
+{
+    const cJSON *item;
+    (void)body;
+    TRY(server_vocabulary(c->server, error));
+    cJSON_ArrayForEach(item, c->p.reply_fields)
+    {
+        if (!cJSON_IsString(item))
+            return api_refuse(error, 400, "response_fields",
+                              "\"response_fields\" must be an array of names, found %s in it",
+                              json_type_name(item));
+    }
+    if (c->p.stream) c->p.token_ids = true;
+    c->p.mixed = true;
+    return call_add_prompts(c, "prompt", NULL, error);
+}
+
+/* ---- Parts of replies ---------------------------------------------------------------------- */
+
+static void put_probabilities(const call *c, answer *a, size_t end, strbuf *out)
+{
+    if (!c->p.logprobs) return;
+    strbuf_puts(out, ",\"completion_probabilities\":[");
+    for (bool first = true; a->noted < end; a->noted++, first = false) {
+        const token_note *note = &a->notes[a->noted];
+        strbuf_printf(out, "%s{\"id\":%d,", first ? "" : ",", (int)note->token);
+        put_token_logprob(c, note->token, note->logprob, out);
+        strbuf_puts(out, ",\"top_logprobs\":[");
+        for (uint32_t i = 0; i < note->n_tops; i++) {
+            const token_top *top = &a->tops[note->tops + i];
+            strbuf_printf(out, "%s{\"id\":%d,", i ? "," : "", (int)top->token);
+            put_token_logprob(c, top->token, top->logprob, out);
+            strbuf_putc(out, '}');
+        }
+        strbuf_puts(out, "]}");
+    }
+    strbuf_putc(out, ']');
+}
+
+static void put_settings(const call *c, const request *r, strbuf *out)
+{
+    strbuf_printf(out, ",\"generation_settings\":{\"n_predict\":%lld,\"stream\":%s,",
+                  (long long)c->p.max_tokens, c->p.stream ? "true" : "false");
+    for (int i = 0; i < QP_SETTING_COUNT; i++)
+        strbuf_printf(out, "\"%s\":%.17g,", qp_setting_name((qp_setting)i), r->sampling.value[i]);
+    strbuf_printf(out, "\"min_tokens\":%zu,\"ignore_eos\":%s,\"n_probs\":%d,\"stop\":[",
+                  r->min_tokens, r->ignore_eos ? "true" : "false",
+                  c->p.logprobs ? r->top_logprobs : 0);
+    for (size_t i = 0; i < c->p.n_stops; i++) {
+        if (i) strbuf_putc(out, ',');
+        json_put_string(out, c->p.stops[i], strlen(c->p.stops[i]));
+    }
+    strbuf_puts(out, "],\"logit_bias\":[");
+    for (size_t i = 0; i < c->p.n_biases; i++)
+        strbuf_printf(out, "%s{\"token\":%d,\"bias\":%.9g}", i ? "," : "",
+                      (int)c->p.biases[i].token, (double)c->p.biases[i].bias);
+    strbuf_puts(out, "]}");
+}
+
+/* The prompt as the model has read it. */
+static void put_prompt(const call *c, const request *r, strbuf *out)
+{
+    char *text = NULL;
+    size_t length = 0;
+    qp_error ignored;
+    qp_status status = qp_detokenize(c->server->vocabulary, r->prompt, r->n_prompt, QP_SPECIAL,
+                                     &text, &length, &ignored);
+    strbuf_puts(out, ",\"prompt\":");
+    json_put_string(out, status == QP_OK ? text : "", status == QP_OK ? length : 0);
+    if (status == QP_OK) qp_free(text);
+}
+
+static void put_stop(const answer *a, strbuf *out)
+{
+    const char *type = a->finish == QP_FINISH_STOP_TOKEN  ? "eos"
+                       : a->finish == QP_FINISH_STOP_TEXT ? "word"
+                                                          : "limit";
+    strbuf_printf(out, ",\"stop\":true,\"stop_type\":\"%s\",\"stopping_word\":", type);
+    json_put_string(out, a->stopped ? a->stopped : "", a->stopped ? strlen(a->stopped) : 0);
+    strbuf_printf(out, ",\"truncated\":%s", a->finish == QP_FINISH_CONTEXT ? "true" : "false");
+}
+
+/* Milliseconds from one time to another; 0 if one of them never came. */
+static double span_ms(uint64_t from, uint64_t to)
+{
+    return from && to > from ? (double)(to - from) * 1e-6 : 0;
+}
+
+static double share(double value, double of)
+{
+    return of > 0 ? value / of : 0;
+}
+
+/* The first token comes with the prompt's last pass, so the others alone count for the rate. In a
+ * stream the engine thread may still have other answers of the request to end. */
+static void put_timings(const answer *a, const request *r, bool last, strbuf *out)
+{
+    const size_t read = r->n_prompt - r->cached_tokens, later = a->n_tokens ? a->n_tokens - 1 : 0;
+    const uint64_t end = last ? clock_ns() : r->finished;
+    const double prompt = span_ms(r->admitted, r->first_token ? r->first_token : end);
+    const double made = span_ms(r->first_token, end);
+    strbuf_printf(out,
+                  ",\"timings\":{\"cache_n\":%zu,\"prompt_n\":%zu,\"prompt_ms\":%.17g,"
+                  "\"prompt_per_token_ms\":%.17g,\"prompt_per_second\":%.17g,\"predicted_n\":%zu,"
+                  "\"predicted_ms\":%.17g,\"predicted_per_token_ms\":%.17g,"
+                  "\"predicted_per_second\":%.17g}",
+                  r->cached_tokens, read, prompt, share(prompt, (double)read),
+                  share(1e3 * (double)read, prompt), a->n_tokens, made, share(made, (double)later),
+                  share(1e3 * (double)later, made));
+}
+
+/* The whole answer, or with `last` the last event of its stream, which has no text. */
+static void put_result(const call *c, answer *a, bool last, strbuf *out)
+{
+    const request *r = c->prompts[a->prompt].request;
+    strbuf_printf(out, "{\"index\":%zu,\"content\":", a->index);
+    json_put_string(out, strbuf_text(&a->text), last ? 0 : a->content);
+    put_ids(a, "tokens", last ? a->n_ids : 0, out);
+    strbuf_puts(out, ",\"model\":");
+    put_model(c, out);
+    strbuf_printf(out, ",\"tokens_predicted\":%zu,\"tokens_evaluated\":%zu,\"tokens_cached\":%zu",
+                  a->n_tokens, r->n_prompt, r->n_prompt + a->n_tokens);
+    put_settings(c, r, out);
+    put_prompt(c, r, out);
+    put_stop(a, out);
+    strbuf_printf(out, ",\"has_new_line\":%s",
+                  memchr(strbuf_text(&a->text), '\n', a->content) ? "true" : "false");
+    put_probabilities(c, a, a->n_notes, out);
+    put_timings(a, r, last, out);
+    strbuf_putc(out, '}');
+}
+
+/* ---- The fields that a client wants -------------------------------------------------------- */
+
+/* The member of a tree by its path, with '/' between names; NULL: there is none. */
+static const cJSON *find_member(const cJSON *tree, const char *path)
+{
+    char name[64];
+    while (tree && *path) {
+        const size_t length = strcspn(path, "/");
+        if (length >= sizeof name) return NULL;
+        memcpy(name, path, length);
+        name[length] = '\0';
+        tree = json_get(tree, name);
+        path += length + (path[length] == '/');
+    }
+    return tree;
+}
+
+/* Appends the object `whole`, or of it only the fields of `names`, if there are any. */
+static void put_fields(const strbuf *whole, const cJSON *names, strbuf *out)
+{
+    const cJSON *name;
+    cJSON *tree = cJSON_GetArraySize(names) ? cJSON_Parse(strbuf_text(whole)) : NULL;
+    cJSON *some = tree ? cJSON_CreateObject() : NULL;
+    cJSON_ArrayForEach(name, names)
+    {
+        const cJSON *found = find_member(tree, name->valuestring);
+        if (found) cJSON_AddItemToObject(some, name->valuestring, cJSON_Duplicate(found, true));
+    }
+    char *text = some ? cJSON_PrintUnformatted(some) : NULL;
+    strbuf_puts(out, text ? text : strbuf_text(whole)); /* all, if the memory is out */
+    cJSON_free(text);
+    cJSON_Delete(tree);
+    cJSON_Delete(some);
+}
+
+/* ---- Replies ------------------------------------------------------------------------------- */
+
+static void put_wanted(const call *c, answer *a, bool last, strbuf *out)
+{
+    strbuf result = {0};
+    put_result(c, a, last, &result);
+    put_fields(&result, c->p.reply_fields, out);
+    strbuf_free(&result);
+}
+
+static void whole(call *c)
+{
+    strbuf *out = &c->out;
+    if (c->n_answers > 1) strbuf_putc(out, '[');
+    for (size_t i = 0; i < c->n_answers; i++) {
+        if (i) strbuf_putc(out, ',');
+        put_wanted(c, &c->answers[i], false, out);
+    }
+    if (c->n_answers > 1) strbuf_putc(out, ']');
+}
+
+static void begin(call *c)
+{
+    (void)c;
+}
+
+static void delta(call *c, answer *a, const char *text, size_t length)
+{
+    const request *r = c->prompts[a->prompt].request;
+    if (!length && a->n_ids == a->ids_sent) return;
+    strbuf_printf(&c->out, "data: {\"index\":%zu,\"content\":", a->index);
+    json_put_string(&c->out, text, length);
+    put_ids(a, "tokens", a->ids_sent, &c->out);
+    strbuf_printf(&c->out, ",\"stop\":false,\"tokens_predicted\":%zu,\"tokens_evaluated\":%zu",
+                  a->n_tokens, r->n_prompt);
+    put_probabilities(c, a, notes_before(a, a->content), &c->out);
+    strbuf_puts(&c->out, "}\n\n");
+}
+
+static void finish(call *c, answer *a)
+{
+    strbuf_puts(&c->out, "data: ");
+    put_wanted(c, a, true, &c->out);
+    strbuf_puts(&c->out, "\n\n");
+}
+
+static void end(call *c)
+{
+    (void)c;
+}
+
+const dialect llama_cpp_completion = {
+    .fields = completion_tables,
+    .stream_type = "text/event-stream",
+    .read = read_completion,
+    .whole = whole,
+    .begin = begin,
+    .delta = delta,
+    .finish = finish,
+    .end = end,
+    .fail = fail_openai,
+};
