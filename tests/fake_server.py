@@ -19,6 +19,7 @@ class FakeServer:
         self.requests = []  # (seconds, path, headers, body)
         self.connections = 0
         self.running = self.most_running = 0
+        self.pictures, self.idle = {}, 0  # {path: (type, bytes)}; refused for the first `idle` times
         self.started = threading.Event()
         threading.Thread(target=lambda: asyncio.run(self.serve()), daemon=True).start()
         self.started.wait()
@@ -69,6 +70,11 @@ class FakeServer:
         kinds = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
         if path == "/v1/models":
             self.reply(writer, 200, {"data": [{"id": self.model, "meta": {"n_vocab": 1000}}]})
+        elif path in self.pictures:
+            kind, text = self.pictures[path]
+            self.idle -= 1
+            refusal = {"error": {"message": "no pass has ended within a second"}}
+            self.reply(writer, 503, refusal) if self.idle >= 0 else self.reply(writer, 200, text, kind)
         elif path == "/engine" and self.engine:
             self.reply(writer, 200, self.engine)
         elif self.folder and (self.folder / path[1:]).suffix in kinds:

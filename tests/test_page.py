@@ -143,6 +143,30 @@ def test_engine(browser):
     check("passes", browser.run("document.querySelectorAll('#passes g').length") == 2)
 
 
+def test_timeline(browser, server):
+    svg = b'<svg xmlns="http://www.w3.org/2000/svg" width="1200" height="90"><style>rect{fill:#a5482c}</style>' \
+          b'<rect x="76" y="30" width="700" height="20"/></svg>'
+    server.pictures = {"/timeline": ("image/svg+xml", svg), "/timeline.html": ("text/html", b"<!DOCTYPE html><p>a page")}
+    server.idle = 2
+    browser.run("$('timeline-open').click()")
+    check("waits for a pass", "ask the model" in browser.run("$('timeline-note').textContent"))
+    check("the picture", browser.until("$('timeline-picture').complete && $('timeline-picture').naturalWidth === 1200") and
+          browser.run("$('timeline-note').hidden"))
+    picture(browser, "timeline")
+    server.idle = 1
+    browser.run("$('timeline-frame').hidden = true; $('timeline-again').click()")
+    check("another", browser.until("!$('timeline-frame').hidden"))
+    browser.run("window.saved = []; HTMLAnchorElement.prototype.click = function () { saved.push(this.download + ' ' + this.href); };"
+                "$('timeline-save').click()")
+    check("saved as a page", browser.until("saved.length === 1") and
+          browser.run("saved[0]").startswith("timeline.html blob:"), browser.run("saved"))
+    server.pictures = {}
+    browser.run("$('timeline-again').click()")
+    check("a refusal is shown", browser.until("$('timeline-note').textContent.includes('there is no /timeline')"))
+    browser.run("$('timeline').close()")
+    browser.problems = [p for p in browser.problems if "503" not in p and "404" not in p]  # Chromium's own notes
+
+
 def test_looks(browser, server):
     for width, height in ((1400, 900), (390, 800)):
         for dark in (False, True):
@@ -173,6 +197,7 @@ def main():
         test_stop_and_failure(browser, server)
         test_markdown(browser)
         test_engine(browser)
+        test_timeline(browser, server)
         test_looks(browser, server)
         test_kept(browser, server)
         check("no errors in the console", not browser.problems, browser.problems)

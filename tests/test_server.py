@@ -202,6 +202,24 @@ def the_engine_is_shown(s):
 
 
 @test
+def the_next_pass_is_drawn(s):
+    status, _, reply = s.request("GET", "/timeline")
+    assert status == 503 and "no pass" in reply["error"]["message"], reply
+    c = s.connect()
+    c.request("POST", "/v1/completions", json.dumps(
+        {"prompt": "a", "max_tokens": 500, "ignore_eos": True, "stream": True, "n": 8}))
+    answer = c.getresponse()
+    status, reply, svg = s.request("GET", "/timeline")
+    assert status == 200 and reply.getheader("Content-Type") == "image/svg+xml", svg
+    assert svg.startswith(b"<svg") and b"pass" in svg and svg.rstrip().endswith(b"</svg>")
+    status, reply, page = s.request("GET", "/timeline.html")
+    assert status == 200 and page.startswith(b"<!DOCTYPE html>"), page
+    assert "default-src 'none'" in reply.getheader("Content-Security-Policy")
+    assert answer.read().rstrip().endswith(b"data: [DONE]")
+    assert s.get("/engine")[0] == 200
+
+
+@test
 def a_model_without_vocabulary_has_ids(_):
     with Server(model="synthetic:tiny") as s:
         body = {"prompt": [1, 2, 3], "max_tokens": 5, "ignore_eos": True, "seed": 1}

@@ -45,6 +45,7 @@ struct qp_engine {
     uint64_t evaluation;           /* counts calls of qp_step() */
     qp_sampler *greedy;            /* chooses the likeliest tokens */
     qp_trace *trace;               /* of the passes that run now; NULL: none */
+    machine_profile limits;        /* measured for the first trace; all 0: not yet */
     void (*log)(void *context, qp_log_level level, const char *message);
     void *log_context;
     progress progress, *reading; /* `reading`: told of the tokens of prompts; NULL: nothing is */

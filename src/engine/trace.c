@@ -77,13 +77,22 @@ static qp_status allocate(qp_trace *t, size_t max_passes, qp_error *error)
     return QP_OK;
 }
 
-/* Those of the file of costs, or measured now. */
+/* Measured for the first trace of the engine. */
+static qp_status measure_limits(qp_trace *t, qp_error *error)
+{
+    qp_engine *e = t->engine;
+    if (e->limits.bytes_per_second <= 0) TRY(machine_limits(t->machine, &e->limits, error));
+    t->limits = e->limits;
+    return QP_OK;
+}
+
+/* Those of the file of costs, or measured. */
 static qp_status find_limits(qp_trace *t, qp_error *error)
 {
     double weights = (double)model_read_bytes(t->engine->model);
     const bool alone = t->machine->type->in_parts; /* one operator after the other */
     const cost_origin origin = {.workers = alone ? 1 : t->schedule->options.workers};
-    if (t->machine->type->on_gpu) return machine_limits(t->machine, &t->limits, error);
+    if (t->machine->type->on_gpu) return measure_limits(t, error);
     cost_table *costs = malloc(sizeof *costs);
     bool found =
         costs && t->costs && t->n_ranks == 1 && cost_load(t->costs, &origin, costs, NULL) == QP_OK;
@@ -92,7 +101,7 @@ static qp_status find_limits(qp_trace *t, qp_error *error)
         t->limits.bytes_per_second = cost_read_rate(costs, weights);
     }
     free(costs);
-    return found ? QP_OK : machine_limits(t->machine, &t->limits, error);
+    return found ? QP_OK : measure_limits(t, error);
 }
 
 enum { USUAL_TRACKS = 4, MOST_TRACKS = 64 };

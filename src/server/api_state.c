@@ -1,4 +1,4 @@
-/* GET /engine and /slots: see api_state.h. */
+/* GET /engine, /slots and /timeline: see api_state.h. */
 #include "server/api_state.h"
 
 #include "server/server_state.h"
@@ -107,4 +107,28 @@ qp_status answer_slots(call *c, cJSON **out, api_error *error)
     }
     batcher_stats_free(&stats);
     return QP_OK;
+}
+
+static qp_status put_timeline(call *c, qp_trace_form form, cJSON **out, api_error *error)
+{
+    char *text;
+    size_t length;
+    *out = NULL;
+    qp_status status = batcher_trace(c->server->batcher, form, &text, &length, &error->error);
+    if (status != QP_OK) return api_failed(error, status);
+    strbuf_append(&c->out, text, length);
+    qp_free(text);
+    exchange_add_header(c->exchange, "Content-Security-Policy: default-src 'none'; "
+                                     "style-src 'unsafe-inline'; script-src 'unsafe-inline'");
+    return QP_OK;
+}
+
+qp_status answer_timeline(call *c, cJSON **out, api_error *error)
+{
+    return put_timeline(c, QP_TRACE_SVG, out, error);
+}
+
+qp_status answer_timeline_page(call *c, cJSON **out, api_error *error)
+{
+    return put_timeline(c, QP_TRACE_HTML, out, error);
 }

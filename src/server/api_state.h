@@ -6,6 +6,9 @@
 
 qp_status answer_engine(call *c, cJSON **out, api_error *error);
 qp_status answer_slots(call *c, cJSON **out, api_error *error);
+/* The next pass as a picture, and as a page with each of its instructions. */
+qp_status answer_timeline(call *c, cJSON **out, api_error *error);
+qp_status answer_timeline_page(call *c, cJSON **out, api_error *error);
 qp_status answer_metrics(call *c, cJSON **out, api_error *error);
 
 #endif

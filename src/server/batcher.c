@@ -132,6 +132,7 @@ void batcher_close(batcher *b)
     if (!b) return;
     batcher_stop(b);
     release_ready(b);
+    qp_trace_close(b->trace);
     for (size_t i = 0; b->sessions && i < b->n_slots; i++)
         qp_session_close(b->sessions[i]);
     free(b->sessions);

@@ -57,6 +57,12 @@ request *batcher_take_ready(batcher *batcher);
  * client was slow, and can continue. */
 void batcher_poke(batcher *batcher, request *request);
 
+/* Records the next forward pass and prints it in this form; qp_free() the text. The first record of
+ * an engine waits until the machine's speed is measured. QP_CANCELLED: no pass has ended within a
+ * second. QP_NO_MEMORY: another record is under way. */
+qp_status batcher_trace(batcher *batcher, qp_trace_form form, char **text, size_t *length,
+                        qp_error *error);
+
 /* clock_ns() at the end of the last step, or when the thread last had nothing to do. */
 uint64_t batcher_last_step(const batcher *batcher);
 

@@ -19,6 +19,16 @@ typedef struct choice_list {
     size_t count, capacity;
 } choice_list;
 
+/* Where a record of a pass stands: pass_trace.c. */
+typedef enum trace_state {
+    TRACE_NONE,
+    TRACE_WANTED,
+    TRACE_RECORDING,
+    TRACE_RECORDED,
+    TRACE_FAILED, /* it could not be opened: trace_error */
+    TRACE_PRINTED,
+} trace_state;
+
 struct batcher {
     batcher_options options;
     qp_engine *engine;
@@ -57,6 +67,9 @@ struct batcher {
     batcher_stats snapshot;
     uint64_t n_snapshots;
     bool snapshot_failed;
+    atomic_int trace_state; /* a trace_state; changes under `mutex` */
+    qp_trace *trace;        /* the engine thread's; constant while it is TRACE_RECORDED */
+    qp_error trace_error;
 };
 
 /* batcher_open() without its thread, for tests that call batcher_turn() themselves. */
@@ -102,6 +115,10 @@ void stats_add_pass(batcher_stats *stats, pass_stats pass);
 
 /* Makes a snapshot if one was requested. */
 void stats_answer(batcher *batcher);
+
+/* pass_trace.c: opens or closes the trace that a worker wants; says that a pass is recorded. */
+void trace_before_step(batcher *batcher);
+void trace_after_step(batcher *batcher);
 
 /* engine_step.c: one call of qp_step() for all running choices that have something to do; false:
  * none has. */

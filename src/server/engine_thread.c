@@ -106,7 +106,9 @@ bool batcher_turn(batcher *b)
     end_over(b, &b->running, now);
     end_over(b, &b->waiting, now);
     batcher_admit(b);
+    trace_before_step(b);
     const bool stepped = batcher_step(b);
+    trace_after_step(b);
     atomic_store(&b->last_step, clock_ns());
     if (b->events && b->options.wake) b->options.wake(b->options.wake_context);
     b->events = false;

@@ -14,6 +14,7 @@ static const struct {
     {"/markdown.js", "src/server/page/markdown.js", "text/javascript; charset=utf-8"},
     {"/chat.js", "src/server/page/chat.js", "text/javascript; charset=utf-8"},
     {"/engine.js", "src/server/page/engine.js", "text/javascript; charset=utf-8"},
+    {"/timeline.js", "src/server/page/timeline.js", "text/javascript; charset=utf-8"},
 };
 
 /* No inline code runs, and nothing is loaded from or sent to other hosts, so text of a model cannot

@@ -179,7 +179,6 @@ function showEngine(state) {
   drawing.tree(state.tree ?? [], state.sequences ?? []);
   drawing.sequences(state.sequences ?? [], state.queue);
   drawing.passes(state.passes ?? []);
-  $("timeline").hidden = !state.timeline;
 }
 
 async function poll() {
