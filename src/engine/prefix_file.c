@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,17 +117,24 @@ static fingerprint of_model(const qp_engine *e)
     return f;
 }
 
-/* Another build may round differently, so the program's own file counts. */
-static void mix_program(fingerprint *f)
+static uint64_t program_sum;
+
+static void sum_program(void)
 {
     char buffer[1 << 16];
-    uint64_t sum = 0;
     FILE *self = fopen("/proc/self/exe", "rbe");
     for (size_t n; self && (n = fread(buffer, 1, sizeof buffer, self)) > 0;)
-        sum = keyed_hash((hash_key){{sum, n}}, buffer, n);
+        program_sum = keyed_hash((hash_key){{program_sum, n}}, buffer, n);
     if (self) fclose(self);
+}
+
+/* Another build may round differently, so the program's own file counts. It is read once. */
+static void mix_program(fingerprint *f)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, sum_program);
     mix_text(f, QP_VERSION);
-    mix_number(f, sum);
+    mix_number(f, program_sum);
 }
 
 /* What the bits of a page depend on. */
