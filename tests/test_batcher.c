@@ -334,22 +334,24 @@ static void prompts_have_logprobs(void **state)
 
 static qp_status add_hidden(void *context, size_t token, const float *hidden)
 {
-    double *sum = context;
+    double *sum = context; /* [4], then those of the last token */
     (void)token;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
         sum[i] += hidden[i];
+        sum[4 + i] = hidden[i];
+    }
     return QP_OK;
 }
 
-/* An embedding is the mean of what qp_step() hands out. */
+/* An embedding is the mean of what qp_step() hands out, or the last of it. */
 static void prompts_have_embeddings(void **state)
 {
     (void)state;
     int32_t prompt[CONTEXT];
     size_t n;
     batcher *b;
-    answer answers[1] = {0};
-    double sum[4] = {0};
+    answer answers[1] = {0}, last[1] = {0};
+    double sum[8] = {0};
     qp_engine *engine = open_small(3);
     prompt_of(5, prompt, &n);
     qp_session *session = open_session(engine);
@@ -376,6 +378,13 @@ static void prompts_have_embeddings(void **state)
         assert_true(r->embedding[i] == (float)(sum[i] / (double)n));
         assert_true(sum[i] != 0);
     }
+    request_release(r);
+    r = make_request(engine, prompt, n);
+    r->embed = r->embed_last = true;
+    assert_ok(batcher_submit(b, r, &error));
+    finish(r, last);
+    for (int i = 0; i < 4; i++)
+        assert_true(r->embedding[i] == (float)sum[4 + i]);
     request_release(r);
     batcher_close(b);
     qp_engine_close(engine);

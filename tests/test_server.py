@@ -345,6 +345,19 @@ def embeddings(s):
             refusal(s, "/v1/embeddings", body, param)
 
 
+@test
+def embeddings_of_the_last_token(s):
+    ids = s.post("/tokenize", {"content": "the cat sat", "add_special": True})[1]["tokens"]
+    means = [s.post("/v1/embeddings", {"input": ids[:n]})[1]["data"][0]["embedding"] for n in (1, 2)]
+    with Server("--pooling", "last") as last:
+        got = [last.post("/v1/embeddings", {"input": ids[:n]})[1]["data"][0]["embedding"] for n in (1, 2)]
+        raw = last.post("/api/embeddings", {"prompt": "the cat sat"})[1]["embedding"]
+        whole = last.post("/v1/embeddings", {"input": "the cat sat"})[1]["data"][0]["embedding"]
+    assert got[0] == means[0] and got[1] != means[1]  # of one token both are the same
+    length = sum(v * v for v in raw) ** 0.5
+    assert all(abs(v / length - w) < 1e-6 for v, w in zip(raw, whole))
+
+
 # ---- Anthropic and Ollama ----------------------------------------------------------------------
 
 @test

@@ -79,6 +79,7 @@ typedef struct cli_settings {
     const char *host, *alias;
     option_strings origins;
     bool insecure, shared_cache, batch_invariant;
+    int pooling; /* index into cli_poolings */
     int64_t port, http_workers, max_connections, max_queued, pages;
     uint64_t max_body, prompt_cache_size;
     const char *prompt_cache;
@@ -88,6 +89,7 @@ typedef struct cli_settings {
 /* The choices of --kv-type, --exec and --device, by index; each list ends with NULL. */
 extern const char *const cli_kv_types[], *const cli_execs[], *const cli_devices[];
 extern const char *const cli_activations[], *const cli_cuts[], *const cli_speculations[];
+extern const char *const cli_poolings[];
 extern const char *const cli_schedule_settings[], *const cli_schedule_assignments[];
 
 /* The call of a command: its settings and where each came from. */

@@ -3,6 +3,8 @@
 
 #define SETTINGS cli_settings
 
+const char *const cli_poolings[] = {"mean", "last", NULL};
+
 static const option_spec serve_options[] = {
     {"host", 0, OPTION_STRING_AT(SETTINGS, host), .argument = "ADDRESS", .fallback = "127.0.0.1",
      .help = "where to listen; any but this host's own address needs --api-key-file"},
@@ -20,6 +22,11 @@ static const option_spec serve_options[] = {
              "passes have two fixed sizes, --parallel rows and --chunk (1,024) tokens of prompts"},
     {"alias", 0, OPTION_STRING_AT(SETTINGS, alias), .argument = "NAME",
      .help = "the model's name in replies; without it that of its file"},
+    {"pooling", 0, OPTION_CHOICE_AT(SETTINGS, pooling), .expert = true, .choices = cli_poolings,
+     .fallback = "mean", .argument = "HOW",
+     .help =
+         "what the embedding of a text is. mean: of the last hidden states of its tokens; last: "
+         "that of its last token, as models such as Qwen3-Embedding were trained"},
     {"drain", 0, OPTION_NUMBER_AT(SETTINGS, drain), .argument = "SECONDS", .fallback = "30",
      .high = 86400, .help = "that answers have to end after SIGTERM"},
     {0}};

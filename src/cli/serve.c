@@ -14,6 +14,8 @@ static void name_model(const char *path, char *name, size_t size)
     if (length > 5 && strcmp(name + length - 5, ".gguf") == 0) name[length - 5] = '\0';
 }
 
+enum { POOLING_LAST = 1 }; /* of cli_poolings */
+
 /* Rows of logits in a pass: one for each answer, and for prompts whose tokens are all scored. */
 enum { OUTPUTS_LEAST = 32 };
 
@@ -49,6 +51,7 @@ qp_status command_serve(const cli_call *call)
                               .n_origins = (size_t)s->origins.count,
                               .insecure = s->insecure,
                               .shared_cache = s->shared_cache,
+                              .pool_last = s->pooling == POOLING_LAST,
                               .prompt_cache = s->prompt_cache,
                               .prompt_cache_size = s->prompt_cache_size,
                               .workers = (int)s->http_workers,

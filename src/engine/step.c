@@ -447,6 +447,15 @@ static bool wants_hidden(const step_state *st)
     return false;
 }
 
+/* How many steps compute the last hidden states: all but those that make logits of them. */
+static int hidden_steps(const program *p)
+{
+    int n = p->n_steps;
+    while (n > 0 && !program_step_access(p, n - 1, PLAN_X_OUT).write)
+        n--;
+    return n;
+}
+
 /* The hidden states of the last run's rows of logits. */
 static qp_status read_hidden(qp_engine *e, const float **out, qp_error *error)
 {
@@ -475,6 +484,9 @@ static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *
     run->request.logits = wants_logits(st, e->device.context);
     const bool all_rows = list_logit_rows(st, &run->request);
     st->reads_hidden = wants_hidden(st);
+    if (st->reads_hidden && st->choice == MACHINE_LOGITS && !run->request.logits &&
+        !e->device.context) /* a GPU has its passes as graphs, whole */
+        run->request.last = hidden_steps(&e->program);
     TRY(begin(e, run, error));
     TRY(end(e, &passes, error));
     const float *logits = run->request.logits ? machine_logits(run->machine) : NULL, *hidden = NULL;

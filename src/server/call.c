@@ -162,6 +162,7 @@ static qp_status fill_request(const call *c, request *r, api_error *error)
     r->top_logprobs = p->logprobs ? (int)(p->top_logprobs > 0 ? p->top_logprobs : 0) : -1;
     r->prompt_logprobs = p->echo && p->logprobs;
     r->embed = c->embeds;
+    r->embed_last = c->server->options->pool_last;
     r->cache_key = c->cache_key;
     if (p->timeout > 0) r->deadline = c->arrived + (uint64_t)(p->timeout * 1e9);
     r->context = (void *)c;

@@ -55,6 +55,16 @@ qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error)
     return QP_OK;
 }
 
+static bool append_tokens(qp_tokens *to, const int32_t *ids, size_t count)
+{
+    int32_t *grown = realloc(to->data, (to->count + count + 1) * sizeof *grown);
+    if (!grown) return false;
+    if (count) memcpy(grown + to->count, ids, count * sizeof *ids);
+    to->data = grown;
+    to->count += count;
+    return true;
+}
+
 /* Ends a function that filled `tokens`. */
 static qp_status add_filled(call *c, qp_tokens *tokens, qp_status status, api_error *error)
 {
@@ -63,12 +73,17 @@ static qp_status add_filled(call *c, qp_tokens *tokens, qp_status status, api_er
     return status;
 }
 
+/* Texts to embed end with EOS where the model was trained so. */
 qp_status call_add_text(call *c, const char *text, api_error *error)
 {
     qp_tokens tokens = {0};
     TRY(server_vocabulary(c->server, error));
-    qp_status status = qp_tokenize(c->server->vocabulary, text, strlen(text), QP_BOS_DEFAULT,
-                                   &tokens, &error->error);
+    const qp_vocabulary *v = c->server->vocabulary;
+    qp_status status = qp_tokenize(v, text, strlen(text), QP_BOS_DEFAULT, &tokens, &error->error);
+    const bool ends = c->embeds && tokenizer_default_flags(v->tokenizer) & TOKENIZER_EOS;
+    const int32_t eos = qp_special_token(v, QP_ROLE_EOS);
+    if (status == QP_OK && ends && !append_tokens(&tokens, &eos, 1))
+        status = error_no_memory(&error->error, "the prompt", tokens.count * sizeof eos);
     return add_filled(c, &tokens, status, error);
 }
 
@@ -101,16 +116,6 @@ static const char *text_of(const call *c, const cJSON *prompt)
     const bool other = object && json_get(prompt, "multimodal_data");
     const cJSON *text = object && !other ? json_get(prompt, "prompt_string") : prompt;
     return cJSON_IsString(text) ? text->valuestring : NULL;
-}
-
-static bool append_tokens(qp_tokens *to, const int32_t *ids, size_t count)
-{
-    int32_t *grown = realloc(to->data, (to->count + count + 1) * sizeof *grown);
-    if (!grown) return false;
-    if (count) memcpy(grown + to->count, ids, count * sizeof *ids);
-    to->data = grown;
-    to->count += count;
-    return true;
 }
 
 /* An item of a prompt: a token id, or a text; only one that comes first begins with BOS. */

@@ -95,7 +95,7 @@ static qp_status on_hidden(void *context, size_t token, const float *hidden)
     const batcher *b = c->request->state->batcher;
     (void)token;
     for (int64_t i = 0; i < b->engine->program.config.hidden_size; i++)
-        c->hidden_sum[i] += hidden[i];
+        c->hidden_sum[i] = hidden[i] + (c->request->embed_last ? 0 : c->hidden_sum[i]);
     return QP_OK;
 }
 
@@ -105,8 +105,9 @@ static void end_read_only(const batcher *b, choice *c)
     request *r = c->request;
     if (!(r->prompt_only || r->embed) || c->session->count < c->count) return;
     stop(c, QP_FINISH_LENGTH, -1);
+    const double count = r->embed_last ? 1 : (double)c->count;
     for (int64_t i = 0; r->embed && i < b->engine->program.config.hidden_size; i++)
-        r->embedding[i] = (float)(c->hidden_sum[i] / (double)c->count);
+        r->embedding[i] = (float)(c->hidden_sum[i] / count);
 }
 
 /* ---- input of a step ----------------------------------------------------------------------- */
@@ -224,7 +225,7 @@ static qp_status add_sequence(batcher *b, choice *c, size_t *budget, qp_error *e
                       .sampler = chooses ? c->sampler : NULL,
                       .max_tokens = held_back && held_back < most ? held_back : most,
                       .interval = passes_at_a_time(b),
-                      .every_row = (echo && held < r->n_prompt) || r->embed,
+                      .every_row = (echo && held < r->n_prompt) || (r->embed && !r->embed_last),
                       .on_hidden = r->embed ? on_hidden : NULL,
                       .on_logits = echo || (ends && r->top_logprobs >= 0) ? on_logits : NULL,
                       .on_token = on_token,

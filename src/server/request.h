@@ -58,6 +58,7 @@ typedef struct request {
                             * not taken from the cache */
     bool prompt_only;      /* nothing is chosen: each choice ends after the prompt, with LENGTH */
     bool embed;            /* the mean of the last hidden states is wanted; no tokens are chosen */
+    bool embed_last;       /* with `embed`: that of the last token in place of the mean */
     uint64_t cache_key;    /* prefixes are shared among requests of equal keys */
     uint64_t deadline;     /* clock_ns(); 0: none */
     void *context;         /* the worker's own */

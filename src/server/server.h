@@ -22,6 +22,7 @@ typedef struct server_options {
     size_t n_origins;
     bool insecure;              /* other computers may connect without a key */
     bool shared_cache;          /* clients with different keys share prefixes */
+    bool pool_last;             /* embeddings are the last token's state, not the mean of all */
     const char *prompt_cache;   /* folder of cached prompts that outlive the server; NULL: none */
     uint64_t prompt_cache_size; /* most bytes of its file */
     int workers;                /* threads that parse and format */
