@@ -190,6 +190,11 @@ def speculation():
     expect(1, "the draft model", "run", "-m", MODEL, "-p", "a", "--draft", "missing.gguf")
     status, out, err = quipu("bench", "-m", MODEL, "-p", "0", "-n", "20", "-r", "1", "--speculate", "lookup", "-o", "json")
     check(status == 0 and json.loads(out)[0]["test"] == "tg20", f"bench with proposals: {err}")
+    status, out, err = quipu("bench", "-m", MODEL, "-p", "8", "-n", "4", "-r", "1", "-t", "2", "--skip", "all", "-o", "json")
+    rows = json.loads(out)
+    kinds = [row["left_out"] for row in rows if row["test"] == "tg4"]
+    check(status == 0 and kinds[0] == "nothing" and kinds[-1] == "waits" and "linear" in kinds
+          and len(rows) == 2 * len(kinds) and all(row["ms"] > 0 for row in rows), f"bench --skip all: {out} {err}")
 
 
 def vocabulary_only():
@@ -281,6 +286,10 @@ def bad_input():
     expect(2, "bash, zsh and fish", "completion", "ksh")
     expect(2, "'ops' is followed by one of list, describe", "ops", "zzzzzz")
     expect(2, "need a context of 512, --context says 5", "bench", "-m", MODEL, "-c", "5")
+    expect(2, "no \"lineer\" to skip", "bench", "-m", MODEL, "-p", "0", "-n", "2", "--skip", "lineer")
+    expect(2, "cannot be combined with --speculate", "bench", "-m", MODEL, "--skip", "all", "--speculate", "lookup")
+    expect(2, "need all of it", "schedule", "-m", MODEL, "--stop-after", "0.rope", "--verify")
+    expect(2, "no effect without it", "schedule", "-m", MODEL, "--types", "BF16")
     expect(2, "nothing to measure", "bench", "-m", MODEL, "-p", "0", "-n", "0")
     expect(2, "it has llama-3.1-8b attn_qkv, ", "ops", "bench", "linear", "-w", "nowhere")
     expect(2, "exclude each other", "schedule", "-m", MODEL, "--measure", "--compare")

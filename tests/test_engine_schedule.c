@@ -3,8 +3,11 @@
  */
 #include "engine_test.h"
 
+#include "base/files.h"
 #include "engine/engine.h"
+#include "engine/schedule.h"
 #include "schedule/build.h"
+#include "schedule/cost.h"
 #include "schedule/print.h"
 
 #include <unistd.h>
@@ -107,6 +110,80 @@ static void test_a_schedule_from_a_file(void **state)
     assert_int_equal(qp_engine_open(&options, &engine, &error), QP_IO);
 }
 
+/* Costs that make other queues than guesses do: every piece of a product takes as long. */
+static void write_costs(const char *path)
+{
+    cost_table table = {.device = "cpu",
+                        .workers = THREADS,
+                        .limits = {1e9, 1e9, 500},
+                        .n_curves = 1,
+                        .curves[0] = {.op = OP_LINEAR,
+                                      .type = DTYPE_Q8_0,
+                                      .fixed_ns = 40000,
+                                      .n_points = 1,
+                                      .points[0] = {1, 0.001, 1}}};
+    snprintf(table.version, sizeof table.version, "%s", qp_version());
+    cost_machine(table.machine, sizeof table.machine);
+    strbuf text = {0};
+    assert_ok(cost_print(&table, &text, &error));
+    assert_ok(files_write(path, text.data, text.length, &error));
+    strbuf_free(&text);
+    assert_ok(cost_load(path, &(cost_origin){.workers = THREADS}, &table, &error));
+}
+
+/* Equal but for the costs themselves. */
+static bool same_queues(const schedule *a, const schedule *b)
+{
+    if (a->options.workers != b->options.workers || a->longest != b->longest) return false;
+    for (int i = 0; i < a->options.workers * a->longest; i++) {
+        instruction x = a->instructions[i], y = b->instructions[i];
+        x.cost_ns = y.cost_ns = 0;
+        if (memcmp(&x, &y, sizeof x) != 0) return false;
+    }
+    return true;
+}
+
+/* What `quipu schedule` prints and saves is what an engine runs, with measured costs too, by which
+ * three of the assignments deal. */
+static void test_what_is_printed_is_what_runs(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/quipu-schedule-XXXXXX", costs[] = "/tmp/quipu-costs-XXXXXX";
+    int changed = 0;
+    close(mkstemp(path));
+    close(mkstemp(costs));
+    write_costs(costs);
+    for (int i = 0; i < 20; i++) {
+        const char *measured = i >= 10 ? costs : NULL;
+        const qp_schedule_options how = choice(settings[i / 5 % 2], assignments[i % 5]);
+        const qp_engine_options options = {
+            .size = sizeof options, .model = model_name, .threads = THREADS, .schedule = &how};
+        const engine_part part = {.costs = measured}, guessed = {.costs = NULL};
+        const schedule_print_options print = {.model = model_name,
+                                              .workers = THREADS,
+                                              .setting = how.setting,
+                                              .assignment = how.assignment,
+                                              .costs = measured,
+                                              .save = path};
+        strbuf out = {0};
+        schedule saved;
+        qp_engine *engine, *other;
+        assert_ok(schedule_print(&print, &out, &error));
+        assert_ok(engine_open_part(&options, &part, &engine, &error));
+        assert_ok(engine_open_part(&options, &guessed, &other, &error));
+        assert_ok(schedule_load(path, &engine->program, &saved, &error));
+        assert_true(same_queues(&saved, machine_schedule(engine_machine(engine, 0))));
+        changed += !same_queues(&saved, machine_schedule(engine_machine(other, 0)));
+        schedule_free(&saved);
+        qp_engine_close(engine);
+        qp_engine_close(other);
+        strbuf_free(&out);
+    }
+    assert_true(changed > 0);
+    unlink(path);
+    unlink(costs);
+}
+
 static void refused(qp_schedule_options how, const char *exec, bool fuse, const char *what)
 {
     const qp_engine_options options = {.size = sizeof options,
@@ -148,6 +225,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_same_logits_by_every_schedule),
         cmocka_unit_test(test_a_schedule_from_a_file),
+        cmocka_unit_test(test_what_is_printed_is_what_runs),
         cmocka_unit_test(test_what_has_no_effect_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 static char path[256];
-static const char *const types[] = {"BF16", "Q8_0", NULL};
+static const dtype types[] = {DTYPE_BF16, DTYPE_Q8_0};
 
 static const measure_options usual_measure = {
-    .threads = 2, .types = types, .large = "tiny", .seconds = 1e-3, .read_bytes = 16 << 20};
+    .threads = 2, .types = "BF16, q8_0", .large = "tiny", .seconds = 1e-3, .read_bytes = 16 << 20};
 
 static int measure_tiny(void **state)
 {
@@ -53,8 +53,8 @@ static void test_what_was_measured_is_loaded(void **state)
     assert_ok(cost_load(path, &(cost_origin){.workers = 2}, &table, &error));
     assert_true(table.limits.bytes_per_second > 1e8 && table.limits.flops_per_second > 1e8);
     assert_true(table.limits.signal_ns > 0 && table.n_reads > 0);
-    for (int i = 0; types[i]; i++) {
-        const cost_curve *curve = cost_find(&table, OP_LINEAR, dtype_from_name(types[i]));
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const cost_curve *curve = cost_find(&table, OP_LINEAR, types[i]);
         assert_non_null(curve);
         assert_true(curve->n_points >= 3 && curve->pass_bytes > 1e5);
         for (int p = 0; p < curve->n_points; p++)
@@ -204,6 +204,11 @@ static void test_what_cannot_be_is_refused(void **state)
     assert_int_equal(measure_costs(&measured, &text, &error), QP_CANCELLED);
     measured.large = "no-such-preset";
     assert_int_equal(measure_costs(&measured, &text, &error), QP_INVALID);
+    measured.large = "tiny";
+    measured.types = "BF16,Q9_0";
+    assert_int_equal(measure_costs(&measured, &text, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "\"Q9_0\""));
+    measured.types = "BF16";
     measured.threads = 5000;
     assert_int_equal(measure_costs(&measured, &text, &error), QP_INVALID);
     strbuf_free(&text);
@@ -215,7 +220,6 @@ static void test_a_gpu_is_measured_and_compared(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    static const char *const bf16[] = {"BF16", NULL};
     char costs[300];
     qp_error error;
     strbuf text = {0};
@@ -225,7 +229,7 @@ static void test_a_gpu_is_measured_and_compared(void **state)
     const int blocks = device.n_multiprocessors;
     snprintf(costs, sizeof costs, "%s-cuda", path);
     const measure_options measured = {
-        .device = "cuda", .threads = blocks, .types = bf16, .large = "smollm2-135m", .path = costs};
+        .device = "cuda", .threads = blocks, .types = "BF16", .large = "smollm2-135m", .path = costs};
     assert_ok(measure_costs(&measured, &text, &error));
     assert_non_null(strstr(strbuf_text(&text), "norm_mlp"));
     strbuf_free(&text);

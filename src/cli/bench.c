@@ -5,9 +5,10 @@
  * llama-batched-bench: the tokens of all sequences count, and the generated ones are the likeliest.
  * With --speculate or --draft, tg N makes N tokens, the likeliest each, in fewer passes.
  * The model is loaded once; every test has one warm-up run that is not counted. With --kernel all
- * tests run with quipu's own kernels and with those of the files, in turn.
+ * tests run with quipu's own kernels and with those of the files, in turn. With --skip see
+ * bench_skip.c.
  */
-#include "cli/cli.h"
+#include "cli/bench.h"
 
 #include "base/clock.h"
 #include "base/hash.h"
@@ -17,37 +18,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MARKDOWN, CSV, JSON }; /* the index of --output */
-
-typedef struct bench_result {
-    const char *kind; /* "pp", "tg" */
-    int64_t tokens;
-    double mean, deviation;      /* tokens per second */
-    double gigabytes;            /* of weights per second */
-    uint64_t proposed, accepted; /* tokens, of all repetitions */
-} bench_result;
-
-typedef struct bench {
-    const cli_call *call;
-    const char *model; /* its path */
-    qp_engine *engine;
-    qp_session **sessions; /* [parallel] */
-    qp_input *inputs;      /* [parallel] */
-    qp_engine_info info;
-    bool feeds_back; /* the GPU chooses the likeliest token and feeds it back */
-    int32_t *tokens; /* [parallel][context]: fixed pseudo-random ids */
-    int32_t *next;   /* [n_generate + 1][parallel]: the tokens generated side by side */
-    /* [parallel]: for generation with proposals */
-    qp_generate_options *options;
-    qp_generate_result *made;
-    qp_answer *answers;
-    uint64_t proposed, accepted, generated, passes; /* with proposals: of all runs so far */
-    double read_speed; /* the GPU's read bandwidth, bytes a second; 0: not measured */
-    bench_result results[2];
-    int n_results;
-    const struct bench *own; /* the same with quipu's own kernels; NULL: this is all */
-} bench;
 
 /* Whether rows say which kernels ran. */
 static bool names_kernels(const bench *b)
@@ -128,8 +98,7 @@ static qp_status generate(bench *b, size_t depth, size_t count)
                      b->call->error);
 }
 
-/* One run: `count` tokens after the depth, all at once or one by one; *seconds: its duration. */
-static qp_status time_run(bench *b, size_t depth, size_t count, bool one_by_one, double *seconds)
+qp_status bench_time_run(bench *b, size_t depth, size_t count, bool one_by_one, double *seconds)
 {
     for (size_t i = 0; i < parallel_of(b); i++)
         qp_session_truncate(b->sessions[i], depth);
@@ -141,8 +110,7 @@ static qp_status time_run(bench *b, size_t depth, size_t count, bool one_by_one,
     return status;
 }
 
-/* A progress line on a terminal: which run of which test is in progress. */
-static void show_run(const char *kind, int64_t count, int64_t run, int64_t runs)
+void bench_show_run(const char *kind, int64_t count, int64_t run, int64_t runs)
 {
     cli_progress_callback *show = cli_progress();
     char text[80] = "warming up";
@@ -184,21 +152,21 @@ static qp_status run_test(bench *const *sides, int n_sides, bool one_by_one, int
     double seconds;
     int64_t runs = s->repetitions;
     int64_t warm = one_by_one && count > 8 ? 8 : count;
-    show_run(kind, count, 0, runs);
+    bench_show_run(kind, count, 0, runs);
     for (int side = 0; side < n_sides; side++) {
-        TRY(time_run(sides[side], (size_t)s->depth, (size_t)warm, one_by_one, &seconds));
+        TRY(bench_time_run(sides[side], (size_t)s->depth, (size_t)warm, one_by_one, &seconds));
         sides[side]->proposed = sides[side]->accepted = 0;
         sides[side]->generated = sides[side]->passes = 0;
     }
     for (int64_t i = 0; i < runs * n_sides; i++) {
         const int64_t side = i % n_sides;
-        show_run(kind, count, i / n_sides + 1, runs);
-        TRY(time_run(sides[side], (size_t)s->depth, (size_t)count, one_by_one, &seconds));
+        bench_show_run(kind, count, i / n_sides + 1, runs);
+        TRY(bench_time_run(sides[side], (size_t)s->depth, (size_t)count, one_by_one, &seconds));
         double speed = (double)(count * s->parallel) / seconds;
         sums[side].speed += speed;
         sums[side].squares += speed * speed;
     }
-    show_run(kind, count, runs + 1, runs);
+    bench_show_run(kind, count, runs + 1, runs);
     for (int side = 0; side < n_sides; side++) {
         bench *b = sides[side];
         b->results[b->n_results++] = result_of(b, one_by_one, count, sums[side]);
@@ -329,7 +297,7 @@ static qp_status run_tests(bench *const *sides, int n_sides)
     const cli_settings *s = b->call->settings;
     double seconds;
     for (int side = 0; side < n_sides && s->depth; side++)
-        TRY(time_run(sides[side], 0, (size_t)s->depth, false, &seconds));
+        TRY(bench_time_run(sides[side], 0, (size_t)s->depth, false, &seconds));
     if (s->n_prompt) TRY(run_test(sides, n_sides, false, s->n_prompt));
     if (s->n_generate) TRY(run_test(sides, n_sides, true, s->n_generate));
     if (s->format != CSV && b->feeds_back)
@@ -397,6 +365,30 @@ static void close_bench(bench *b)
     free(b->answers);
 }
 
+/* The engine opens with the whole schedule; --skip changes it between runs. */
+static qp_status take_skip(bench *b)
+{
+    cli_settings *s = b->call->settings;
+    b->skip = s->left_out;
+    s->left_out = NULL;
+    if (b->skip && (b->own || speculates(b)))
+        return error_set(b->call->error, QP_INVALID,
+                         "--skip compares passes with and without kinds of instructions, and "
+                         "cannot be combined with --%s",
+                         b->own         ? "kernel"
+                         : s->speculate ? "speculate"
+                                        : "draft");
+    return QP_OK;
+}
+
+static qp_status run_and_print(bench *b, bench *const *sides, int n_sides, strbuf *out)
+{
+    if (b->skip) return bench_skip(b, out);
+    TRY(run_tests(sides, n_sides));
+    print_results(b, out);
+    return QP_OK;
+}
+
 qp_status command_bench(const cli_call *call)
 {
     cli_call without = *call;
@@ -406,13 +398,13 @@ qp_status command_bench(const cli_call *call)
     const int first = b.own ? 0 : 1;
     strbuf text = {0};
     TRY(choose_context(call));
+    TRY(take_skip(&b));
     cli_catch_interrupt();
     qp_status status = QP_OK;
     for (int side = first; side < 2 && status == QP_OK; side++)
         status = open_bench(sides[side]);
-    if (status == QP_OK) status = run_tests(sides + first, 2 - first);
+    if (status == QP_OK) status = run_and_print(&b, sides + first, 2 - first, &text);
     cli_release_interrupt();
-    if (status == QP_OK) print_results(&b, &text);
     if (status == QP_OK) status = cli_write(strbuf_text(&text), text.length, call->error);
     strbuf_free(&text);
     for (int side = first; side < 2; side++)

@@ -289,6 +289,19 @@ static void offer_files(completions *out, const char *typed)
     closedir(directory);
 }
 
+/* Settings and assignments of a schedule, also after the first word, and files. */
+static void offer_schedules(const char *text, const char *argument, completions *out)
+{
+    const char *last = strrchr(argument, ' ');
+    const char *word = last ? last + 1 : argument;
+    out->start = (size_t)(word - text);
+    for (int i = 0; cli_schedule_settings[i]; i++)
+        offer(out, word, cli_schedule_settings[i]);
+    for (int i = 0; cli_schedule_assignments[i]; i++)
+        offer(out, word, cli_schedule_assignments[i]);
+    if (word == argument && *word) offer_files(out, word);
+}
+
 void chat_complete(const char *text, completions *out)
 {
     size_t length = strcspn(text, " \t");
@@ -304,6 +317,7 @@ void chat_complete(const char *text, completions *out)
     out->start = (size_t)(argument - text);
     if (is_name("/save", text, length) || is_name("/load", text, length))
         offer_files(out, argument);
+    if (is_name("/schedule", text, length)) offer_schedules(text, argument, out);
     if (!is_name("/set", text, length)) return;
     for (int i = 0; i < N_SETTINGS; i++)
         offer(out, argument, settings[i].name);

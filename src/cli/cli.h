@@ -7,6 +7,7 @@
 #define QUIPU_CLI_CLI_H
 
 #include "base/option.h"
+#include "inspect/part.h"
 #include "quipu.h"
 
 #include <stdio.h>
@@ -50,7 +51,9 @@ typedef struct cli_settings {
     int setting, assign;
     double memory_fraction, bandwidth, gflops, signal_ns;
     bool list, verify, measure, compare;
+    const char *types; /* of weights, with commas */
     const char *save, *load, *html, *svg, *schedule, *network;
+    const char *left_out; /* kinds to skip */
     /* info */
     bool modules;
     /* trace */
@@ -148,6 +151,9 @@ void cli_log(void *call, qp_log_level level, const char *message);
 
 /* The schedule that the call's settings choose. */
 qp_schedule_options cli_schedule(const cli_call *call);
+
+/* The part of the pass that the call's settings choose. */
+pass_part cli_part(const cli_call *call);
 
 /* Opens the engine with the call's settings. `max_outputs`: rows of logits in one pass, 0: one. A
  * process that mpirun has started as a rank other than the first does not return: it computes its

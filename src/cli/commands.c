@@ -89,7 +89,7 @@ static const command_spec commands[] = {
          "this pass) and the counter that it signals. Only --compare reads the weights, because it "
          "runs the passes. Predictions use the costs that --measure stored for this processor, "
          "version and number of workers, or else guesses.",
-     .groups = GROUPS(&cli_model_options, &cli_schedule_options)},
+     .groups = GROUPS(&cli_model_options, &cli_schedule_options, &cli_part_options)},
     {COMMAND("trace", command_trace),
      .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [-n N] [OPTION...]",
      .summary = "show what every worker did while a model answered",
@@ -107,7 +107,7 @@ static const command_spec commands[] = {
          "operators.",
      .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_trace_options,
                       &cli_context_options, &cli_engine_options, &cli_queue_options,
-                      &cli_cache_options, &cli_own_kernel_options)},
+                      &cli_part_options, &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("diff", command_diff),
      .synopsis = "[-m MODEL] [--a MACHINE] [--b MACHINE] [OPTION...]",
      .summary = "compare the forward pass on two machines, tensor by tensor",
@@ -121,14 +121,17 @@ static const command_spec commands[] = {
                       &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("bench", command_bench), .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
      .summary = "measure tokens per second of prompts and of generation",
-     .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
-                    "each; with --parallel P, P prompts at once and P tokens a pass, all of which "
-                    "count. A GPU feeds the likeliest token back by itself, for up to 16 passes at "
-                    "a time, and its rate is compared with its own read bandwidth. The table shows "
-                    "mean and standard deviation over the repetitions.",
+     .description =
+         "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
+         "each; with --parallel P, P prompts at once and P tokens a pass, all of which "
+         "count. A GPU feeds the likeliest token back by itself, for up to 16 passes at "
+         "a time, and its rate is compared with its own read bandwidth. The table shows "
+         "mean and standard deviation over the repetitions. With --skip the table shows what "
+         "parts of a pass cost: the tests run with and without them, in turn, and the "
+         "quickest run counts.",
      .groups = GROUPS(&cli_model_options, &cli_bench_options, &cli_context_options,
                       &cli_engine_options, &cli_speculation_options, &cli_queue_options,
-                      &cli_cache_options, &cli_own_kernel_options)},
+                      &cli_part_options, &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("serve", command_serve), .synopsis = "[-m MODEL] [--port N] [OPTION...]",
      .summary = "answer many clients over HTTP, by the APIs of OpenAI, Anthropic and Ollama",
      .description =

@@ -81,6 +81,17 @@ qp_schedule_options cli_schedule(const cli_call *call)
                                  .file = s->schedule};
 }
 
+pass_part cli_part(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    const int64_t threads = s->threads ? s->threads : threads_available();
+    return (pass_part){.skip = s->left_out,
+                       .start_after = s->start_after,
+                       .stop_after = s->stop_after,
+                       .layers = s->layers,
+                       .costs = cli_costs_path("cpu", threads)};
+}
+
 /* The path of the draft model; NULL: there is none. The model's path is looked up after it, which
  * overwrites what cli_hub_path() returned. */
 static qp_status find_draft(const cli_call *call, const char **path)
@@ -153,7 +164,8 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                 "quipu: warning: %lld threads on %d processors take turns, which is many times "
                 "slower; without -t there is one for each processor\n",
                 (long long)s->threads, threads_available());
-    return status == QP_OK ? qp_engine_open(&options, out, call->error) : status;
+    const pass_part part = cli_part(call);
+    return status == QP_OK ? part_open(&options, &part, out, call->error) : status;
 }
 
 qp_status cli_read_file(const char *path, size_t most, char **text, size_t *length, qp_error *error)

@@ -17,8 +17,8 @@ extern const option_group cli_prompt_options, cli_run_options, cli_chat_options,
 
 /* options_plan.c */
 extern const option_group cli_fusing_options, cli_plan_options, cli_shapes_options,
-    cli_schedule_options, cli_queue_options, cli_trace_options, cli_diff_options, cli_bench_options,
-    cli_convert_options;
+    cli_schedule_options, cli_queue_options, cli_part_options, cli_trace_options, cli_diff_options,
+    cli_bench_options, cli_convert_options;
 
 /* options_ops.c */
 extern const option_group cli_describe_options, cli_prompt_page_options, cli_kernel_options,

@@ -131,6 +131,9 @@ static const option_spec schedule_options[] = {
     {"measure", 0, OPTION_FLAG_AT(SETTINGS, measure),
      .help = "measure what instructions cost on this machine with this number of workers, for "
              "later predictions; takes about two minutes"},
+    {"types", 0, OPTION_STRING_AT(SETTINGS, types), .expert = true, .argument = "TYPES",
+     .help = "with --measure: measure these types of weights alone, such as BF16,Q8_0; models of "
+             "other types are then predicted from the two rates of the machine"},
     {"compare", 0, OPTION_FLAG_AT(SETTINGS, compare),
      .help =
          "run all strategies in turn, and show the predicted time of each beside the measured one"},
@@ -166,6 +169,22 @@ static const option_spec queue_options[] = {
              "--context and --chunk; they decide the number of threads"},
     {0}};
 const option_group cli_queue_options = {"Schedule", queue_options};
+
+/* A part of the pass. */
+static const option_spec part_options[] = {
+    {"skip", 0, OPTION_STRING_AT(SETTINGS, left_out), .expert = true, .argument = "KINDS",
+     .help = "replace the instructions of these operators or steps by noops, which tells what they "
+             "cost: linear,rope or ffn_down; waits: no instruction waits, as if all counters were "
+             "full; bench measures with and without them, and with --skip all each kind in turn"},
+    {"start-after", 0, OPTION_STRING_AT(SETTINGS, start_after), .expert = true, .argument = "STEP",
+     .help = "run only the steps after this one, such as 5.attn_qkv"},
+    {"stop-after", 0, OPTION_STRING_AT(SETTINGS, stop_after), .expert = true, .argument = "STEP",
+     .help = "run only the steps up to this one"},
+    {"layers", 0, OPTION_INTEGER_AT(SETTINGS, layers), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = 1 << 15,
+     .help = "run only the first N layers and the steps after the last layer; 0: all layers"},
+    {0}};
+const option_group cli_part_options = {"Part of the pass", part_options};
 
 static const option_spec trace_options[] = {
     {"ids", 0, OPTION_STRING_AT(SETTINGS, ids), .argument = "1,2,3",
@@ -226,6 +245,18 @@ static const option_spec diff_options[] = {
      .argument = "F", .fallback = "0", .high = 1,
      .help = "for --assign pool: share of the workers that get memory-bound work; 0: computed from "
              "the costs"},
+    {"schedule", 0, OPTION_STRING_AT(SETTINGS, schedule), .expert = true, .argument = "FILE",
+     .hint = OPTION_HINT_FILE, .excludes = "setting assign memory-fraction threads layers ranks",
+     .help = "run b by the queues that quipu schedule --save wrote to a file, for the same model, "
+             "--context and --chunk; they decide the number of threads, and the steps after the "
+             "logits are left out"},
+    {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = 1 << 26,
+     .help = "positions for which there is room; 0: as many as the tokens need, with --schedule as "
+             "many as quipu schedule takes"},
+    {"skip", 0, OPTION_STRING_AT(SETTINGS, left_out), .expert = true, .argument = "KINDS",
+     .help = "leave these operators or steps out of the schedule of b (linear,ffn_down), or its "
+             "waits (waits), to see which tensors that changes"},
     {"list", 0, OPTION_FLAG_AT(SETTINGS, list),
      .help = "print the steps of every layer, not only the worst of each kind"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},

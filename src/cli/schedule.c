@@ -45,6 +45,7 @@ static qp_status find_target(const cli_call *call, measure_gpu *gpu, target *out
 static qp_status measure(const cli_call *call, const target *target, strbuf *out)
 {
     measure_options options = {.device = target->gpu ? target->device : NULL,
+                               .types = call->settings->types,
                                .threads = (int)target->workers,
                                .path = cli_costs_path(target->device, target->workers),
                                .progress = cli_progress(),
@@ -113,6 +114,10 @@ static qp_status print(const cli_call *call, const target *target, strbuf *out)
                                       .reduce = s->cut == 2,
                                       .save = s->save,
                                       .load = s->load,
+                                      .layers = s->layers,
+                                      .skip = s->left_out,
+                                      .start_after = s->start_after,
+                                      .stop_after = s->stop_after,
                                       .networks = s->network,
                                       .page = s->html || s->svg ? &page : NULL};
     TRY(cli_model_path(call, &options.model));
@@ -133,6 +138,9 @@ static qp_status check_together(const cli_call *call)
             call->error, QP_INVALID,
             "--measure and --compare exclude each other: run --measure first, which later "
             "comparisons use");
+    if (s->types && !s->measure)
+        return error_set(call->error, QP_INVALID,
+                         "--types says what --measure measures and has no effect without it");
     if ((s->measure || s->compare) && (s->list || s->verify || s->html || s->save || s->load))
         return error_set(call->error, QP_INVALID,
                          "--list, --verify, --html, --save and --load concern one schedule and "
@@ -154,6 +162,14 @@ static qp_status check_together(const cli_call *call)
         return error_set(
             call->error, QP_INVALID,
             "--svg draws what --network predicts: give that, or --html for a schedule");
+    if ((s->left_out || s->start_after || s->stop_after) &&
+        (s->measure || s->compare || s->verify || s->save || s->load))
+        return error_set(call->error, QP_INVALID,
+                         "--skip, --start-after and --stop-after show a part of a pass: --measure, "
+                         "--compare, --verify, --save and --load need all of it");
+    if (s->layers && (s->measure || s->compare))
+        return error_set(call->error, QP_INVALID,
+                         "--layers has no effect on --measure and --compare");
     if (s->save && s->load)
         return error_set(call->error, QP_INVALID, "--save and --load exclude each other");
     if (s->setting != 0 && (s->fuse || s->sums || s->kernel_device))

@@ -3,6 +3,7 @@
 #include "engine/draft.h"
 #include "engine/open.h"
 #include "plan/plan.h"
+#include "plan/weights.h"
 #include "vm/ranks.h"
 
 #include <stdio.h>
@@ -53,9 +54,10 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     TRY(model_open(options->model, &sizes_only, &e->model, error));
     progress_stage_ended(&e->progress, "reading the file's header");
     plan_options chosen;
-    TRY(engine_choose_plan(options, model_get_config(e->model), e->device.context != NULL, &chosen,
-                           error));
-    TRY(plan_build(model_get_config(e->model), e->model, &chosen, &e->program, error));
+    model_config config = *model_get_config(e->model);
+    TRY(plan_take_layers(&config, e->layers, error));
+    TRY(engine_choose_plan(options, &config, e->device.context != NULL, &chosen, error));
+    TRY(plan_build(&config, e->model, &chosen, &e->program, error));
     TRY(engine_choose_activations(e, options, type, error));
     progress_stage_ended(&e->progress, "planning");
     if (e->device.context) return QP_OK;
@@ -114,6 +116,13 @@ static qp_status open_speculation(qp_engine *e, const qp_engine_options *options
     return status;
 }
 
+/* Of all ranks together, or of the layers that run. */
+static uint64_t read_bytes_of(const qp_engine *e)
+{
+    const bool whole = e->program.config.n_layers == model_get_config(e->model)->n_layers;
+    return whole ? model_read_bytes(e->model) : program_read_bytes(&e->program);
+}
+
 static qp_engine_info info_of(const qp_engine *e)
 {
     const model_config *config = &e->program.config;
@@ -124,7 +133,7 @@ static qp_engine_info info_of(const qp_engine *e)
                             .max_outputs = e->program.options.max_outputs,
                             .chunk = e->program.options.max_tokens,
                             .weight_bytes = model_weight_bytes(e->model),
-                            .read_bytes = model_read_bytes(e->model),
+                            .read_bytes = read_bytes_of(e),
                             .threads = thread_pool_size(e->pool),
                             .workers = engine_workers(e),
                             .device = e->device_text};
@@ -158,6 +167,7 @@ static qp_status open_basis(qp_engine *e, const qp_engine_options *options,
     TRY(engine_schedule_check(chosen, type_of_schedule(e, type), options->fuse, error));
     TRY(engine_connect_ranks(e, type, error));
     engine_name_device(e);
+    engine_load_costs(e, e->costs_path);
     if (!type && !e->device.context) type = &machine_threads;
     *out = type;
     progress_stage_ended(&e->progress, "finding processors and GPUs");
@@ -189,13 +199,15 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
 }
 
 /* *on_gpu: whether it came as far as a GPU. */
-static qp_status open_as_told(const qp_engine_options *options, qp_engine **out, bool *on_gpu,
-                              qp_error *error)
+static qp_status open_as_told(const qp_engine_options *options, const engine_part *part,
+                              qp_engine **out, bool *on_gpu, qp_error *error)
 {
     *out = NULL;
     *on_gpu = false;
     qp_engine *e = calloc(1, sizeof *e);
     if (!e) return error_no_memory(error, "the engine", sizeof *e);
+    e->layers = part->layers;
+    e->costs_path = part->costs;
     e->log = options->log;
     e->log_context = options->log_context;
     e->tell_progress = options->progress;
@@ -204,6 +216,8 @@ static qp_status open_as_told(const qp_engine_options *options, qp_engine **out,
     progress_begin_stages(&e->progress);
     engine_schedule chosen;
     qp_status status = engine_schedule_read(options->schedule, &chosen, error);
+    chosen.skip = part->skip;
+    e->partial = engine_schedule_leaves_out(&chosen);
     if (status == QP_OK) status = open_engine(e, options, &chosen, error);
     engine_schedule_free(&chosen);
     *on_gpu = e->device.context != NULL;
@@ -214,7 +228,8 @@ static qp_status open_as_told(const qp_engine_options *options, qp_engine **out,
     return status;
 }
 
-qp_status qp_engine_open(const qp_engine_options *given, qp_engine **out, qp_error *error)
+qp_status engine_open_part(const qp_engine_options *given, const engine_part *part, qp_engine **out,
+                           qp_error *error)
 {
     qp_error own = {0}, *why = error ? error : &own;
     char message[QP_ERROR_SIZE + 64];
@@ -222,14 +237,20 @@ qp_status qp_engine_open(const qp_engine_options *given, qp_engine **out, qp_err
     bool on_gpu;
     *out = NULL;
     TRY(SIZED_READ(qp_engine_options, given, &options, error));
-    qp_status status = open_as_told(&options, out, &on_gpu, why);
+    qp_status status = open_as_told(&options, part, out, &on_gpu, why);
     if (status != QP_NO_MEMORY || !on_gpu || !option_is(options.device, "auto") ||
         !option_is_automatic(options.exec))
         return status;
     snprintf(message, sizeof message, "running on the CPU: %s", why->message);
     if (options.log) options.log(options.log_context, QP_LOG_NOTICE, message);
     options.device = "cpu";
-    return open_as_told(&options, out, &on_gpu, error);
+    return open_as_told(&options, part, out, &on_gpu, error);
+}
+
+qp_status qp_engine_open(const qp_engine_options *given, qp_engine **out, qp_error *error)
+{
+    const engine_part all = {.layers = 0};
+    return engine_open_part(given, &all, out, error);
 }
 
 void qp_engine_close(qp_engine *e)
@@ -244,6 +265,7 @@ void qp_engine_close(qp_engine *e)
     speculation_free(&e->speculation);
     qp_sampler_close(e->greedy);
     free(e->sessions);
+    free(e->costs);
     for (int i = 0; i < ENGINE_MACHINES; i++)
         machine_close(&e->slots[i]); /* the one that has the memory last */
     engine_ranks_close(&e->ranks);
@@ -261,7 +283,7 @@ static qp_status follow(qp_engine *e, const qp_engine_options *options,
     TRY(open_basis(e, options, chosen, &type, error));
     if (!e->ranks.world || comm_rank(e->ranks.world) == 0)
         return error_set(error, QP_INVALID, "the first rank opens an engine, it does not follow");
-    const schedule_options schedule = engine_schedule_options(chosen, &e->program);
+    const schedule_options schedule = engine_schedule_options(e, chosen);
     const machine_setup setup = engine_machine_setup(e, options, type, &schedule);
     return ranks_follow(&setup, error);
 }

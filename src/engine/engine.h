@@ -20,11 +20,15 @@ enum { ENGINE_MACHINES = 2 };
 struct qp_engine {
     model *model;
     program program;
-    uint32_t cpu_features; /* that kernels may use */
-    kernel_table kernels;  /* in place of operators' own, */
-    bool has_kernels;      /* if any are given */
-    cuda_device device;    /* its context is NULL where no machine runs on a GPU */
-    char device_text[128]; /* "cpu", "NVIDIA H200", or of two ranks "2 x NVIDIA H200" */
+    uint32_t cpu_features;    /* that kernels may use */
+    kernel_table kernels;     /* in place of operators' own, */
+    bool has_kernels;         /* if any are given */
+    int64_t layers;           /* that run, the first ones; 0: all */
+    bool partial;             /* what is left out of passes makes logits wrong */
+    const char *costs_path;   /* while it opens */
+    struct cost_table *costs; /* measured, by which schedules are made; NULL: guesses */
+    cuda_device device;       /* its context is NULL where no machine runs on a GPU */
+    char device_text[128];    /* "cpu", "NVIDIA H200", or of two ranks "2 x NVIDIA H200" */
     /* The open machines are the last n_machines. The first of them that accepts a request runs it;
      * the last accepts every batch, and the others are over its memory. */
     machine slots[ENGINE_MACHINES];

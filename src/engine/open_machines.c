@@ -115,7 +115,7 @@ qp_status engine_open_machines(qp_engine *e, const qp_engine_options *options,
                                const engine_schedule *chosen, const machine_type *type,
                                qp_error *error)
 {
-    const schedule_options schedule = engine_schedule_options(chosen, &e->program);
+    const schedule_options schedule = engine_schedule_options(e, chosen);
     machine_setup setup = engine_machine_setup(e, options, type, &schedule);
     setup.schedule_file = chosen->file;
     const bool gpu = e->device.context != NULL;

@@ -4,6 +4,7 @@
 #include "base/sized.h"
 #include "engine/engine.h"
 #include "schedule/build.h"
+#include "schedule/cost.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -60,9 +61,15 @@ void engine_schedule_free(engine_schedule *s)
     *s = (engine_schedule){0};
 }
 
+bool engine_schedule_leaves_out(const engine_schedule *s)
+{
+    return s->skip.kinds || s->skip.start_after || s->skip.stop_after;
+}
+
 static bool is_usual(const engine_schedule *s)
 {
-    return !s->file && !s->options.setting && !s->options.assignment;
+    return !s->file && !s->options.setting && !s->options.assignment &&
+           !engine_schedule_leaves_out(s);
 }
 
 qp_status engine_schedule_check(const engine_schedule *s, const machine_type *type, bool fuse,
@@ -72,13 +79,17 @@ qp_status engine_schedule_check(const engine_schedule *s, const machine_type *ty
     const bool blocks = type == &machine_megakernel;
     if (!type->reschedule && !blocks)
         return error_set(error, QP_INVALID,
-                         "a schedule was chosen, but the machine %s runs none; threads, serial and "
-                         "megakernel do",
+                         "a schedule was chosen, or parts of it left out, but the machine %s runs "
+                         "none; threads, serial and megakernel do",
                          type->name);
     if (blocks && (s->file || s->options.setting || s->options.memory_fraction != 0))
         return error_set(error, QP_INVALID,
                          "the megakernel's schedule is made for its blocks, for few tokens: only "
                          "its assignment can be chosen");
+    if (blocks && engine_schedule_leaves_out(s))
+        return error_set(error, QP_INVALID,
+                         "the megakernel's blocks wait for the data of others, so that nothing can "
+                         "be left out of its schedule: use --device cpu");
     if (fuse && s->options.setting)
         return error_set(error, QP_INVALID,
                          "fused operators are for few tokens: they have no throughput schedule");
@@ -95,29 +106,50 @@ qp_status engine_schedule_workers(const engine_schedule *s, int *workers, qp_err
     return QP_OK;
 }
 
-schedule_options engine_schedule_options(const engine_schedule *s, const program *program)
+void engine_load_costs(qp_engine *e, const char *path)
 {
-    schedule_options options = schedule_run_options(program);
+    const cost_origin origin = {.workers = thread_pool_size(e->pool)};
+    if (!path || e->device.context) return;
+    e->costs = malloc(sizeof *e->costs);
+    if (e->costs && cost_load(path, &origin, e->costs, NULL) == QP_OK) return;
+    free(e->costs);
+    e->costs = NULL;
+}
+
+schedule_options engine_schedule_options(const qp_engine *e, const engine_schedule *s)
+{
+    schedule_options options = schedule_run_options(&e->program);
+    options.costs = e->costs;
     options.setting = s->options.setting;
     options.assignment = s->options.assignment;
     options.memory_fraction = s->options.memory_fraction;
+    if (engine_schedule_leaves_out(s)) options.skip = &s->skip;
     return options;
 }
 
-qp_status qp_engine_reschedule(qp_engine *e, const qp_schedule_options *given, qp_error *error)
+qp_status engine_reschedule_part(qp_engine *e, const qp_schedule_options *given,
+                                 const engine_part *part, qp_error *error)
 {
     engine_schedule chosen;
     const machine *m = engine_memory(e);
     qp_status status = engine_schedule_read(given, &chosen, error);
+    chosen.skip = part->skip;
     if (status == QP_OK)
         status = engine_schedule_check(&chosen, m->type, e->program.options.fuse, error);
     if (status == QP_OK && e->trace)
         status = error_set(error, QP_INVALID, "a schedule stays while its passes are traced");
     if (status == QP_OK) {
-        const schedule_options options = engine_schedule_options(&chosen, &e->program);
+        const schedule_options options = engine_schedule_options(e, &chosen);
         step_drop(e); /* ends the passes that are under way */
         status = machine_reschedule(m, &options, chosen.file, error);
+        if (status == QP_OK) e->partial = engine_schedule_leaves_out(&chosen);
     }
     engine_schedule_free(&chosen);
     return status;
+}
+
+qp_status qp_engine_reschedule(qp_engine *e, const qp_schedule_options *given, qp_error *error)
+{
+    const engine_part all = {.layers = 0};
+    return engine_reschedule_part(e, given, &all, error);
 }

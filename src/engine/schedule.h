@@ -3,18 +3,36 @@
 #define QUIPU_ENGINE_SCHEDULE_H
 
 #include "quipu.h"
+#include "schedule/skip.h"
 #include "vm/machine.h"
 
 typedef struct engine_schedule {
     schedule_options options; /* what the caller decides; the rest is zero */
+    schedule_skip skip;       /* of a part of the pass; its texts outlive this */
     char *file;               /* a copy of the path; NULL: the options decide */
 } engine_schedule;
+
+/* A part of the pass, for measurements. Zero: all of it. */
+typedef struct engine_part {
+    schedule_skip skip;
+    int64_t layers;
+    const char *costs; /* a file of measured costs by which schedules are made; NULL: guesses */
+} engine_part;
+
+/* qp_engine_open() and qp_engine_reschedule() of a part. */
+qp_status engine_open_part(const qp_engine_options *options, const engine_part *part,
+                           qp_engine **out, qp_error *error);
+qp_status engine_reschedule_part(qp_engine *engine, const qp_schedule_options *schedule,
+                                 const engine_part *part, qp_error *error);
 
 /* Reads the caller's options; NULL are the defaults. engine_schedule_free() the result, also after
  * a failure. */
 qp_status engine_schedule_read(const qp_schedule_options *given, engine_schedule *out,
                                qp_error *error);
 void engine_schedule_free(engine_schedule *schedule);
+
+/* Whether passes are not whole, so that logits are wrong. */
+bool engine_schedule_leaves_out(const engine_schedule *schedule);
 
 /* QP_INVALID where the choice has no effect on a machine of this type, or the forward pass does not
  * have it: `fuse` is for few tokens. */
@@ -24,7 +42,10 @@ qp_status engine_schedule_check(const engine_schedule *schedule, const machine_t
 /* The number of workers of the schedule in the file; 0: there is no file. */
 qp_status engine_schedule_workers(const engine_schedule *schedule, int *workers, qp_error *error);
 
-/* The options with what the program decides. */
-schedule_options engine_schedule_options(const engine_schedule *schedule, const program *program);
+/* The options with what the engine's program and measured costs decide. */
+schedule_options engine_schedule_options(const qp_engine *e, const engine_schedule *schedule);
+
+/* Loads the costs that were measured with as many workers as the engine's threads, if there are. */
+void engine_load_costs(qp_engine *e, const char *path);
 
 #endif

@@ -89,7 +89,7 @@ static qp_status measure_limits(qp_trace *t, qp_error *error)
 /* Those of the file of costs, or measured. */
 static qp_status find_limits(qp_trace *t, qp_error *error)
 {
-    double weights = (double)model_read_bytes(t->engine->model);
+    double weights = (double)t->engine->info.read_bytes;
     const bool alone = t->machine->type->in_parts; /* one operator after the other */
     const cost_origin origin = {.workers = alone ? 1 : t->schedule->options.workers};
     if (t->machine->type->on_gpu) return measure_limits(t, error);

@@ -33,7 +33,10 @@ typedef struct diff_options {
     int64_t kv_partitions;    /* parts of attention in it; default 1 */
     int setting, assignment;  /* of schedules: values of schedule_setting and schedule_assignment */
     double memory_fraction;   /* of the assignment pool: see schedule.h */
-    bool list, json;          /* list: every layer's steps; json: print JSON */
+    const char *schedule; /* a file with b's queues, in place of those three fields and `threads` */
+    int64_t context;      /* positions; default: the tokens', with a file those of quipu schedule */
+    const char *skip;     /* left out of b's schedule: see schedule/skip.h */
+    bool list, json;      /* list: every layer's steps; json: print JSON */
     const volatile int *cancel;                                       /* may be NULL */
     void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
 } diff_options;

@@ -10,6 +10,8 @@
 #include "inspect/diff_run.h"
 #include "op/op.h"
 #include "plan/plan.h"
+#include "schedule/build.h"
+#include "schedule/skip.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,7 +26,8 @@ typedef struct diff {
     model *model;
     program program;
     thread_pool *pool;
-    schedule_options schedule;
+    schedule_options schedule, schedule_b;
+    schedule_skip skip; /* of b */
     machine_setup setup;
     kernel_table kernels;
     progress progress;
@@ -75,26 +78,39 @@ static qp_status choose_tokens(diff *d, int64_t vocab_size, qp_error *error)
     return QP_OK;
 }
 
-/* Makes the plan of the first layers, with room for exactly these tokens. */
+/* Room for exactly these tokens, or that of the program for which a schedule was saved. */
+static qp_status choose_room(const diff *d, plan_options *out, qp_error *error)
+{
+    enum { USUAL_MOST_CONTEXT = 8192 };
+    const diff_options *o = d->options;
+    const int64_t n = d->request.n_tokens, together = n - d->request.singles;
+    const int64_t chunk = or_usual(o->chunk, USUAL_CHUNK);
+    const int64_t most = out->context < USUAL_MOST_CONTEXT ? out->context : USUAL_MOST_CONTEXT;
+    out->context = or_usual(o->context, o->schedule ? most : n);
+    if (out->context < n)
+        return error_set(error, QP_INVALID,
+                         "%" PRId64 " tokens do not fit a context of %" PRId64
+                         ": give a larger one "
+                         "with -c, or fewer tokens",
+                         n, out->context);
+    out->max_tokens = together > chunk || o->schedule ? chunk : or_usual(together, 1);
+    out->max_outputs = out->max_tokens < MOST_OUTPUTS ? out->max_tokens : MOST_OUTPUTS;
+    if (o->schedule) out->max_outputs = 1;
+    return QP_OK;
+}
+
+/* Makes the plan of the first layers. */
 static qp_status build_plan(diff *d, model_config config, qp_error *error)
 {
     const diff_options *o = d->options;
-    if (o->layers > config.n_layers)
-        return error_set(error, QP_INVALID,
-                         "the model has %" PRId64 " layers, --layers asks for %" PRId64,
-                         config.n_layers, o->layers);
-    if (o->layers > 0) config.n_layers = o->layers;
+    TRY(plan_take_layers(&config, o->layers, error));
     TRY(choose_tokens(d, config.vocab_size, error));
     plan_options options = plan_default_options(&config);
-    int64_t n = d->request.n_tokens, together = n - d->request.singles;
-    int64_t chunk = or_usual(o->chunk, USUAL_CHUNK);
-    options.context = n;
+    TRY(choose_room(d, &options, error));
     options.fuse = o->fuse;
     options.sums = o->sums || d->type_b->whole;
     options.kv_partitions = o->kv_partitions;
     options.page_size = or_usual(o->page_size, USUAL_PAGE_SIZE);
-    options.max_tokens = together > chunk ? chunk : or_usual(together, 1);
-    options.max_outputs = options.max_tokens < MOST_OUTPUTS ? options.max_tokens : MOST_OUTPUTS;
     if (o->kv_type) options.kv_type = dtype_from_name(o->kv_type);
     return plan_build(&config, d->model, &options, &d->program, error);
 }
@@ -148,7 +164,7 @@ static qp_status choose_steps(diff *d, qp_error *error)
                          "%s runs whole passes from their beginning: it can only be b, without "
                          "--start-after",
                          a->whole ? a->name : d->type_b->name);
-    if (d->type_b->whole && d->request.last > d->program.logits_end)
+    if ((d->type_b->whole || o->schedule) && d->request.last > d->program.logits_end)
         d->request.last = d->program.logits_end;
     return QP_OK;
 }
@@ -158,6 +174,27 @@ static int threads_of(const diff_options *o)
     const int all = threads_available(), ranks = o->ranks > 1 ? o->ranks : 1;
     if (o->threads) return o->threads;
     return all > ranks ? all / ranks : 1;
+}
+
+/* The threads of a saved schedule are as many as its queues. */
+static qp_status choose_threads(const diff_options *o, int *threads, qp_error *error)
+{
+    schedule_options saved;
+    *threads = threads_of(o);
+    if (!o->schedule) return QP_OK;
+    TRY(schedule_peek(o->schedule, &saved, error));
+    *threads = saved.workers;
+    return QP_OK;
+}
+
+static qp_status check_schedule(const diff *d, qp_error *error)
+{
+    const diff_options *o = d->options;
+    if ((!o->schedule && !o->skip) || d->type_b->reschedule) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "--%s is for a schedule, but b, %s, runs none that can be changed: b can be "
+                     "threads or serial",
+                     o->schedule ? "schedule" : "skip", d->type_b->name);
 }
 
 /* Ranks have their parts of a program without sums. */
@@ -191,13 +228,16 @@ static qp_status open_all(diff *d, qp_error *error)
 {
     const diff_options *o = d->options;
     uint32_t off, x_bits = 0;
+    int threads;
     TRY(machine_type_find(o->a ? o->a : "reference", &d->type_a, error));
     TRY(machine_type_find(o->b ? o->b : "threads", &d->type_b, error));
     TRY(check_ranks(d, error));
     TRY(cpu_features_parse(o->cpu_mask ? o->cpu_mask : "", &off, error));
     if (o->activations && strcmp(o->activations, "auto") != 0)
         TRY(op_x_bits_parse(o->activations, &x_bits, error));
-    TRY(thread_pool_create(threads_of(o), &d->pool, error));
+    TRY(check_schedule(d, error));
+    TRY(choose_threads(o, &threads, error));
+    TRY(thread_pool_create(threads, &d->pool, error));
     if (o->progress) d->progress = (progress){.sink = on_progress, .context = d};
     TRY(open_model(d, error));
     TRY(choose_steps(d, error));
@@ -212,6 +252,11 @@ static qp_status open_all(diff *d, qp_error *error)
                                .order = o->order ? o->order : 1};
     TRY(machine_open(d->type_a, &d->setup, &d->a, error));
     machine_setup setup_b = d->setup;
+    d->skip = (schedule_skip){.kinds = o->skip};
+    d->schedule_b = d->schedule;
+    if (o->skip) d->schedule_b.skip = &d->skip;
+    setup_b.schedule = &d->schedule_b;
+    setup_b.schedule_file = o->schedule;
     TRY(kernel_table_fill(&d->kernels, o->kernels, o->n_kernels, error));
     if (o->n_kernels) setup_b.kernels = &d->kernels;
     return open_b(d, &setup_b, error);

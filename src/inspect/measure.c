@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/files.h"
+#include "base/names.h"
 #include "base/version.h"
 #include "op/bench/hardware.h"
 #include "cuda/driver.h"
@@ -72,6 +73,16 @@ qp_status measure_take_samples(cost_samples *samples, const timed_model *r,
     return room ? QP_OK : error_no_memory(error, "samples", COST_SAMPLES * sizeof(cost_sample));
 }
 
+/* The instructions' times in the quickest pass. Their least times over all passes are smaller than
+ * what any pass takes, because workers share the memory: one is quick when others are not. */
+static void take_quickest(timed_machine *machine)
+{
+    const schedule *s = machine->schedule;
+    const size_t places = (size_t)s->options.workers * (size_t)s->longest;
+    for (size_t i = 0; i < places; i++)
+        machine->sum[i] = (double)(machine->best[i].end - machine->best[i].work);
+}
+
 /* Times passes over the model's batch. */
 static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_step,
                              qp_error *error)
@@ -89,8 +100,9 @@ static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_
         if (status == QP_OK) status = timed_run(r, &machine, error);
     }
     const cost_sample about = {.tiny = m->tiny, .alone = alone};
+    if (status == QP_OK) take_quickest(&machine);
     if (status == QP_OK)
-        status = measure_take_samples(&m->samples, r, &machine, machine.least, about, error);
+        status = measure_take_samples(&m->samples, r, &machine, machine.sum, about, error);
     timed_machine_close(&machine);
     return status;
 }
@@ -137,12 +149,25 @@ static qp_status measure_model(measuring *m, const char *preset, qp_error *error
 
 bool measure_wants(const measure_options *options, dtype type)
 {
-    const char *const *types = options->types;
+    const char *types = options->types;
+    char name[NAME_SIZE];
     if (!synthetic_can_make(type)) return false;
-    for (int i = 0; types && types[i]; i++) {
-        if (dtype_from_name(types[i]) == type) return true;
-    }
-    return !types && type != DTYPE_F32;
+    while (names_next(&types, name))
+        if (dtype_from_name(name) == type) return true;
+    return !options->types && type != DTYPE_F32;
+}
+
+static qp_status check_types(const measure_options *options, qp_error *error)
+{
+    const char *types = options->types;
+    char name[NAME_SIZE];
+    while (names_next(&types, name))
+        if (!synthetic_can_make(dtype_from_name(name)))
+            return error_set(error, QP_INVALID,
+                             "no model of type \"%s\" can be made to measure with: expected types "
+                             "of weights such as BF16,Q8_0",
+                             name);
+    return QP_OK;
 }
 
 static qp_status measure_types(measuring *m, qp_error *error)
@@ -255,6 +280,7 @@ static qp_status measure_all(measuring *m, strbuf *out, qp_error *error)
 
 qp_status measure_costs(const measure_options *options, strbuf *out, qp_error *error)
 {
+    TRY(check_types(options, error));
     if (options->device) return measure_cuda_costs(options, out, error);
     measuring *m = calloc(1, sizeof *m);
     if (!m) return error_no_memory(error, "the measurement", sizeof *m);

@@ -9,20 +9,18 @@
 typedef struct measure_options {
     const char *device; /* "cuda": the GPU's megakernel; NULL: the CPU */
     int threads;        /* 0: the processors that this process may use; on a GPU, all blocks */
-    const char *const
-        *types;        /* types of weights, ended by NULL; NULL: all types that can be made */
-    const char *large; /* preset whose weights are larger than the caches; NULL: llama-3.2-1b */
-    const char *path;  /* path of the file that is written */
-    double seconds;    /* seconds for each kind of pass; 0: a quarter */
-    size_t read_bytes; /* most memory that is read; 0: 1 GiB */
+    const char *types;  /* of weights, separated by commas; NULL: all types that can be made */
+    const char *large;  /* preset whose weights are larger than the caches; NULL: llama-3.2-1b */
+    const char *path;   /* path of the file that is written */
+    double seconds;     /* seconds for each kind of pass; 0: a quarter */
+    size_t read_bytes;  /* most memory that is read; 0: 1 GiB */
     void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
     void *progress_context;
     const volatile int *cancel; /* may be NULL */
 } measure_options;
 
 /* On the CPU: runs synthetic models of every type, with one worker and with all, with one token and
- * with many, and takes the least time of each instruction, because other programs disturb that
- * least. Measures also the cost of a signal and the rate at which memory is read. Writes the file
+ * with many, and takes the times of the quickest pass, which other programs disturbed least. Measures also the cost of a signal and the rate at which memory is read. Writes the file
  * and appends a summary to `out`. Types whose model does not fit in memory are left out.
  *
  * On a GPU: measures the mean time of each operator over passes of one token, and the mean wait

@@ -112,6 +112,15 @@ static qp_status count_tensor_bytes(program *p, qp_error *error)
     return QP_OK;
 }
 
+qp_status plan_take_layers(model_config *config, int64_t layers, qp_error *error)
+{
+    if (layers < 0 || layers > config->n_layers)
+        return error_set(error, QP_INVALID, "the model has %lld layers, --layers asks for %lld",
+                         (long long)config->n_layers, (long long)layers);
+    if (layers > 0) config->n_layers = layers;
+    return QP_OK;
+}
+
 bool plan_can_fuse(const model_config *config)
 {
     return !family_has(config->family, WEIGHT_ATTN_Q_NORM);

@@ -9,6 +9,9 @@
 /* The usual options for a model: F16 cache in pages of 16, one sequence at its whole context. */
 plan_options plan_default_options(const model_config *config);
 
+/* Leaves only the first `layers` layers, 0: all. QP_INVALID if the model has fewer. */
+qp_status plan_take_layers(model_config *config, int64_t layers, qp_error *error);
+
 /* Whether there is a fused program for the model: false if q and k have their own norms. */
 bool plan_can_fuse(const model_config *config);
 

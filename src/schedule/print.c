@@ -9,6 +9,7 @@
 #include "schedule/hosts.h"
 #include "schedule/predict.h"
 #include "schedule/ranks.h"
+#include "schedule/skip.h"
 #include "schedule/timeline_page.h"
 #include "schedule/instruction_text.h"
 #include "schedule/verify.h"
@@ -320,7 +321,9 @@ static qp_status build_program(report *r, const model *model, const schedule_opt
                                qp_error *error)
 {
     const schedule_print_options *o = r->options;
-    const model_config *config = model_get_config(model);
+    model_config of_layers = *model_get_config(model);
+    const model_config *config = &of_layers;
+    TRY(plan_take_layers(&of_layers, o->layers, error));
     const bool latency = of->setting == SCHEDULE_LATENCY;
     plan_options options = plan_default_options(config);
     options.context = o->context;
@@ -392,7 +395,10 @@ static qp_status build(report *r, const model *model, qp_error *error)
     TRY(schedule_build(&r->program, &of, &r->schedule, error));
     if (o->ranks > 1 && (o->verify || o->save)) return visit_ranks(r, &of, error);
     if (o->verify) TRY(schedule_verify(&r->schedule, error));
-    return o->save ? schedule_save(&r->schedule, 1, o->save, error) : QP_OK;
+    if (o->save) return schedule_save(&r->schedule, 1, o->save, error);
+    const schedule_skip skip = {
+        .kinds = o->skip, .start_after = o->start_after, .stop_after = o->stop_after};
+    return schedule_leave_out(&r->schedule, &skip, error);
 }
 
 static qp_status print_page(const report *r, qp_error *error)

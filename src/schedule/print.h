@@ -33,6 +33,9 @@ typedef struct schedule_print_options {
      * for how many workers and which setting it is; context, chunk, sums and kv_partitions must be
      * those that it was made with. QP_FORMAT: it is damaged, or for another model or program. */
     const char *load;
+    int64_t layers;                              /* only the first ones; 0: all */
+    const char *skip, *start_after, *stop_after; /* what is left out: schedule/skip.h. The schedule
+                                                  * that is saved or verified is whole */
     /* "10:30,100:5": Gbit/s and microseconds of networks, for each of which 1, 2, 4, ... and
      * `ranks` hosts are predicted in place of printing one schedule (schedule/hosts.h); or NULL.
      * The page is a picture of that. */

@@ -55,6 +55,8 @@ typedef struct schedule_options {
     bool unshared; /* every instruction is run by its own worker alone, so that what it costs can be
                     * measured */
     int last_step; /* the program's steps from here on are left out; 0: none */
+    const struct schedule_skip *skip; /* what a machine leaves out when it runs (schedule/skip.h),
+                                       * NULL: nothing. schedule_build() makes all of it */
     machine_profile profile;
     const struct cost_table *costs; /* measured with as many workers; NULL: from the profile. NULL
                                      * in a finished schedule */

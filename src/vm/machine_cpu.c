@@ -13,6 +13,7 @@
 #include "op/run.h"
 #include "plan/weights.h"
 #include "schedule/build.h"
+#include "schedule/skip.h"
 #include "vm/execute.h"
 #include "vm/pack.h"
 #include "vm/parts.h"
@@ -393,7 +394,8 @@ static qp_status predict_cpu(const void *self, const schedule_options *options, 
                              qp_error *error)
 {
     const cpu_machine *m = self;
-    return schedule_build(m->executor->program, options, out, error);
+    TRY(schedule_build(m->executor->program, options, out, error));
+    return options->skip ? schedule_leave_out(out, options->skip, error) : QP_OK;
 }
 
 /* Whether the program has operators that cannot be split into parts. */

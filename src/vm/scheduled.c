@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "schedule/build.h"
+#include "schedule/skip.h"
 #include "schedule/verify.h"
 
 #include <assert.h>
@@ -64,7 +65,8 @@ static qp_status build(const program *p, int workers, const schedule_options *op
 qp_status scheduled_make(const program *p, int workers, const schedule_options *options,
                          const char *file, schedule *out, qp_error *error)
 {
-    return file ? load(p, workers, file, out, error) : build(p, workers, options, out, error);
+    TRY(file ? load(p, workers, file, out, error) : build(p, workers, options, out, error));
+    return options && options->skip ? schedule_leave_out(out, options->skip, error) : QP_OK;
 }
 
 qp_status scheduled_init(scheduled *r, const executor *executor, int workers,

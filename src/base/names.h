@@ -1,0 +1,15 @@
+/* Lists of names with commas between them, as options take them: "BF16,Q8_0". */
+#ifndef QUIPU_BASE_NAMES_H
+#define QUIPU_BASE_NAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { NAME_SIZE = 64 };
+
+/* Copies the next name of *list into `name`, without blanks around it, and advances *list; false at
+ * the end. A longer name is cut to NAME_SIZE - 1 characters, which is no name of ours. Empty names
+ * ("a,,b") are returned as they are. */
+bool names_next(const char **list, char name[NAME_SIZE]);
+
+#endif
