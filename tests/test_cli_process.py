@@ -752,6 +752,8 @@ def editing():
     t.until(r"> /set $")
     t.edit("see\t8\r")
     t.until(r"seed is 8\.\n> ")
+    t.edit("/sch\tthr\tda\t\r")
+    t.until(r"schedule is now: throughput, dag\.\n> ")
     t.edit("/s\t")
     t.until(r"/set .*/system .*/save .*/stats")
     kept = Path(TEMPORARY, "typed.json")
