@@ -26,6 +26,18 @@ if ! over probe bench -m synthetic:tiny -p 4 -n 0 -r 1 --device cuda; then
     exit 0
 fi
 
+# NVTX ranges: a run has one, and each launch of a traced pass another inside it, named after its steps.
+export QUIPU_FAKE_CUDA_RANGES=1
+over ranges trace -m synthetic:tiny --ids 1,2,3 -n 2 --exec cuda || fail "$(cat "$folder/ranges.err")"
+unset QUIPU_FAKE_CUDA_RANGES
+grep -qx "range cuda: 1 pass of 3 rows" "$folder/ranges" || fail "a run has no range: $(grep range "$folder/ranges" | head)"
+grep -qx "range lm_head" "$folder/ranges" || fail "a step has no range"
+grep -qx "range 0.ffn_up.*" "$folder/ranges" || fail "a step of a layer has no range"
+awk '/^range /{n++; if (n > most) most = n} /^end of range/{n--; if (n < 0) exit 1}
+     /^launch .*linear/{launched++; if (n != 2) outside++}
+     END {exit !(n == 0 && most == 2 && launched > 0 && outside == 0)}' "$folder/ranges" ||
+    fail "ranges and launches do not nest: $(head -40 "$folder/ranges")"
+
 # A run launches the same every time.
 # Under AddressSanitizer memory that was never written differs from run to run, and so do hashes of
 # parameters whose unused fields are copied with them.

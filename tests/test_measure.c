@@ -228,8 +228,11 @@ static void test_a_gpu_is_measured_and_compared(void **state)
     assert_ok(cuda_device_probe(&device, &error));
     const int blocks = device.n_multiprocessors;
     snprintf(costs, sizeof costs, "%s-cuda", path);
-    const measure_options measured = {
-        .device = "cuda", .threads = blocks, .types = "BF16", .large = "smollm2-135m", .path = costs};
+    const measure_options measured = {.device = "cuda",
+                                      .threads = blocks,
+                                      .types = "BF16",
+                                      .large = "smollm2-135m",
+                                      .path = costs};
     assert_ok(measure_costs(&measured, &text, &error));
     assert_non_null(strstr(strbuf_text(&text), "norm_mlp"));
     strbuf_free(&text);

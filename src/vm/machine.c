@@ -1,7 +1,10 @@
 /* The table of machines, and the checks that all machines share: see machine.h. */
 #include "vm/machine_run.h"
 
+#include "cuda/nvtx.h"
+
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- types --------------------------------------------------------------------------------- */
@@ -121,11 +124,26 @@ machine_pace machine_pace_of(const machine *m, int64_t n_sequences, machine_choi
     return m->type->pace(m->self, n_sequences, choice);
 }
 
+/* A profiler shows the launch of a run on a GPU: "megakernel: 16 passes of 1 row". */
+static void begin_range(const machine_type *type, const machine_request *request)
+{
+    char name[96];
+    if (!type->on_gpu || !nvtx_is_open()) return;
+    const int passes = request->passes > 1 ? request->passes : 1;
+    const long long rows = (long long)batch_tokens(request->batch);
+    snprintf(name, sizeof name, "%s: %d pass%s of %lld row%s", type->name, passes,
+             passes > 1 ? "es" : "", rows, rows > 1 ? "s" : "");
+    nvtx_begin(name);
+}
+
 qp_status machine_run(const machine *m, const machine_request *request, qp_error *error)
 {
     const char *why_not = machine_accepts(m, request);
     if (why_not) return error_set(error, QP_UNSUPPORTED, "%s: %s", m->type->name, why_not);
-    return m->type->run(m->self, request, error);
+    begin_range(m->type, request);
+    const qp_status status = m->type->run(m->self, request, error);
+    if (m->type->on_gpu) nvtx_end();
+    return status;
 }
 
 qp_status machine_wait(const machine *m, int *passes, qp_error *error)

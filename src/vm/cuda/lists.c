@@ -1,8 +1,10 @@
 /* The launch lists that an executor keeps, and how they run: see executor.h and launch_list.h. */
 #include "vm/cuda/executor_parts.h"
 
+#include "cuda/nvtx.h"
 #include "op/attention/attention_cuda.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- areas --------------------------------------------------------------------------------- */
@@ -106,6 +108,19 @@ static qp_status run_entry(const cuda_executor *x, const launch_list *list,
     return QP_OK;
 }
 
+/* A launch's range has the name of its step, or the first and last step of a chain. */
+static void begin_range(const program *p, const launch_entry *entry)
+{
+    char first[64], last[64], name[136];
+    if (!nvtx_is_open()) return;
+    const int from = p->nodes[entry->node].step;
+    const int to = p->nodes[entry->node + (entry->n_nodes > 0 ? entry->n_nodes - 1 : 0)].step;
+    program_step_label(p, from, first, sizeof first);
+    program_step_label(p, to, last, sizeof last);
+    snprintf(name, sizeof name, from == to ? "%s" : "%s to %s", first, last);
+    nvtx_begin(name);
+}
+
 qp_status cuda_executor_launch(cuda_executor *x, const program_sizes *sizes, int first, int last,
                                qp_error *error)
 {
@@ -123,7 +138,10 @@ qp_status cuda_executor_launch(cuda_executor *x, const program_sizes *sizes, int
     cuda_recording_set(&list->recording, areas);
     for (int i = 0; i < list->n_entries; i++) {
         TRY(mark(x, &list->entries[i], error));
-        TRY(run_entry(x, list, &list->entries[i], x->follows && i == 0, error));
+        begin_range(x->program, &list->entries[i]);
+        const qp_status status = run_entry(x, list, &list->entries[i], x->follows && i == 0, error);
+        nvtx_end();
+        TRY(status);
     }
     return mark(x, NULL, error); /* the end */
 }
