@@ -283,6 +283,22 @@ def prompts_and_fields_as_llama_cpp_has_them(s):
 
 
 @test
+def tokens_as_vllm_has_them(s):
+    info = s.get("/tokenizer_info")[1]
+    assert info["bos_token"] and info["model_max_length"] == 512 and "chat_template" in info, info
+    plain = s.post("/tokenize", {"content": "the cat"})[1]["tokens"]
+    reply = s.post("/tokenize", {"prompt": "the cat", "add_special_tokens": False})[1]
+    assert reply["tokens"] == plain and reply["count"] == len(plain) and reply["max_model_len"] == 512
+    begun = s.post("/tokenize", {"prompt": "the cat"})[1]["tokens"]
+    assert begun == s.post("/tokenize", {"content": "the cat", "add_special": True})[1]["tokens"]
+    bos = s.post("/tokenize", {"prompt": info["bos_token"], "add_special_tokens": False})[1]["tokens"]
+    assert bos == [1], bos
+    assert s.post("/detokenize", {"tokens": plain})[1]["prompt"].strip() == "the cat"
+    assert s.get("/props")[1]["bos_token"] == info["bos_token"]
+    refusal(s, "/tokenize", {}, "content")
+
+
+@test
 def conversations_are_counted(s):
     whole = s.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 1})[1]["usage"]["prompt_tokens"]
     assert s.post("/v1/chat/completions/input_tokens", {"messages": HELLO})[1] == {"input_tokens": whole}

@@ -72,7 +72,10 @@ static void add_piece(cJSON *object, const char *name, const qp_vocabulary *v, q
 {
     size_t length = 0;
     const char *piece = v ? qp_token_piece(v, qp_special_token(v, role), &length) : NULL;
-    cJSON_AddStringToObject(object, name, piece ? piece : "");
+    strbuf json = {0};
+    json_put_string(&json, piece ? piece : "", piece ? length : 0);
+    cJSON_AddRawToObject(object, name, strbuf_text(&json));
+    strbuf_free(&json);
 }
 
 void reply_props(server *s, exchange *x)
@@ -93,10 +96,41 @@ void reply_props(server *s, exchange *x)
     server_reply_json(x, tree);
 }
 
+/* As vLLM has it, for programs that tokenize by the server. */
+void reply_tokenizer_info(server *s, exchange *x)
+{
+    static const struct {
+        const char *name;
+        qp_role role;
+    } tokens[] = {{"bos_token", QP_ROLE_BOS},
+                  {"eos_token", QP_ROLE_EOS},
+                  {"unk_token", QP_ROLE_UNKNOWN},
+                  {"pad_token", QP_ROLE_PADDING}};
+    cJSON *tree = cJSON_CreateObject();
+    const char *source = s->vocabulary ? qp_chat_template(s->vocabulary) : NULL;
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        if (s->vocabulary && qp_special_token(s->vocabulary, tokens[i].role) >= 0)
+            add_piece(tree, tokens[i].name, s->vocabulary, tokens[i].role);
+        else
+            cJSON_AddNullToObject(tree, tokens[i].name);
+    }
+    cJSON_AddNumberToObject(tree, "model_max_length", (double)s->info.context);
+    if (source) cJSON_AddStringToObject(tree, "chat_template", source);
+    server_reply_json(x, tree);
+}
+
 /* ---- On a worker --------------------------------------------------------------------------- */
 
 static const field tokenize_fields[] = {
-    {.name = "content", .type = FIELD_STRING, AT(text), .required = true, .help = "the text"},
+    {.name = "content", .type = FIELD_STRING, AT(text), .help = "the text"},
+    {.name = "prompt",
+     .type = FIELD_STRING,
+     AT(text),
+     .help = "the text, as vLLM has it: control tokens in it become their ids"},
+    {.name = "add_special_tokens",
+     .type = FIELD_BOOL,
+     AT(add_special),
+     .help = "with \"prompt\": begin with BOS where the model wants it; none: true"},
     {.name = "add_special",
      .type = FIELD_BOOL,
      AT(add_special),
@@ -132,14 +166,19 @@ static cJSON *piece_value(const qp_vocabulary *v, int32_t token)
 qp_status answer_tokenize(call *c, cJSON **out, api_error *error)
 {
     const qp_vocabulary *v = c->server->vocabulary;
+    const bool prompt = json_get(c->body, "prompt");
+    const bool begins = prompt && !json_get(c->body, "add_special_tokens");
     qp_tokens tokens = {0};
-    unsigned flags = c->p.add_special ? QP_BOS_DEFAULT : QP_BOS_NEVER;
-    if (c->p.parse_special) flags |= QP_SPECIAL;
+    unsigned flags = c->p.add_special || begins ? QP_BOS_DEFAULT : QP_BOS_NEVER;
+    if (c->p.parse_special || prompt) flags |= QP_SPECIAL;
     TRY(server_vocabulary(c->server, error));
+    if (!c->p.text) return api_refuse(error, 400, "content", "\"content\" is missing");
     qp_status status = qp_tokenize(v, c->p.text, strlen(c->p.text), flags, &tokens, &error->error);
     if (status != QP_OK) return api_failed(error, status);
     *out = cJSON_CreateObject();
     cJSON *list = cJSON_AddArrayToObject(*out, "tokens");
+    cJSON_AddNumberToObject(*out, "count", (double)tokens.count);
+    cJSON_AddNumberToObject(*out, "max_model_len", (double)c->server->info.context);
     for (size_t i = 0; i < tokens.count; i++) {
         cJSON *id = cJSON_CreateNumber(tokens.data[i]);
         if (c->p.with_pieces) {
@@ -185,6 +224,7 @@ qp_status answer_detokenize(call *c, cJSON **out, api_error *error)
     qp_free(text);
     *out = cJSON_CreateObject();
     cJSON_AddRawToObject(*out, "content", strbuf_text(&json));
+    cJSON_AddRawToObject(*out, "prompt", strbuf_text(&json)); /* as vLLM calls it */
     strbuf_free(&json);
     return QP_OK;
 }

@@ -7,6 +7,7 @@
 void reply_health(server *s, exchange *x);
 void reply_models(server *s, exchange *x);
 void reply_model(server *s, exchange *x);
+void reply_tokenizer_info(server *s, exchange *x);
 void reply_props(server *s, exchange *x);
 
 extern const field *const tokenize_tables[], *const detokenize_tables[], *const template_tables[];

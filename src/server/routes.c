@@ -20,6 +20,8 @@ const route routes[] = {
     {"GET", "/models", "the model", .open = true, .reply = reply_models},
     {"GET", "/v1/models/*", "the model by its name", .reply = reply_model},
     {"GET", "/props", "settings, chat template and sizes", .reply = reply_props},
+    {"GET", "/tokenizer_info", "control tokens and the chat template (vLLM)",
+     .reply = reply_tokenizer_info},
     {"GET", "/engine", "sequences, pages, the prefix tree, the last passes",
      .answer = answer_engine},
     {"GET", "/slots", "what each slot does", .answer = answer_slots},
