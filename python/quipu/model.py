@@ -157,9 +157,22 @@ class Session:
         self.close()
 
 
+def _schedule(keep: list[Any], choices: Mapping[str, Any]) -> Any:
+    """A qp_schedule_options; `keep` holds its texts."""
+    native = sized("qp_schedule_options")
+    for name, value in choices.items():
+        if not hasattr(native, name) or name == "size":
+            raise TypeError(f"a schedule has no option {name!r}")
+        if not isinstance(value, (int, float)):
+            keep.append(value := ffi.new("char[]", str(value).encode("utf-8")))
+        setattr(native, name, value)
+    return native
+
+
 class Model:
     """An open model. Options are those of qp_engine_options in quipu.h: threads, context, device
-    ("cpu", "cuda", "auto"), exec, max_sessions, max_outputs, chunk, page_size, kv_type, ..."""
+    ("cpu", "cuda", "auto"), exec, max_sessions, max_outputs, chunk, page_size, kv_type, ...
+    `schedule` has those of qp_schedule_options: {"setting": "throughput", "assignment": "dag"}."""
 
     _NOT_OPTIONS = {"size", "log_context", "progress", "progress_context"}
 
@@ -172,6 +185,8 @@ class Model:
         for name, value in {"model": str(path), **options}.items():
             if not hasattr(native, name) or name in self._NOT_OPTIONS:
                 raise TypeError(f"Model has no option {name!r}")
+            if name == "schedule" and value is not None:
+                self._keep.append(value := _schedule(self._keep, value))
             if isinstance(value, str):
                 self._keep.append(value := ffi.new("char[]", value.encode("utf-8")))
             setattr(native, name, value)
@@ -210,6 +225,13 @@ class Model:
 
     def detokenize(self, ids: Sequence[int], **flags: Any) -> str:
         return self._need_vocabulary().detokenize(ids, **flags)
+
+    def reschedule(self, **choices: Any) -> None:
+        """Gives the machines "threads" and "serial" another schedule: setting, assignment,
+        memory_fraction or file, as in qp_schedule_options; without any, the usual one. Logits keep
+        their bits. After a failure the old schedule stays."""
+        error, keep = ffi.new("qp_error *"), []
+        check(lib.qp_engine_reschedule(self._pointer, _schedule(keep, choices), error), error)
 
     def session(self) -> Session:
         """A new, empty sequence; as many at once as `max_sessions` says."""

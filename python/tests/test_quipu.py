@@ -28,6 +28,27 @@ def test_info(model):
     assert info.context == 128 and info.threads == 2 and info.device == "cpu"
 
 
+def test_schedules_keep_the_bits(model):
+    ids = model.tokenize("the cat sat")
+
+    def logits(of):
+        with of.session() as session:
+            return session.eval(ids, every_row=True)
+
+    expected = logits(model)
+    chosen = {"setting": "throughput", "assignment": "pool", "memory_fraction": 0.5}
+    with quipu.Model(TEXT, threads=2, context=128, schedule=chosen) as other:
+        assert np.array_equal(logits(other), expected)
+    model.reschedule(assignment="dag")
+    assert np.array_equal(logits(model), expected)
+    with pytest.raises(quipu.QuipuError, match="rr, zz, wave, dag, pool"):
+        model.reschedule(assignment="largest")
+    with pytest.raises(TypeError, match="no option 'assign'"):
+        quipu.Model(TEXT, schedule={"assign": "dag"})
+    model.reschedule()
+    assert np.array_equal(logits(model), expected)
+
+
 def test_generation_streams_and_repeats(model):
     first = model.generate("the cat", max_tokens=3, temperature=0)
     pieces = list(first)
