@@ -1,4 +1,4 @@
-/* The parts of qp_step(): checks of a call, and batches of new tokens. The runs are in step.c. */
+/* The parts of qp_step(): see step.c. */
 #ifndef QUIPU_ENGINE_STEP_PARTS_H
 #define QUIPU_ENGINE_STEP_PARTS_H
 
@@ -14,6 +14,34 @@ static inline bool step_continues(const qp_sequence *s)
 {
     return s->count == 1 && s->sampler && s->sampler->begun && !s->on_hidden && !s->like;
 }
+
+/* step.c: the next run of the engine's batch. Fill in what is missing, then begin it. */
+engine_run *step_next_run(qp_engine *engine, int64_t passes);
+qp_status step_begin_run(qp_engine *engine, engine_run *run, qp_error *error);
+
+/* Waits for the oldest run. */
+qp_status step_end_run(qp_engine *engine, int *passes, qp_error *error);
+
+/* Updates what the slots hold after a run. Slots of continuing rows, which got all tokens, are
+ * current; slots of other rows are stale. */
+void step_note_slots(step_state *state, const engine_run *run);
+
+/* Gives the tokens of a pass, [n_rows], to the rows. Returns whether any row wants more. */
+bool step_hand_out(void *engine, const int32_t *tokens);
+
+/* step_going.c: makes one row for each sequence; false: not all of them continue. */
+bool step_make_rows(qp_engine *engine, qp_sequence *all, size_t n);
+
+/* Whether the call's sequences are exactly those with passes in flight. */
+bool step_match_rows(qp_engine *engine, qp_sequence *all, size_t n);
+
+/* For a call in which all sequences continue, with passes in flight if `continues`. If several runs
+ * may be in flight, the first has one pass, so that a GPU starts while the CPU prepares the next.
+ * No passes are started ahead where proposals are to be verified next. */
+qp_status step_going(qp_engine *engine, bool continues, bool proposes, qp_error *error);
+
+/* The call has other sequences than the passes in flight: first gives out the tokens of those. */
+qp_status step_drain(qp_engine *engine, bool *progress, qp_error *error);
 
 /* step_pad.c: whether the batch of this call is one of new tokens of prompts, which then is all
  * that it has. Shapes are fixed. */
