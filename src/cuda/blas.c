@@ -83,7 +83,10 @@ typedef struct blas_plan {
     bool unsupported;
 } blas_plan;
 
-enum { MAX_PLANS = 256 };
+enum {
+    MAX_PLANS = 256,
+    ALIKE_ROWS = 64, /* m that rounds up to the same multiple has the same algorithm */
+};
 
 struct cuda_blas {
     void *library;
@@ -236,10 +239,41 @@ static qp_status choose(cuda_blas *blas, blas_plan *plan, const cuda_product *p,
     return status;
 }
 
+static cuda_product rounded(const cuda_product *sizes)
+{
+    cuda_product whole = *sizes;
+    whole.m = (whole.m + ALIKE_ROWS - 1) / ALIKE_ROWS * ALIKE_ROWS;
+    return whole;
+}
+
+/* Takes the algorithm of a plan whose m rounds to the same, or searches for one for that m. A
+ * search takes longer than the launch of a layer, and an algorithm that was not used before is
+ * loaded when it first runs. Servers have passes of any m. */
+static qp_status take_algorithm(cuda_blas *blas, blas_plan *plan, const cuda_product *sizes,
+                                qp_error *error)
+{
+    const cuda_product whole = rounded(sizes);
+    blas_plan search = {0};
+    for (int i = 0; i < blas->n_plans; i++) {
+        const blas_plan *other = &blas->plans[i];
+        const cuda_product of = rounded(&other->sizes);
+        if (other == plan || memcmp(&of, &whole, sizeof whole) != 0) continue;
+        plan->algorithm = other->algorithm;
+        plan->unsupported = other->unsupported;
+        return QP_OK;
+    }
+    qp_status status = describe(blas, &search, &whole, error);
+    if (status == QP_OK) status = choose(blas, &search, &whole, error);
+    plan->algorithm = search.algorithm;
+    plan->unsupported = search.unsupported;
+    free_plan(blas, &search);
+    return status;
+}
+
 static qp_status find_plan(cuda_blas *blas, const cuda_product *product, blas_plan **out,
                            qp_error *error)
 {
-    cuda_product sizes = sizes_of(product);
+    const cuda_product sizes = sizes_of(product);
     for (int i = 0; i < blas->n_plans; i++) {
         *out = &blas->plans[i];
         if (memcmp(&(*out)->sizes, &sizes, sizeof sizes) == 0) return QP_OK;
@@ -249,7 +283,7 @@ static qp_status find_plan(cuda_blas *blas, const cuda_product *product, blas_pl
     if (blas->n_plans < MAX_PLANS) blas->n_plans++;
     free_plan(blas, plan);
     TRY(describe(blas, plan, product, error));
-    TRY(choose(blas, plan, product, error));
+    TRY(take_algorithm(blas, plan, &sizes, error));
     plan->sizes = sizes; /* now plan_find() may return it */
     *out = plan;
     return QP_OK;
