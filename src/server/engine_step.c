@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_TIMED = 8 }; /* tokens of prompts; a step with fewer is not measured */
+enum {
+    LEAST_TIMED = 8,  /* tokens of prompts; a step with fewer is not measured */
+    FEW_ROWS = 256,   /* a GPU takes hardly longer for these than for fewer */
+    WHOLE_ROWS = 128, /* a GPU multiplies so many rows at a time */
+};
 
 /* ---- results of a step --------------------------------------------------------------------- */
 
@@ -155,9 +159,10 @@ static bool decodes(const choice *c)
     return c->session->count + 1 == c->count && c->sampler && c->sampler->begun;
 }
 
-/* How many of the running choices decode, and how many read prompts. */
+/* How many of the running choices decode, how many read prompts, and how many tokens those have
+ * still to read. */
 typedef struct kinds {
-    size_t decode, prompt;
+    size_t decode, prompt, unread;
 } kinds;
 
 static kinds count_kinds(const batcher *b)
@@ -168,6 +173,7 @@ static kinds count_kinds(const batcher *b)
         if (c->stopped) continue;
         k.decode += decodes(c);
         k.prompt += !decodes(c);
+        if (!decodes(c)) k.unread += c->count - c->session->count;
     }
     return k;
 }
@@ -178,16 +184,39 @@ static bool decodes_alone(const batcher *b, kinds k)
     return batcher_is_invariant(b) && k.decode > 0 && k.prompt > 0 && b->read_prompts;
 }
 
-/* Tokens of prompts that the step may read. Those that ride in a pass with others' decoding cost
- * less than a pass of their own, and large chunks less a token than small ones. */
-static size_t prompt_budget(const batcher *b, kinds k)
+static bool is_on_gpu(const batcher *b)
 {
-    const size_t most = (size_t)b->info.chunk, least = (size_t)b->engine->pages.page_size;
-    if (k.decode == 0 || batcher_is_invariant(b)) return most;
-    if (b->token_ns <= 0) return least < most ? least : most;
-    const double ns = (double)b->options.prompt_ns + b->options.prompt_passes * b->pass_ns;
+    return b->engine->device.context != NULL;
+}
+
+/* How many tokens of prompts add about so long to a pass in which others decode. */
+static size_t tokens_in(const batcher *b, double ns)
+{
+    const size_t most = (size_t)b->info.chunk;
+    size_t least = is_on_gpu(b) ? FEW_ROWS : (size_t)b->engine->pages.page_size;
+    if (least > most) least = most;
+    if (b->token_ns <= 0) return least;
     const double tokens = ns / b->token_ns;
     return tokens > (double)most ? most : tokens < (double)least ? least : (size_t)tokens;
+}
+
+/* Changes the number of tokens a little, so that the pass has a number of rows that a GPU likes, or
+ * so that few tokens are not left over. */
+static size_t whole_rows(const batcher *b, kinds k, size_t tokens)
+{
+    if (!is_on_gpu(b)) return tokens;
+    if (k.unread <= tokens + WHOLE_ROWS && k.unread <= (size_t)b->info.chunk) return k.unread;
+    const size_t rows = (k.decode + tokens) / WHOLE_ROWS * WHOLE_ROWS;
+    return rows >= k.decode + FEW_ROWS ? rows - k.decode : tokens;
+}
+
+/* Tokens of prompts that the step may read. A pass reads the weights once for its tokens of prompts
+ * and for those that decode, but clients see how long it takes. */
+static size_t prompt_budget(const batcher *b, kinds k)
+{
+    if (k.decode == 0 || batcher_is_invariant(b)) return (size_t)b->info.chunk;
+    const double passes_ns = b->options.prompt_passes * b->pass_ns;
+    return whole_rows(b, k, tokens_in(b, passes_ns + (double)b->options.prompt_ns));
 }
 
 /* How many passes may run before tokens are handed out. */
@@ -284,8 +313,13 @@ static void note_step(batcher *b, double ns)
     b->read_prompts = prompt > 0;
     if (prompt == 0 && passes > 0) mean(&b->pass_ns, ns / (double)passes);
     if (prompt < LEAST_TIMED) return;
+    /* A pass that only decodes would take no longer. */
+    if (going && (b->pass_ns <= 0 || ns < b->pass_ns)) b->pass_ns = ns;
     const double rest = ns - (going ? b->pass_ns : 0);
-    mean(&b->token_ns, (rest > 0 ? rest : 0) / (double)prompt);
+    if (rest <= 0) return;
+    double sample = rest / (double)prompt;
+    if (b->token_ns > 0 && sample > 2 * b->token_ns) sample = 2 * b->token_ns; /* an outlier */
+    mean(&b->token_ns, sample);
 }
 
 static void note_own_time(batcher *b, uint64_t now)
