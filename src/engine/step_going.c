@@ -170,8 +170,8 @@ static qp_status end_going(qp_engine *e, qp_error *error)
 qp_status step_going(qp_engine *e, bool continues, bool proposes, qp_error *error)
 {
     step_state *st = &e->step;
-    const int64_t n_rows = st->fixed.rows ? st->fixed.rows : (int64_t)st->n_rows;
-    const machine_pace pace = engine_pace(e, n_rows, st->choice);
+    const int64_t least = st->fixed.rows, rows = (int64_t)st->n_rows;
+    const machine_pace pace = engine_pace(e, rows < least ? least : rows, st->choice);
     const bool runs_ahead = pace.runs > 1 && !e->trace && !proposes;
     const int64_t most = pace.passes > 0 ? pace.passes : 1;
     if (!continues) TRY(begin_going(e, pace, runs_ahead ? 1 : most, error));

@@ -1,15 +1,37 @@
 /* Passes of fixed shapes: with the option batch_invariant.
  *
- * On a GPU the kernels of a pass, and with them the last bits of its logits, depend on how many
- * rows it has. So every pass that continues sequences has one row for each session, and every pass
- * that reads prompts has max_tokens rows and max_outputs rows of logits. A pass never mixes the
- * two: a token's bits then depend on whether it was read with a prompt, and not on its neighbours.
- * Rows that no sequence needs read token 0 at the first positions of a text of their own. They all
- * write to one page, which nothing else reads.
+ * On a GPU the kernels of a pass, and with them the last bits of its logits, depend on how many rows
+ * it has. Passes that read prompts have max_tokens rows and max_outputs rows of logits. Passes that
+ * continue sequences have one row for each session, or where all numbers of rows from LEAST_ROWS on
+ * have the same bits, at least that many. A pass never mixes the two: a token's bits then depend on
+ * whether it was read with a prompt, and not on its neighbours. Rows that no sequence needs read
+ * token 0 at the first positions of a text of their own. They all write to one page, which nothing
+ * else reads.
  */
 #include "engine/step_parts.h"
 
 #include <stdlib.h>
+
+/* On a GPU, passes of 2 to MOST_ROWS rows run the same kernels, or others with the same bits. The
+ * exceptions are the megakernel, which may run up to eight, and passes of MOST_ROWS whose weights are
+ * not stored in BF16: cuBLASLt may multiply those. */
+enum { LEAST_ROWS = 9, MOST_ROWS = 64 };
+
+static bool has_bf16_weights(const program *p)
+{
+    for (int i = 0; i < p->n_weights; i++) {
+        const tensor *w = &p->weights[i].whole;
+        const bool matrix = !p->weights[i].bias && w->rank == 2 && w->shape[0] > 1;
+        if (matrix && w->type != DTYPE_BF16) return false;
+    }
+    return true;
+}
+
+static int64_t least_rows(const program *p, int64_t sessions)
+{
+    const int64_t most = has_bf16_weights(p) ? MOST_ROWS : MOST_ROWS - 1;
+    return sessions > LEAST_ROWS && sessions <= most ? LEAST_ROWS : sessions;
+}
 
 qp_status step_fix_shapes(qp_engine *e, qp_error *error)
 {
@@ -23,7 +45,8 @@ qp_status step_fix_shapes(qp_engine *e, qp_error *error)
         return error_no_memory(error, "rows that fill passes", (tokens + pages) * sizeof *f->pages);
     for (size_t i = 0; i < pages; i++)
         f->pages[i] = (int32_t)o->n_pages - 1;
-    f->rows = o->max_sequences - 1;
+    f->slot = (int32_t)o->max_sequences - 1;
+    f->rows = least_rows(&e->program, f->slot);
     return QP_OK;
 }
 
@@ -42,7 +65,7 @@ static void add_output(qp_engine *e, int64_t row)
     batch *b = &e->batch;
     const int64_t output = batch_outputs(b);
     batch_want(b, row);
-    sampler_set_row(e->greedy, b, output, (int32_t)e->step.fixed.rows, 1);
+    sampler_set_row(e->greedy, b, output, e->step.fixed.slot, 1);
 }
 
 static void pad_prompts(qp_engine *e)
