@@ -188,7 +188,7 @@ static qp_status bind_map(char *at, cuda_device *device, const cuda_address *are
 static qp_status bind_words(cuda_recording *r, cuda_device *device, const cuda_address *areas,
                             qp_error *error)
 {
-    for (size_t at = 0; at < r->n_bytes; at += sizeof(uint64_t)) {
+    for (size_t at = r->bytes_bound; at < r->n_bytes; at += sizeof(uint64_t)) {
         uint64_t word;
         int area;
         size_t offset;
@@ -202,14 +202,15 @@ static qp_status bind_words(cuda_recording *r, cuda_device *device, const cuda_a
             memcpy(r->bytes + at, &word, sizeof word);
         }
     }
+    r->bytes_bound = r->n_bytes;
     return QP_OK;
 }
 
 qp_status cuda_recording_bind(cuda_recording *r, cuda_device *device,
                               const cuda_address areas[CUDA_MAX_AREAS], qp_error *error)
 {
-    for (int i = 0; i < r->n_records; i++) {
-        cuda_record *record = &r->records[i];
+    for (; r->n_bound < r->n_records; r->n_bound++) {
+        cuda_record *record = &r->records[r->n_bound];
         cuda_product *p = &record->product;
         p->x = bound(p->x, areas);
         p->weight = bound(p->weight, areas);

@@ -93,6 +93,8 @@ typedef struct cuda_recording {
     size_t n_bytes, bytes_capacity;
     cuda_patch *patches;
     int n_patches, patch_capacity;
+    int n_bound; /* of the records, */
+    size_t bytes_bound;
 } cuda_recording;
 
 void cuda_recording_free(cuda_recording *recording);
@@ -108,8 +110,8 @@ qp_status cuda_recording_add_product(cuda_recording *recording, const cuda_produ
 /* A parameter of a record. */
 void *cuda_recording_argument(const cuda_recording *recording, int record, int argument);
 
-/* Finds kernels, encodes maps, and replaces symbolic addresses. `areas`: the address of each area,
- * or 0 for areas that move. Called once. */
+/* Finds kernels, encodes maps, and replaces symbolic addresses, of all records since the last call.
+ * `areas`: the address of each area, or 0 for areas that move. */
 qp_status cuda_recording_bind(cuda_recording *recording, cuda_device *device,
                               const cuda_address areas[CUDA_MAX_AREAS], qp_error *error);
 

@@ -53,7 +53,7 @@ qp_status pass_launches_make(const model *model, const plan_options *options, in
     TRY(launch_setting_init(&out->setting, &out->program, &out->weights, &out->gpu, NULL, true,
                             cuda_executor_count(&out->program).workspace, error));
     const launch_class of = class_of(&out->program, tokens, sequences);
-    return launch_list_make(&out->setting, &of, &out->list, error);
+    return launch_list_make(&out->setting, &of, NULL, NULL, &out->list, error);
 }
 
 void pass_launches_free(pass_launches *l)

@@ -34,6 +34,8 @@ typedef struct cuda_forms {
     cuda_address out; /* address for the output in BF16; 0: none */
     bool out_alone;   /* no other node reads it: CUDA_NARROWS_EITHER then stores only the BF16 */
     int64_t n_chunks; /* of paged_decode: parts of each sequence; 0: blocks search for theirs */
+    int64_t out_rows; /* of paged_decode: rows of `out`, which then is the only output, where the
+                       * call has the first of them only; 0: the call has all */
 } cuda_forms;
 
 enum { CUDA_MAX_FUSED = 2 };

@@ -82,13 +82,18 @@ size_t cuda_decode_workspace(const op_call *call);
 bool cuda_decode_few_pays(const cuda_ops *ops, const op_call *call);
 size_t cuda_decode_few_workspace(const op_call *call);
 
-/* The workspace when no sequence has more than `longest` positions. */
-size_t cuda_decode_workspace_of(const op_call *call, int64_t longest);
+/* The workspace when no sequence has more than `longest` positions, and `out_rows` rows of output are
+ * stored in BF16. */
+size_t cuda_decode_workspace_of(const op_call *call, int64_t out_rows, int64_t longest);
 
 /* The number of parts into which a sequence of this many positions is cut. */
 int64_t cuda_decode_chunks(int64_t longest);
 
 /* A call of paged_prefill as one of paged_decode, if every sequence has one token. */
 op_call cuda_decode_of_prefill(const op_call *prefill);
+
+/* The first n sequences of a call of paged_prefill, which have one token each, as one of
+ * paged_decode, and the others as one of paged_prefill. */
+void cuda_split_prefill(const op_call *prefill, int64_t n, op_call *decode, op_call *others);
 
 #endif

@@ -44,11 +44,38 @@ op_call cuda_decode_of_prefill(const op_call *prefill)
     return call;
 }
 
-/* Bytes of the output in BF16, where a product may read it; the parts follow. */
-static size_t narrowed_bytes(const op_call *call)
+/* The sequences of a page table from the n-th on. */
+static void drop_sequences(tensor *indptr, tensor *last_page_len, int64_t n)
+{
+    indptr->data = (char *)indptr->data + n * indptr->stride[0];
+    indptr->shape[0] -= n;
+    last_page_len->data = (char *)last_page_len->data + n * last_page_len->stride[0];
+    last_page_len->shape[0] -= n;
+}
+
+void cuda_split_prefill(const op_call *prefill, int64_t n, op_call *decode, op_call *others)
+{
+    *decode = cuda_decode_of_prefill(prefill);
+    tensor *t = decode->tensors;
+    t[PAGED_DECODE_Q].shape[0] = t[PAGED_DECODE_OUT].shape[0] = n;
+    t[PAGED_DECODE_KV_INDPTR].shape[0] = n + 1;
+    t[PAGED_DECODE_KV_LAST_PAGE_LEN].shape[0] = n;
+    if (t[PAGED_DECODE_LSE].rank) t[PAGED_DECODE_LSE].shape[0] = n;
+    decode->begin = 0;
+    decode->end = n * t[PAGED_DECODE_Q].shape[1];
+    *others = *prefill; /* qo_indptr has the numbers of rows, which stay */
+    t = others->tensors;
+    t[PAGED_PREFILL_QO_INDPTR].data =
+        (char *)t[PAGED_PREFILL_QO_INDPTR].data + n * t[PAGED_PREFILL_QO_INDPTR].stride[0];
+    t[PAGED_PREFILL_QO_INDPTR].shape[0] -= n;
+    drop_sequences(&t[PAGED_PREFILL_KV_INDPTR], &t[PAGED_PREFILL_KV_LAST_PAGE_LEN], n);
+}
+
+/* Bytes of so many rows of output in BF16, where a product may read it; the parts follow. */
+static size_t narrowed_bytes(const op_call *call, int64_t rows)
 {
     const int64_t *shape = call->tensors[PAGED_DECODE_Q].shape;
-    return round_up((size_t)(shape[0] * shape[1] * shape[2]) * 2, CUDA_ALIGNMENT);
+    return round_up((size_t)(rows * shape[1] * shape[2]) * 2, CUDA_ALIGNMENT);
 }
 
 int64_t cuda_decode_chunks(int64_t longest)
@@ -56,16 +83,17 @@ int64_t cuda_decode_chunks(int64_t longest)
     return PAGED_DECODE_CHUNKS(longest, PAGED_CHUNK);
 }
 
-static size_t workspace_of(const op_call *call, int64_t parts)
+static size_t workspace_of(const op_call *call, int64_t out_rows, int64_t parts)
 {
     const int64_t *shape = call->tensors[PAGED_DECODE_Q].shape;
-    return narrowed_bytes(call) + (size_t)(parts * shape[1] * (shape[2] + 2)) * sizeof(float);
+    return narrowed_bytes(call, out_rows) + (size_t)(parts * shape[1] * (shape[2] + 2)) * sizeof(float);
 }
 
-size_t cuda_decode_workspace_of(const op_call *call, int64_t longest)
+size_t cuda_decode_workspace_of(const op_call *call, int64_t out_rows, int64_t longest)
 {
     int64_t chunks = cuda_decode_chunks(longest);
-    return workspace_of(call, chunks > 1 ? call->tensors[PAGED_DECODE_Q].shape[0] * chunks : 0);
+    return workspace_of(call, out_rows,
+                        chunks > 1 ? call->tensors[PAGED_DECODE_Q].shape[0] * chunks : 0);
 }
 
 /* An upper bound of the number of parts, for sequences of any lengths that share the pages: only a
@@ -82,12 +110,12 @@ static int64_t most_parts(const op_call *call, bool fine)
 
 size_t cuda_decode_workspace(const op_call *call)
 {
-    return workspace_of(call, most_parts(call, false));
+    return workspace_of(call, call->tensors[PAGED_DECODE_Q].shape[0], most_parts(call, false));
 }
 
 size_t cuda_decode_few_workspace(const op_call *call)
 {
-    return workspace_of(call, most_parts(call, true));
+    return workspace_of(call, call->tensors[PAGED_DECODE_Q].shape[0], most_parts(call, true));
 }
 
 static paged_attention arguments_of(const cuda_ops *ops, const op_call *call,
@@ -95,9 +123,17 @@ static paged_attention arguments_of(const cuda_ops *ops, const op_call *call,
 {
     paged_attention a = cuda_paged_arguments(call, PAGED_TENSORS(call, PAGED_DECODE),
                                              call->params[PAGED_DECODE_SM_SCALE]);
-    a.n_sequences = (int32_t)call->tensors[PAGED_DECODE_Q].shape[0];
-    a.narrowed = cuda_host_form(forms->out);
-    a.partial = cuda_host_form(cuda_narrow_place(ops) + narrowed_bytes(call));
+    const int64_t *shape = call->tensors[PAGED_DECODE_Q].shape;
+    const int64_t out_rows = forms->out_rows ? forms->out_rows : shape[0];
+    a.n_sequences = (int32_t)shape[0];
+    if (forms->out_rows && forms->out) {
+        a.out = cuda_host_form(forms->out);
+        a.out_type = DTYPE_BF16;
+        a.out_strides = (row_strides){shape[1] * shape[2] * 2, shape[2] * 2};
+    } else {
+        a.narrowed = cuda_host_form(forms->out);
+    }
+    a.partial = cuda_host_form(cuda_narrow_place(ops) + narrowed_bytes(call, out_rows));
     a.arrived = cuda_host_form(cuda_ops_counters(ops));
     return a;
 }

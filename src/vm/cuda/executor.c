@@ -31,9 +31,10 @@ size_t cuda_executor_token_bytes(const program *p)
 static size_t decoding_workspace(const program *p, const op_call *attention)
 {
     op_call call = cuda_decode_of_prefill(attention);
+    const int64_t rows = call.tensors[PAGED_DECODE_Q].shape[0];
     call.tensors[PAGED_DECODE_Q].shape[0] = p->options.max_sequences;
     const bool decodes = p->options.max_sequences > 1 && cuda_decode_accepts(&call);
-    return decodes ? cuda_decode_workspace_of(&call, p->options.context) : 0;
+    return decodes ? cuda_decode_workspace_of(&call, rows, p->options.context) : 0;
 }
 
 /* The largest workspace that any node's kernel needs at the program's capacity. */

@@ -59,6 +59,7 @@ typedef struct cuda_executor {
     cuda_stream copies;         /* of groups */
     cuda_event ended[CUDA_GROUPS];
     int64_t longest;        /* if several sequences decode, the positions of the longest; else 0 */
+    int64_t n_decode;       /* as of a launch_class */
     int64_t staged_longest; /* the same, of the first pass of the group that was staged last */
     const void **weight_data; /* [program->n_weights]: addresses of the GPU */
     program_memory memory;    /* addresses of the GPU, with the last batch's inputs */

@@ -16,6 +16,7 @@
 #include "op/rows_cuda.h"
 #include "op/silu_and_mul/silu_and_mul.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +34,8 @@ typedef struct builder {
     cuda_address narrowed_at;
     tensor q, moved_q; /* q, and the moved copy of it that attention reads; rank 0: none */
     launch_list *list;
+    launch_sink *sink;
+    void *context; /* of `sink` */
 } builder;
 
 /* ---- operands ------------------------------------------------------------------------------ */
@@ -136,10 +139,15 @@ static bool feeds_products_alone(const builder *b, int node)
     return b->end == program->n_nodes;
 }
 
+static bool all_decode(const builder *b)
+{
+    return b->of->n_chunks > 0 && b->of->n_decode == 0;
+}
+
 /* If all sequences of the pass decode, attention runs as paged_decode where that pays. */
 static op_code take_decoding(const builder *b, op_code op, op_call *call)
 {
-    if (op != OP_PAGED_PREFILL || b->of->n_chunks == 0) return op;
+    if (op != OP_PAGED_PREFILL || !all_decode(b)) return op;
     op_call decode = cuda_decode_of_prefill(call);
     if (!cuda_decode_accepts(&decode) || !cuda_decode_pays(&b->ops, &decode)) return op;
     *call = decode;
@@ -151,20 +159,13 @@ static op_code take_decoding(const builder *b, op_code op, op_call *call)
 static qp_status add_entry(builder *b, const launch_entry *entry, qp_error *error)
 {
     launch_list *l = b->list;
-    if (l->n_entries == l->capacity) {
-        int capacity = l->capacity ? 2 * l->capacity : 64;
-        launch_entry *larger = realloc(l->entries, (size_t)capacity * sizeof *larger);
-        if (!larger)
-            return error_no_memory(error, "a list of launches", (size_t)capacity * sizeof *larger);
-        l->entries = larger;
-        l->capacity = capacity;
-    }
+    assert(l->n_entries < l->capacity);
     launch_entry *own = &l->entries[l->n_entries++];
     *own = *entry;
     own->n_records = l->recording.n_records - own->record;
     for (int i = 0; i < own->n_records; i++)
         l->recording.records[own->record + i].early = b->early && l->n_entries > 1;
-    return QP_OK;
+    return b->sink ? b->sink(b->context, l, own, error) : QP_OK;
 }
 
 static launch_entry entry_at(const builder *b, int node)
@@ -332,7 +333,7 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
 static bool is_read_moved(const builder *b, int node, const tensor *q)
 {
     op_call attention;
-    if (node >= b->end || b->program->nodes[node].op != OP_PAGED_PREFILL || b->of->n_chunks > 0)
+    if (node >= b->end || b->program->nodes[node].op != OP_PAGED_PREFILL || all_decode(b))
         return false;
     bind(b, node, &attention);
     const cuda_kernel *reader = cuda_ops_choose(&b->ops, OP_PAGED_PREFILL, &attention);
@@ -435,6 +436,30 @@ static void take_moved_q(builder *b, tensor *q, launch_entry *entry)
     b->q.rank = 0;
 }
 
+/* Whether attention is two launches: of prompts, and of the sequences that decode beside them. A tile
+ * of paged_prefill has a hundred rows, of which a sequence with one token uses a few. */
+static bool is_split(const builder *b, const launch_entry *entry, const op_call *call)
+{
+    op_call decode, others;
+    if (entry->kernel->op != OP_PAGED_PREFILL || b->of->n_decode == 0) return false;
+    cuda_split_prefill(call, b->of->n_decode, &decode, &others);
+    return cuda_decode_accepts(&decode) && cuda_decode_pays(&b->ops, &decode) &&
+           cuda_ops_choose(&b->ops, OP_PAGED_PREFILL, &others) == entry->kernel;
+}
+
+/* Blocks of the second launch load keys and values while the first runs. */
+static qp_status launch_split(builder *b, const launch_entry *entry, const op_call *call,
+                              const cuda_forms *forms, qp_error *error)
+{
+    op_call decode, others;
+    cuda_forms first = *forms;
+    first.out_rows = call->tensors[PAGED_PREFILL_Q].shape[0];
+    cuda_split_prefill(call, b->of->n_decode, &decode, &others);
+    TRY(entry->kernel->launch(&b->ops, entry->kernel, &others, forms, error));
+    const cuda_kernel *kernel = cuda_ops_choose(&b->ops, OP_PAGED_DECODE, &decode);
+    return kernel->launch(&b->ops, kernel, &decode, &first, error);
+}
+
 /* Adds a node and the nodes after it that are one launch with it; *count is their number. */
 static qp_status add_node(builder *b, int node, int *count, qp_error *error)
 {
@@ -458,7 +483,10 @@ static qp_status add_node(builder *b, int node, int *count, qp_error *error)
         return add_fused(b, fusion, calls, &entry, error);
     }
     const cuda_forms forms = forms_of(b, op, &calls[0], &entry);
-    TRY(entry.kernel->launch(&b->ops, entry.kernel, &calls[0], &forms, error));
+    if (is_split(b, &entry, &calls[0]))
+        TRY(launch_split(b, &entry, &calls[0], &forms, error));
+    else
+        TRY(entry.kernel->launch(&b->ops, entry.kernel, &calls[0], &forms, error));
     return add_entry(b, &entry, error);
 }
 
@@ -555,8 +583,18 @@ void launch_setting_free(launch_setting *setting)
     *setting = (launch_setting){0};
 }
 
-qp_status launch_list_make(const launch_setting *setting, const launch_class *of, launch_list *out,
-                           qp_error *error)
+/* At most one entry for each node, and one for the likeliest tokens. */
+static qp_status allocate(launch_list *list, int n_nodes, qp_error *error)
+{
+    list->capacity = n_nodes + 1;
+    list->entries = calloc((size_t)list->capacity, sizeof *list->entries);
+    if (list->entries) return QP_OK;
+    return error_no_memory(error, "a list of launches",
+                           (size_t)list->capacity * sizeof *list->entries);
+}
+
+qp_status launch_list_make(const launch_setting *setting, const launch_class *of, launch_sink *sink,
+                           void *context, launch_list *out, qp_error *error)
 {
     const program_step *steps = setting->program->steps;
     *out = (launch_list){.of = *of};
@@ -566,11 +604,15 @@ qp_status launch_list_make(const launch_setting *setting, const launch_class *of
                  .early = true,
                  .chains = of->sizes.of[AXIS_TOKENS] > setting->ops.few_rows,
                  .ops = setting->ops,
-                 .list = out};
+                 .list = out,
+                 .sink = sink,
+                 .context = context};
     if (of->first == of->last) return QP_OK;
+    const int begin = steps[of->first].first_node;
     b.end = steps[of->last - 1].first_node + steps[of->last - 1].n_nodes;
     b.ops.recording = &out->recording;
-    return build(&b, steps[of->first].first_node, error);
+    TRY(allocate(out, b.end - begin, error));
+    return build(&b, begin, error);
 }
 
 void launch_list_free(launch_list *list)

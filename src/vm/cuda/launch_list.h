@@ -34,6 +34,8 @@ typedef struct launch_class {
     int first, last;  /* steps [first, last) */
     int64_t n_chunks; /* if several sequences decode, the number of attention parts of the longest
                          one; else 0 */
+    int64_t n_decode; /* if others of the batch read prompts: how many sequences decode, which are
+                         the first; else 0 */
     bool likeliest;   /* the likeliest tokens are wanted instead of logits */
 } launch_class;
 
@@ -96,9 +98,15 @@ void launch_setting_free(launch_setting *setting);
 void launch_bind(const launch_setting *setting, const program_sizes *sizes, int node,
                  op_call *call);
 
-/* Makes the list of a class. launch_list_free() it, also after a failure. */
-qp_status launch_list_make(const launch_setting *setting, const launch_class *of, launch_list *out,
-                           qp_error *error);
+/* Receives an entry, the last of the list so far. */
+typedef qp_status launch_sink(void *context, launch_list *list, const launch_entry *entry,
+                              qp_error *error);
+
+/* Makes the list of a class. launch_list_free() it, also after a failure. `sink`, which may be NULL,
+ * receives each entry as soon as it is made, so that a GPU can run it while the next is made. Entries
+ * stay where they are. */
+qp_status launch_list_make(const launch_setting *setting, const launch_class *of, launch_sink *sink,
+                           void *context, launch_list *out, qp_error *error);
 void launch_list_free(launch_list *list);
 
 /* A record's kernel: "run_linear_chain_16", "cublasLt". */

@@ -55,28 +55,20 @@ static void find_areas(const cuda_executor *x, bool moving, cuda_address areas[C
 static bool same_class(const launch_class *a, const launch_class *b)
 {
     return memcmp(a->sizes.of, b->sizes.of, sizeof a->sizes.of) == 0 && a->first == b->first &&
-           a->last == b->last && a->n_chunks == b->n_chunks && a->likeliest == b->likeliest;
+           a->last == b->last && a->n_chunks == b->n_chunks && a->n_decode == b->n_decode &&
+           a->likeliest == b->likeliest;
 }
 
-/* The list of a class; a new list replaces the least recently used one. */
-static qp_status find_list(cuda_executor *x, const launch_class *of, launch_list **out,
-                           qp_error *error)
+/* The list of a class. NULL: there is none, and *oldest is the least recently used one. */
+static launch_list *find_list(cuda_executor *x, const launch_class *of, launch_list **oldest)
 {
-    launch_list *oldest = &x->lists[0];
-    cuda_address areas[CUDA_MAX_AREAS];
-    x->n_uses++;
+    *oldest = &x->lists[0];
     for (int i = 0; i < CUDA_MAX_LISTS; i++) {
-        *out = &x->lists[i];
-        if ((*out)->bound && same_class(&(*out)->of, of)) return QP_OK;
-        if ((*out)->used < oldest->used) oldest = *out;
+        launch_list *list = &x->lists[i];
+        if (list->bound && same_class(&list->of, of)) return list;
+        if (list->used < (*oldest)->used) *oldest = list;
     }
-    launch_list_free(oldest);
-    TRY(launch_list_make(&x->setting, of, oldest, error));
-    find_areas(x, false, areas);
-    TRY(cuda_recording_bind(&oldest->recording, x->device, areas, error));
-    oldest->bound = true;
-    *out = oldest;
-    return QP_OK;
+    return NULL;
 }
 
 void cuda_executor_free_lists(cuda_executor *x)
@@ -97,14 +89,13 @@ static qp_status mark(const cuda_executor *x, const launch_entry *entry, qp_erro
                       "marking a launch", error);
 }
 
-static qp_status run_entry(const cuda_executor *x, const launch_list *list,
-                           const launch_entry *entry, bool follows, qp_error *error)
+static qp_status run_records(const cuda_executor *x, const launch_list *list,
+                             const launch_entry *entry, qp_error *error)
 {
-    for (int i = entry->record; i < entry->record + entry->n_records; i++) {
-        bool early = list->recording.records[i].early || (follows && entry->follows);
-        TRY(cuda_recording_run(&list->recording, i, early, x->device, x->ops.blas,
-                               x->ops.workspace.address, error));
-    }
+    const bool follows = x->follows && entry == list->entries && entry->follows;
+    for (int i = entry->record; i < entry->record + entry->n_records; i++)
+        TRY(cuda_recording_run(&list->recording, i, list->recording.records[i].early || follows,
+                               x->device, x->ops.blas, x->ops.workspace.address, error));
     return QP_OK;
 }
 
@@ -121,6 +112,55 @@ static void begin_range(const program *p, const launch_entry *entry)
     nvtx_begin(name);
 }
 
+static qp_status run_entry(const cuda_executor *x, const launch_list *list,
+                           const launch_entry *entry, qp_error *error)
+{
+    TRY(mark(x, entry, error));
+    begin_range(x->program, entry);
+    const qp_status status = run_records(x, list, entry, error);
+    nvtx_end();
+    return status;
+}
+
+/* What a list that is being made is bound to. */
+typedef struct list_areas {
+    const cuda_executor *x;
+    cuda_address fixed[CUDA_MAX_AREAS], moving[CUDA_MAX_AREAS];
+} list_areas;
+
+/* Binds and runs the last entry of a list that is being made. */
+static qp_status run_new_entry(void *context, launch_list *list, const launch_entry *entry,
+                               qp_error *error)
+{
+    const list_areas *areas = context;
+    TRY(cuda_recording_bind(&list->recording, areas->x->device, areas->fixed, error));
+    cuda_recording_set(&list->recording, areas->moving);
+    return run_entry(areas->x, list, entry, error);
+}
+
+/* Makes the list of a class in the place of another one, and runs it. */
+static qp_status run_new_list(cuda_executor *x, const launch_class *of, launch_list *list,
+                              qp_error *error)
+{
+    list_areas areas = {.x = x};
+    find_areas(x, false, areas.fixed);
+    find_areas(x, true, areas.moving);
+    launch_list_free(list);
+    TRY(launch_list_make(&x->setting, of, run_new_entry, &areas, list, error));
+    list->bound = true;
+    return QP_OK;
+}
+
+static qp_status run_list(const cuda_executor *x, launch_list *list, qp_error *error)
+{
+    cuda_address areas[CUDA_MAX_AREAS];
+    find_areas(x, true, areas);
+    cuda_recording_set(&list->recording, areas);
+    for (int i = 0; i < list->n_entries; i++)
+        TRY(run_entry(x, list, &list->entries[i], error));
+    return QP_OK;
+}
+
 qp_status cuda_executor_launch(cuda_executor *x, const program_sizes *sizes, int first, int last,
                                qp_error *error)
 {
@@ -128,20 +168,14 @@ qp_status cuda_executor_launch(cuda_executor *x, const program_sizes *sizes, int
                              .first = first,
                              .last = last,
                              .n_chunks = x->longest > 0 ? cuda_decode_chunks(x->longest) : 0,
+                             .n_decode = x->n_decode,
                              .likeliest = x->likeliest != 0};
-    cuda_address areas[CUDA_MAX_AREAS];
-    launch_list *list;
+    launch_list *oldest;
     if (first == last) return QP_OK;
-    TRY(find_list(x, &of, &list, error));
-    list->used = x->n_uses;
-    find_areas(x, true, areas);
-    cuda_recording_set(&list->recording, areas);
-    for (int i = 0; i < list->n_entries; i++) {
-        TRY(mark(x, &list->entries[i], error));
-        begin_range(x->program, &list->entries[i]);
-        const qp_status status = run_entry(x, list, &list->entries[i], x->follows && i == 0, error);
-        nvtx_end();
-        TRY(status);
-    }
+    launch_list *list = find_list(x, &of, &oldest);
+    const bool is_new = !list;
+    if (is_new) list = oldest;
+    TRY(is_new ? run_new_list(x, &of, list, error) : run_list(x, list, error));
+    list->used = ++x->n_uses;
     return mark(x, NULL, error); /* the end */
 }

@@ -13,6 +13,7 @@ enum {
     GRAPH_TOKENS = 8,
     GRAPH_SEQUENCES = 512,
     FEW_PASSES = 2,
+    LEAST_BESIDE = 4, /* sequences that decode beside prompts and have attention of their own */
 };
 
 /* The shape of a pass before it runs. */
@@ -73,15 +74,34 @@ static qp_status capture(cuda_executor *x, const batch *batch, const program_siz
     return status;
 }
 
+/* How many sequences at the beginning of the batch have one new token each, and the most positions
+ * of one of them. */
+static int64_t decoding_first(const batch *batch, int64_t *longest)
+{
+    const int64_t sequences = batch->sizes.of[AXIS_SEQUENCES];
+    const int32_t *positions = batch_i32(batch, PLAN_POSITION_IDS);
+    const int32_t *begin = batch_i32(batch, PLAN_QO_INDPTR);
+    int64_t n = 0;
+    for (*longest = 0; n < sequences && begin[n + 1] == n + 1; n++)
+        if (positions[n] >= *longest) *longest = positions[n] + 1;
+    return n;
+}
+
 /* The most positions of a sequence if there are several, each with one new token; else 0. */
 static int64_t longest_decoding(const batch *batch)
 {
-    int64_t n = batch->sizes.of[AXIS_SEQUENCES], longest = 0;
-    if (n < 2 || n != batch_tokens(batch)) return 0;
-    const int32_t *positions = batch_i32(batch, PLAN_POSITION_IDS);
-    for (int64_t i = 0; i < n; i++)
-        if (positions[i] >= longest) longest = positions[i] + 1;
-    return longest;
+    int64_t longest;
+    const int64_t n = decoding_first(batch, &longest);
+    return n >= 2 && n == batch_tokens(batch) ? longest : 0;
+}
+
+/* The same of the sequences that decode beside prompts, if attention of them alone pays. */
+static int64_t longest_beside(const batch *batch, int64_t *n_decode)
+{
+    int64_t longest;
+    *n_decode = decoding_first(batch, &longest);
+    if (*n_decode < LEAST_BESIDE || batch_tokens(batch) <= LINEAR_STREAM_MAX_X) *n_decode = 0;
+    return *n_decode > 0 ? longest : 0;
 }
 
 /* No kernel reads the total number of pages, so a graph stays valid when they grow. */
@@ -98,8 +118,10 @@ static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int 
 {
     const program_sizes sizes = sizes_of(x, batch);
     x->longest = longest_decoding(batch);
+    x->n_decode = 0;
     if (first == 0) cuda_executor_begin_pass(x);
     int64_t most = x->longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
+    if (x->longest == 0) x->longest = longest_beside(batch, &x->n_decode);
     if (batch_tokens(batch) > most || last - first < 2 || x->marks)
         return cuda_executor_launch(x, &sizes, first, last, error);
     const cuda_pass wanted = shape_of(x, batch, first, last, 0, 0, 0);
@@ -193,6 +215,7 @@ static qp_status launch_group(cuda_executor *x, const batch *batch, const progra
         x->memory.data[PLAN_TOKEN_IDS] = x->memory.data[PLAN_LAST] = cuda_host_form(read);
         x->follows = pass > 0;
         x->longest = x->staged_longest > 0 ? x->staged_longest + pass : 0;
+        x->n_decode = 0;
         if (!shape->choice) x->likeliest = made;
         status = cuda_executor_launch(x, sizes, shape->first, shape->last, error);
         if (status == QP_OK && shape->choice)
