@@ -201,7 +201,7 @@ static void test_decode_chunks(void **state)
         int64_t length = lengths[i][0], chunks = lengths[i][1];
         size_t parts = chunks > 1 ? N_TOKENS * row * (size_t)chunks * (64 + 2) * 4 : 0;
         assert_int_equal(cuda_decode_chunks(length), chunks);
-        assert_int_equal(cuda_decode_workspace_of(&call, length), narrowed + parts);
+        assert_int_equal(cuda_decode_workspace_of(&call, N_TOKENS, length), narrowed + parts);
     }
     /* Of any lengths there are no more parts than sequences and whole chunks. */
     size_t parts = (N_TOKENS + N_PAGES * PAGE / PAGED_CHUNK) * row * (64 + 2) * 4;

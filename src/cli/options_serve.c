@@ -19,7 +19,8 @@ static const option_spec serve_options[] = {
          "keep cached prompts in this folder when the server ends, and use them when it starts"},
     {"batch-invariant", 0, OPTION_FLAG_AT(SETTINGS, batch_invariant), .expert = true,
      .help = "on a GPU, the same answer to the bit whatever other requests there are, as on a CPU: "
-             "passes have two fixed sizes, --parallel rows and --chunk (1,024) tokens of prompts"},
+             "passes that read prompts have --chunk (1,024) rows, and those that make tokens 9 to "
+             "--parallel"},
     {"alias", 0, OPTION_STRING_AT(SETTINGS, alias), .argument = "NAME",
      .help = "the model's name in replies; without it that of its file"},
     {"pooling", 0, OPTION_CHOICE_AT(SETTINGS, pooling), .expert = true, .choices = cli_poolings,
