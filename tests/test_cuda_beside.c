@@ -1,5 +1,5 @@
-/* Sequences that decode beside prompts on the GPU: attention of the two is two launches. Their logits
- * are those of passes in which nothing else is read, but for rounding. */
+/* Sequences that decode beside prompts on the GPU: attention of the two is two launches. Their
+ * logits are those of passes in which nothing else is read, but for rounding. */
 #include "engine_test.h"
 #include "gpu_test.h"
 
@@ -49,11 +49,10 @@ static void eval(results *r, int first, int end, bool prompts)
         const size_t held = prompts || i >= DECODE ? 0 : (size_t)length_of(i);
         const size_t count = prompts || i >= DECODE ? (size_t)length_of(i) : 1;
         rows[i - first] = r->rows[i];
-        inputs[i - first] = (qp_input){
-            .session = r->sessions[i], .tokens = r->tokens[i] + held, .count = count};
+        inputs[i - first] =
+            (qp_input){.session = r->sessions[i], .tokens = r->tokens[i] + held, .count = count};
     }
-    assert_ok(
-        qp_eval(r->engine, inputs, (size_t)(end - first), take_last, &sink, NULL, &error));
+    assert_ok(qp_eval(r->engine, inputs, (size_t)(end - first), take_last, &sink, NULL, &error));
 }
 
 /* A token of DECODE sequences beside the prompts of the others, or each kind by itself. */

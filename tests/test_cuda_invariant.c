@@ -1,5 +1,5 @@
-/* batch_invariant on the GPU: a sequence's logits have the same bits alone, beside others, and after
- * a prompt that was read in other company. */
+/* batch_invariant on the GPU: a sequence's logits have the same bits alone, beside others, and
+ * after a prompt that was read in other company. */
 #include "engine/engine.h"
 #include "engine_test.h"
 #include "gpu_test.h"
@@ -72,8 +72,8 @@ static float *logits_beside(qp_engine *engine, int n)
     for (int i = 0; i < n; i++) {
         for (int t = 0; t < PROMPT + i; t++)
             prompts[i][t] = (i * 131 + t * 17 + 3) % 500;
-        answers[i] = (answer){.vocab_size = vocab_size,
-                              .logits = rows + (size_t)i * STEPS * vocab_size};
+        answers[i] =
+            (answer){.vocab_size = vocab_size, .logits = rows + (size_t)i * STEPS * vocab_size};
         sessions[i] = open_session(engine);
         samplers[i] = open_greedy(engine);
     }
@@ -82,16 +82,16 @@ static float *logits_beside(qp_engine *engine, int n)
             answer *a = &answers[i];
             const bool begun = a->n_tokens > 0;
             const size_t held = sessions[i]->count;
-            sequences[i] = (qp_sequence){
-                .size = sizeof(qp_sequence),
-                .session = sessions[i],
-                .tokens = begun ? &a->tokens[a->n_tokens - 1] : prompts[i] + held,
-                .count = begun ? 1 : (size_t)(PROMPT + i) - held,
-                .sampler = samplers[i],
-                .max_tokens = 1,
-                .on_logits = on_logits,
-                .on_token = on_token,
-                .context = a};
+            sequences[i] =
+                (qp_sequence){.size = sizeof(qp_sequence),
+                              .session = sessions[i],
+                              .tokens = begun ? &a->tokens[a->n_tokens - 1] : prompts[i] + held,
+                              .count = begun ? 1 : (size_t)(PROMPT + i) - held,
+                              .sampler = samplers[i],
+                              .max_tokens = 1,
+                              .on_logits = on_logits,
+                              .on_token = on_token,
+                              .context = a};
         }
         assert_ok(qp_step(engine, sequences, (size_t)n, &error));
     }
@@ -105,8 +105,7 @@ static float *logits_beside(qp_engine *engine, int n)
 static void check(const char *model, int64_t slots, const int *beside)
 {
     qp_engine *engine = open_invariant(model, slots);
-    const size_t bytes =
-        STEPS * (size_t)qp_engine_get_info(engine)->vocab_size * sizeof(float);
+    const size_t bytes = STEPS * (size_t)qp_engine_get_info(engine)->vocab_size * sizeof(float);
     float *expected = logits_beside(engine, 1);
     for (; *beside; beside++) {
         float *found = logits_beside(engine, *beside);
@@ -137,8 +136,8 @@ static void few_rows_fill_small_passes(void **state)
     static const struct {
         const char *model;
         int64_t slots, rows;
-    } cases[] = {{"synthetic:tiny:BF16", 64, 9},  {"synthetic:tiny:BF16", 65, 65},
-                 {"synthetic:tiny:BF16", 8, 8},   {"synthetic:tiny:Q8_0", 64, 64},
+    } cases[] = {{"synthetic:tiny:BF16", 64, 9}, {"synthetic:tiny:BF16", 65, 65},
+                 {"synthetic:tiny:BF16", 8, 8},  {"synthetic:tiny:Q8_0", 64, 64},
                  {"synthetic:tiny:Q8_0", 63, 9}, {"synthetic:tiny:BF16", 1, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qp_engine *engine = open_invariant(cases[i].model, cases[i].slots);

@@ -31,8 +31,8 @@ typedef struct step_row {
 
 /* Passes of fixed shapes: see step_pad.c. */
 typedef struct step_fixed {
-    int64_t rows;   /* that a pass which continues sequences has at least; 0: shapes are not fixed */
-    int32_t slot;   /* of the sampler, for the rows that fill a pass */
+    int64_t rows; /* that a pass which continues sequences has at least; 0: shapes are not fixed */
+    int32_t slot; /* of the sampler, for the rows that fill a pass */
     int32_t *zeros; /* [max_tokens]: ids of the rows that fill a pass, */
     int32_t *pages; /* [pages of a context]: and their pages, all the same one */
 } step_fixed;
@@ -65,8 +65,8 @@ void step_free(step_state *state);
 qp_status step_sequences(struct qp_engine *engine, qp_sequence *sequences, size_t n_sequences,
                          qp_error *error);
 
-/* Makes the bits of all further passes independent of what else is in them. The program has room for max_sessions + 1
- * sequences, and its last page is not in the pool. */
+/* Makes the bits of all further passes independent of what else is in them. The program has room
+ * for max_sessions + 1 sequences, and its last page is not in the pool. */
 qp_status step_fix_shapes(struct qp_engine *engine, qp_error *error);
 
 /* Ends all passes in flight. Their tokens are lost and will be computed again. */

@@ -1,20 +1,20 @@
 /* Passes of fixed shapes: with the option batch_invariant.
  *
- * On a GPU the kernels of a pass, and with them the last bits of its logits, depend on how many rows
- * it has. Passes that read prompts have max_tokens rows and max_outputs rows of logits. Passes that
- * continue sequences have one row for each session, or where all numbers of rows from LEAST_ROWS on
- * have the same bits, at least that many. A pass never mixes the two: a token's bits then depend on
- * whether it was read with a prompt, and not on its neighbours. Rows that no sequence needs read
- * token 0 at the first positions of a text of their own. They all write to one page, which nothing
- * else reads.
+ * On a GPU the kernels of a pass, and with them the last bits of its logits, depend on how many
+ * rows it has. Passes that read prompts have max_tokens rows and max_outputs rows of logits. Passes
+ * that continue sequences have one row for each session, or where all numbers of rows from
+ * LEAST_ROWS on have the same bits, at least that many. A pass never mixes the two: a token's bits
+ * then depend on whether it was read with a prompt, and not on its neighbours. Rows that no
+ * sequence needs read token 0 at the first positions of a text of their own. They all write to one
+ * page, which nothing else reads.
  */
 #include "engine/step_parts.h"
 
 #include <stdlib.h>
 
 /* On a GPU, passes of 2 to MOST_ROWS rows run the same kernels, or others with the same bits. The
- * exceptions are the megakernel, which may run up to eight, and passes of MOST_ROWS whose weights are
- * not stored in BF16: cuBLASLt may multiply those. */
+ * exceptions are the megakernel, which may run up to eight, and passes of MOST_ROWS whose weights
+ * are not stored in BF16: cuBLASLt may multiply those. */
 enum { LEAST_ROWS = 9, MOST_ROWS = 64 };
 
 static bool has_bf16_weights(const program *p)

@@ -82,8 +82,8 @@ size_t cuda_decode_workspace(const op_call *call);
 bool cuda_decode_few_pays(const cuda_ops *ops, const op_call *call);
 size_t cuda_decode_few_workspace(const op_call *call);
 
-/* The workspace when no sequence has more than `longest` positions, and `out_rows` rows of output are
- * stored in BF16. */
+/* The workspace when no sequence has more than `longest` positions, and `out_rows` rows of output
+ * are stored in BF16. */
 size_t cuda_decode_workspace_of(const op_call *call, int64_t out_rows, int64_t longest);
 
 /* The number of parts into which a sequence of this many positions is cut. */

@@ -86,7 +86,8 @@ int64_t cuda_decode_chunks(int64_t longest)
 static size_t workspace_of(const op_call *call, int64_t out_rows, int64_t parts)
 {
     const int64_t *shape = call->tensors[PAGED_DECODE_Q].shape;
-    return narrowed_bytes(call, out_rows) + (size_t)(parts * shape[1] * (shape[2] + 2)) * sizeof(float);
+    return narrowed_bytes(call, out_rows) +
+           (size_t)(parts * shape[1] * (shape[2] + 2)) * sizeof(float);
 }
 
 size_t cuda_decode_workspace_of(const op_call *call, int64_t out_rows, int64_t longest)

@@ -436,8 +436,8 @@ static void take_moved_q(builder *b, tensor *q, launch_entry *entry)
     b->q.rank = 0;
 }
 
-/* Whether attention is two launches: of prompts, and of the sequences that decode beside them. A tile
- * of paged_prefill has a hundred rows, of which a sequence with one token uses a few. */
+/* Whether attention is two launches: of prompts, and of the sequences that decode beside them. A
+ * tile of paged_prefill has a hundred rows, of which a sequence with one token uses a few. */
 static bool is_split(const builder *b, const launch_entry *entry, const op_call *call)
 {
     op_call decode, others;

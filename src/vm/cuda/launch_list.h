@@ -102,9 +102,9 @@ void launch_bind(const launch_setting *setting, const program_sizes *sizes, int 
 typedef qp_status launch_sink(void *context, launch_list *list, const launch_entry *entry,
                               qp_error *error);
 
-/* Makes the list of a class. launch_list_free() it, also after a failure. `sink`, which may be NULL,
- * receives each entry as soon as it is made, so that a GPU can run it while the next is made. Entries
- * stay where they are. */
+/* Makes the list of a class. launch_list_free() it, also after a failure. `sink`, which may be
+ * NULL, receives each entry as soon as it is made, so that a GPU can run it while the next is made.
+ * Entries stay where they are. */
 qp_status launch_list_make(const launch_setting *setting, const launch_class *of, launch_sink *sink,
                            void *context, launch_list *out, qp_error *error);
 void launch_list_free(launch_list *list);
