@@ -257,6 +257,13 @@ typedef struct qp_engine_options {
     /* Numbers of the ranks' GPUs, such as "0,2", which imply the device "cuda"; default: the first
      * ones. */
     const char *gpus;
+    /* On the CPU: a folder, which is made where it is missing, for files of weights in the form
+     * that kernels read, so that the next engine maps them instead of making them. A file is used
+     * only for the same model, build and kernels, and after its checksums were verified; it is as
+     * large as the weights. NULL: weights are arranged each time. */
+    const char *cache_packed;
+    uint64_t cache_packed_size; /* most bytes of these files; default 64 GiB. Those that were not
+                                 * used for longest are removed */
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);

@@ -171,6 +171,15 @@ def answers():
     check(found["model"] == "synthetic:tiny" and found["start"]["next_seconds"] > 0, "doctor -m")
     text = quipu("doctor", "-m", "synthetic:tiny", "--device", "cpu")[1]
     check("to the first logits" in text and "arranging weights" in text, text)
+    with tempfile.TemporaryDirectory() as folder:
+        asked = ["run", "-m", MODEL, "-p", "one", "--raw", "-n", "4", "--temp", "0", "--device", "cpu", "-v",
+                 "--cache-packed", folder + "/packed"]
+        first, again = quipu(*asked), quipu(*asked)
+        check("kept for the next start" in first[2] and "mapped from" in again[2] and first[1] == again[1],
+              first[2] + again[2])
+        small = quipu(*asked[:-1], folder + "/other", "--cache-packed-size", "2K")
+        check(small[1] == first[1] and "packed weights are not kept" in small[2], small[2])
+    check(quipu("run", "-m", MODEL, "-p", "one", "--cache-packed-size", "12")[0] != 0, "--cache-packed-size 12")
     status, _, err = quipu("doctor", "-m", "/nowhere.gguf")
     check(status != 0 and "/nowhere.gguf" in err, err)
 

@@ -57,7 +57,7 @@ static void bytes_are_known_before(void **state)
             uint32_t features = vectors ? cpu_features(0) : 0;
             assert_ok(executor_choose(&before, &p, features, NULL, &error));
             program_attach(&p, whole);
-            assert_ok(executor_init(&x, &p, NULL, features, NULL, &silent, &error));
+            assert_ok(executor_init(&x, &p, NULL, features, NULL, NULL, &silent, &error));
             uint64_t told = executor_weight_bytes(&before);
             assert_int_equal(told, executor_weight_bytes(&x));
             assert_true(told >= x.packed.bytes);
@@ -98,7 +98,7 @@ static void made_weights_are_given_back(void **state)
             program p = plan_of(m, fuse);
             executor x;
             progress silent = {0};
-            assert_ok(executor_init(&x, &p, NULL, cpu_features(0), NULL, &silent, &error));
+            assert_ok(executor_init(&x, &p, NULL, cpu_features(0), NULL, NULL, &silent, &error));
             bool synthetic = strncmp(models[i], "synthetic:", 10) == 0;
             bool made = synthetic || strcmp(models[i], "golden/models/internlm2") == 0;
             const void *q = model_get_weight(m, WEIGHT_ATTN_Q, 0)->weight.data;

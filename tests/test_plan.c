@@ -446,7 +446,7 @@ static void bytes_are_those_that_are_allocated(void **state)
         assert_ok(plan_build(config, NULL, &options, &p, &error));
         program_bytes bytes = program_count_bytes(&p, model_weight_bytes(model));
         executor x;
-        assert_ok(executor_init(&x, &p, NULL, 0, NULL, NULL, &error));
+        assert_ok(executor_init(&x, &p, NULL, 0, NULL, NULL, NULL, &error));
         assert_int_equal(bytes.arena, x.arena.bytes);
         assert_int_equal(bytes.rope_table, x.rope_table.bytes);
         assert_int_equal(bytes.kv_cache, x.k_cache.bytes + x.v_cache.bytes);
@@ -839,7 +839,7 @@ static void bind_every_node(bool fuse, bool sums, int64_t kv_partitions)
     program p;
     assert_ok(plan_build(model_get_config(model), model, &options, &p, &error));
     executor x;
-    assert_ok(executor_init(&x, &p, NULL, 0, NULL, NULL, &error));
+    assert_ok(executor_init(&x, &p, NULL, 0, NULL, NULL, NULL, &error));
     batch b;
     assert_ok(batch_init(&b, &p, &error));
     page_pool pool;

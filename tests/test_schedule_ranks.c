@@ -56,7 +56,7 @@ static void open_rank(setting *s, int r)
     rank *x = &s->ranks[r];
     plan_options o = options_of(s->model, RANKS, r);
     assert_ok(plan_build(model_get_config(s->model), s->model, &o, &x->program, &error));
-    assert_ok(executor_init(&x->executor, &x->program, NULL, 0, NULL, NULL, &error));
+    assert_ok(executor_init(&x->executor, &x->program, NULL, 0, NULL, NULL, NULL, &error));
     schedule_options so = schedule_run_options(&x->program);
     so.workers = WORKERS;
     assert_ok(schedule_build(&x->program, &so, &x->schedule, &error));
@@ -72,7 +72,7 @@ static void compute_want(setting *s)
     executor x;
     plan_options o = options_of(s->model, 1, 0);
     assert_ok(plan_build(model_get_config(s->model), s->model, &o, &p, &error));
-    assert_ok(executor_init(&x, &p, NULL, 0, NULL, NULL, &error));
+    assert_ok(executor_init(&x, &p, NULL, 0, NULL, NULL, NULL, &error));
     assert_ok(batch_init(&s->batch, &s->ranks[0].program, &error));
     fill(s);
     executor_run(&x, &s->batch, 0, p.logits_end);

@@ -43,8 +43,8 @@ static void bench_open_parts(bench *b, int threads, int64_t parts)
     options.kv_partitions = parts % SUMS;
     assert_ok(plan_build(model_get_config(b->model), b->model, &options, &b->program, &error));
     assert_ok(thread_pool_create(threads, &b->pool, &error));
-    assert_ok(
-        executor_init(&b->executor, &b->program, b->pool, features, NULL, &b->silent, &error));
+    assert_ok(executor_init(&b->executor, &b->program, b->pool, features, NULL, NULL, &b->silent,
+                            &error));
     assert_ok(page_pool_init(&b->pages, b->program.options.n_pages, 16, &error));
     assert_ok(batch_init(&b->batch, &b->program, &error));
     batch_clear(&b->batch);

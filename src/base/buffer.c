@@ -70,6 +70,14 @@ static void advise(const void *data, size_t bytes, int advice)
     if (begin < end) madvise((void *)begin, end - begin, advice);
 }
 
+void buffer_populate(const void *data, size_t bytes)
+{
+    enum { POPULATE_READ = 22 }; /* MADV_POPULATE_READ, which older systems refuse */
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t)data & ~(page - 1);
+    madvise((void *)begin, (uintptr_t)data + bytes - begin, POPULATE_READ);
+}
+
 void buffer_release_pages(const void *data, size_t bytes)
 {
     advise(data, bytes, MADV_DONTNEED);

@@ -22,6 +22,10 @@ void buffer_free(buffer *buffer);
  * now on. buffer_free() it as usual. */
 void buffer_discard(const buffer *buffer);
 
+/* Maps the pages of a range of a mapped file that is read next: one call for what would otherwise
+ * be a fault for every few pages. A hint. */
+void buffer_populate(const void *data, size_t bytes);
+
 /* Gives the whole pages inside [data, data + bytes) of a read-only file mapping back to the system;
  * they are read from the file again when touched. */
 void buffer_release_pages(const void *data, size_t bytes);

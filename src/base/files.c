@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static qp_status make_folders(const char *path, qp_error *error)
+qp_status files_make_folders(const char *path, qp_error *error)
 {
     char folder[4096];
     if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder)
@@ -24,7 +24,7 @@ static qp_status make_folders(const char *path, qp_error *error)
 
 qp_status files_write(const char *path, const void *bytes, size_t length, qp_error *error)
 {
-    TRY(make_folders(path, error));
+    TRY(files_make_folders(path, error));
     FILE *file = fopen(path, "wb");
     bool written = file && fwrite(bytes, 1, length, file) == length;
     int why = errno;
@@ -35,7 +35,7 @@ qp_status files_write(const char *path, const void *bytes, size_t length, qp_err
 
 qp_status files_check_writable(const char *path, qp_error *error)
 {
-    TRY(make_folders(path, error));
+    TRY(files_make_folders(path, error));
     bool is_new = access(path, F_OK) != 0;
     int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
     if (file < 0) return error_set(error, QP_IO, "%s cannot be written: %s", path, strerror(errno));

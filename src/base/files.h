@@ -7,6 +7,9 @@
 
 #include <stdio.h>
 
+/* Makes the folders above a file. */
+qp_status files_make_folders(const char *path, qp_error *error);
+
 /* Writes a file whole, making the folders above it. */
 qp_status files_write(const char *path, const void *bytes, size_t length, qp_error *error);
 

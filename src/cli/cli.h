@@ -84,8 +84,8 @@ typedef struct cli_settings {
     bool insecure, shared_cache, batch_invariant;
     int pooling; /* index into cli_poolings */
     int64_t port, http_workers, max_connections, max_queued, pages;
-    uint64_t max_body, prompt_cache_size;
-    const char *prompt_cache;
+    uint64_t max_body, prompt_cache_size, cache_packed_size;
+    const char *prompt_cache, *cache_packed;
     double drain;
 } cli_settings;
 

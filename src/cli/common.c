@@ -154,6 +154,8 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .transport = by_mpi(s) ? "mpi" : "threads",
                                  .cut = cli_cuts[s->cut],
                                  .gpus = s->gpus,
+                                 .cache_packed = s->cache_packed,
+                                 .cache_packed_size = s->cache_packed_size,
                                  .progress = cli_progress()};
     if (by_mpi(s) && qp_rank() < 0) return cli_start_ranks(call, (int)s->ranks);
     qp_status status = find_draft(call, &options.draft);

@@ -213,8 +213,8 @@ qp_status command_doctor(const cli_call *call)
 {
     findings f = {0};
     strbuf text = {0};
+    qp_status status = examine_start(call, &f); /* first, because finding a GPU starts the driver */
     examine(call, &f);
-    qp_status status = examine_start(call, &f);
     if (status == QP_OK) {
         (call->settings->json ? print_findings_json : print_findings)(&f, &text);
         status = text.failed ? error_no_memory(call->error, "the findings", 0)

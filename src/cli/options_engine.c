@@ -60,6 +60,14 @@ static const option_spec engine_options[] = {
      .help = "on the CPU, how products of quantised weights take activations: rounded to 8 bits or "
              "to 16, or as float with weights decoded to float32; auto: 16 where a token reads at "
              "most 256 MiB of weights, else 8"},
+    {"cache-packed", 0, OPTION_STRING_AT(SETTINGS, cache_packed), .argument = "DIR",
+     .hint = OPTION_HINT_FOLDER,
+     .help = "on the CPU, keep weights in this folder in the form that kernels read, so that the "
+             "next start does not arrange them again"},
+    {"cache-packed-size", 0, OPTION_SIZE_AT(SETTINGS, cache_packed_size), .expert = true,
+     .argument = "BYTES", .fallback = "64G", .minimum = 1024, .maximum = (int64_t)1 << 50,
+     .help = "of the files in --cache-packed together; those that were not used for longest are "
+             "removed"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features not to use, separated by commas"},
     {"ranks", 0, OPTION_INTEGER_AT(SETTINGS, ranks), .argument = "N", .fallback = "0",

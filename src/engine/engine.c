@@ -177,7 +177,7 @@ static qp_status open_basis(qp_engine *e, const qp_engine_options *options,
 static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
                              const engine_schedule *chosen, qp_error *error)
 {
-    const machine_type *type;
+    const machine_type *type = NULL;
     TRY(open_basis(e, options, chosen, &type, error));
     TRY(engine_open_machines(e, options, chosen, type, error));
     TRY(batch_init(&e->batch, &e->program, error));
@@ -279,12 +279,14 @@ void qp_engine_close(qp_engine *e)
 static qp_status follow(qp_engine *e, const qp_engine_options *options,
                         const engine_schedule *chosen, qp_error *error)
 {
-    const machine_type *type;
+    const machine_type *type = NULL;
     TRY(open_basis(e, options, chosen, &type, error));
     if (!e->ranks.world || comm_rank(e->ranks.world) == 0)
         return error_set(error, QP_INVALID, "the first rank opens an engine, it does not follow");
     const schedule_options schedule = engine_schedule_options(e, chosen);
-    const machine_setup setup = engine_machine_setup(e, options, type, &schedule);
+    machine_setup setup = engine_machine_setup(e, options, type, &schedule);
+    pack_cache cache;
+    setup.packed = engine_packed(e, options, &cache);
     return ranks_follow(&setup, error);
 }
 

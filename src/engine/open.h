@@ -4,6 +4,7 @@
 #define QUIPU_ENGINE_OPEN_H
 
 #include "engine/engine.h"
+#include "vm/pack_cache.h"
 #include "engine/schedule.h"
 
 /* Tells the caller of the engine. */
@@ -54,6 +55,12 @@ void engine_name_device(qp_engine *e);
 /* What machines are opened for; `inner` is the machine of each of several ranks. */
 machine_setup engine_machine_setup(qp_engine *e, const qp_engine_options *options,
                                    const machine_type *inner, const schedule_options *schedule);
+
+/* The folder of packed weights, where the options name one and a CPU runs the model; else NULL. */
+pack_cache *engine_packed(qp_engine *e, const qp_engine_options *options, pack_cache *out);
+
+/* Says what came of it; NULL is allowed. */
+void engine_say_packed(const qp_engine *e, const pack_cache *cache);
 
 /* QP_NO_MEMORY: the run does not fit; the message has the largest context that does. */
 qp_status engine_check_memory(qp_engine *e, const qp_engine_options *options,

@@ -119,10 +119,13 @@ qp_status engine_open_machines(qp_engine *e, const qp_engine_options *options,
     machine_setup setup = engine_machine_setup(e, options, type, &schedule);
     setup.schedule_file = chosen->file;
     const bool gpu = e->device.context != NULL;
+    pack_cache cache;
+    setup.packed = engine_packed(e, options, &cache);
     e->n_machines = 1;
     if (gpu) setup.inner = &machine_cuda;
     TRY(machine_open(type_of_ranks(e, gpu ? &machine_cuda : type), &setup,
                      &e->slots[ENGINE_MACHINES - 1], error));
+    engine_say_packed(e, setup.packed);
     return gpu ? open_megakernel(e, options, chosen, type, error) : QP_OK;
 }
 

@@ -7,18 +7,16 @@
  */
 #include "engine/prefix_file.h"
 
+#include "base/build_id.h"
+#include "base/replace_file.h"
 #include "engine/engine.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static const char magic[16] = "quipu prefixes 1";
 
@@ -40,7 +38,8 @@ typedef struct record {
 typedef struct prefix_file {
     qp_engine *engine;
     const char *path;
-    FILE *stream;
+    FILE *stream;                 /* that is read */
+    file_replacement replacement; /* that is written */
     file_header header;
     record record;
     int64_t *places; /* [n_pages]: save: index of a page's record */
@@ -117,32 +116,13 @@ static fingerprint of_model(const qp_engine *e)
     return f;
 }
 
-static uint64_t program_sum;
-
-static void sum_program(void)
-{
-    char buffer[1 << 16];
-    FILE *self = fopen("/proc/self/exe", "rbe");
-    for (size_t n; self && (n = fread(buffer, 1, sizeof buffer, self)) > 0;)
-        program_sum = keyed_hash((hash_key){{program_sum, n}}, buffer, n);
-    if (self) fclose(self);
-}
-
-/* Another build may round differently, so the program's own file counts. It is read once. */
-static void mix_program(fingerprint *f)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, sum_program);
-    mix_text(f, QP_VERSION);
-    mix_number(f, program_sum);
-}
-
 /* What the bits of a page depend on. */
 static fingerprint of_engine(const qp_engine *e)
 {
     fingerprint f = of_model(e);
     const plan_options *o = &e->program.options;
-    mix_program(&f);
+    mix_text(&f, QP_VERSION);
+    mix_number(&f, build_id()); /* another build may round differently */
     mix_number(&f, (uint64_t)o->kv_type);
     mix_number(&f, (uint64_t)o->page_size);
     mix_number(&f, o->fuse);
@@ -190,6 +170,7 @@ static qp_status allocate(prefix_file *f, size_t pages, qp_error *error)
 static void close_file(prefix_file *f)
 {
     if (f->stream) fclose(f->stream);
+    file_replacement_drop(&f->replacement);
     free(f->record.bytes);
     free(f->places);
     free(f->pages);
@@ -210,32 +191,6 @@ static uint64_t sum_record(const prefix_file *f, uint64_t index)
 
 /* ---- save ---------------------------------------------------------------------------------- */
 
-static qp_status write_failed(const prefix_file *f, qp_error *error)
-{
-    return error_set(error, QP_IO, "%s cannot be written: %s", f->path, strerror(errno));
-}
-
-/* Opens the temporary file, which one process at a time may write. A file that a killed process
- * left is used again. */
-static qp_status open_temporary(prefix_file *f, const char *name, qp_error *error)
-{
-    struct stat opened, named;
-    const int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) return write_failed(f, error);
-    const bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
-    /* The process that had the lock may have renamed the file since it was opened. */
-    if (!locked || fstat(fd, &opened) != 0 || stat(name, &named) != 0 ||
-        opened.st_ino != named.st_ino || opened.st_dev != named.st_dev) {
-        close(fd);
-        return error_set(error, QP_IO, "another process writes %s now", f->path);
-    }
-    f->stream = ftruncate(fd, 0) == 0 ? fdopen(fd, "wb") : NULL;
-    if (f->stream) return QP_OK;
-    const qp_status status = write_failed(f, error);
-    close(fd);
-    return status;
-}
-
 static qp_status write_record(prefix_file *f, uint64_t index, int32_t page, qp_error *error)
 {
     const prefix_tree *t = &f->engine->prefixes;
@@ -249,7 +204,9 @@ static qp_status write_record(prefix_file *f, uint64_t index, int32_t page, qp_e
     TRY(machine_read_page(engine_memory(f->engine), page, r->bytes + r->data, error));
     const uint64_t sum = sum_record(f, index);
     memcpy(r->bytes + r->checksum, &sum, sizeof sum);
-    return fwrite(r->bytes, r->size, 1, f->stream) == 1 ? QP_OK : write_failed(f, error);
+    return fwrite(r->bytes, r->size, 1, f->replacement.stream) == 1
+               ? QP_OK
+               : file_replacement_failed(&f->replacement, error);
 }
 
 static qp_status write_all(prefix_file *f, qp_error *error)
@@ -257,24 +214,18 @@ static qp_status write_all(prefix_file *f, qp_error *error)
     const page_pool *pool = &f->engine->pages;
     int32_t page = pool->newest;
     f->header.checksum = sum_header(&f->header);
-    if (fwrite(&f->header, sizeof f->header, 1, f->stream) != 1) return write_failed(f, error);
+    if (fwrite(&f->header, sizeof f->header, 1, f->replacement.stream) != 1)
+        return file_replacement_failed(&f->replacement, error);
     for (uint64_t i = 0; i < f->header.count; i++, page = pool->older[page])
         TRY(write_record(f, i, page, error));
-    if (fflush(f->stream) != 0 || fsync(fileno(f->stream)) != 0) return write_failed(f, error);
-    return QP_OK;
+    return file_replacement_end(&f->replacement, error);
 }
 
 static qp_status save(prefix_file *f, qp_error *error)
 {
-    char name[4096];
-    if (snprintf(name, sizeof name, "%s.new", f->path) >= (int)sizeof name)
-        return error_set(error, QP_INVALID, "%s: the path is too long", f->path);
     TRY(allocate(f, 0, error));
-    TRY(open_temporary(f, name, error));
-    qp_status status = write_all(f, error);
-    if (status == QP_OK && rename(name, f->path) != 0) status = write_failed(f, error);
-    if (status != QP_OK) unlink(name);
-    return status;
+    TRY(file_replacement_begin(f->path, &f->replacement, error));
+    return write_all(f, error);
 }
 
 qp_status prefix_file_save(qp_engine *e, const char *path, uint64_t most, prefix_file_result *out,

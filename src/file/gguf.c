@@ -6,6 +6,7 @@
 #include "file/gguf_part.h"
 
 #include "base/buffer.h"
+#include "base/hash.h"
 #include "file/extents.h"
 
 #include <stdio.h>
@@ -229,6 +230,14 @@ void gguf_close(gguf *file)
     free(file->parts);
     arena_free(&file->memory);
     free(file);
+}
+
+uint64_t gguf_stamp(const gguf *file)
+{
+    uint64_t stamp = 0;
+    for (int i = 0; i < file->n_parts; i++)
+        stamp = hash_mix(stamp ^ file->parts[i].map.stamp);
+    return stamp;
 }
 
 void gguf_release_pages(const gguf *file)

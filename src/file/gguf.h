@@ -50,6 +50,9 @@ qp_status gguf_open_memory(const void *data, size_t size, const char *name, gguf
 /* NULL is allowed. */
 void gguf_close(gguf *file);
 
+/* A number for the sizes of the model's files and the times when they were last written. */
+uint64_t gguf_stamp(const gguf *file);
+
 /* Gives the memory of pages that were read back to the system; they are read from the file again
  * when touched. */
 void gguf_release_pages(const gguf *file);

@@ -1,6 +1,8 @@
 /* Files as memory: see mapping.h. */
 #include "file/mapping.h"
 
+#include "base/hash.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -9,8 +11,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Opens a regular file for reading. O_NONBLOCK so that opening a named pipe does not wait. */
-static qp_status open_regular(const char *path, int *fd, size_t *size, qp_error *error)
+static uint64_t stamp_of(const struct stat *info)
+{
+    const uint64_t seconds = (uint64_t)info->st_mtim.tv_sec;
+    return hash_random((uint64_t)info->st_size, seconds, (uint64_t)info->st_mtim.tv_nsec);
+}
+
+/* Opens a regular file for reading. O_NONBLOCK so that opening a named pipe does not wait. `stamp`
+ * may be NULL. */
+static qp_status open_regular(const char *path, int *fd, size_t *size, uint64_t *stamp,
+                              qp_error *error)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0) return error_set(error, QP_IO, "%s: cannot open: %s", path, strerror(errno));
@@ -29,6 +39,7 @@ static qp_status open_regular(const char *path, int *fd, size_t *size, qp_error 
         return error_set(error, QP_IO, "%s: cannot read: %s", path, why);
     }
     *size = (size_t)info.st_size;
+    if (stamp) *stamp = stamp_of(&info);
     return QP_OK;
 }
 
@@ -36,7 +47,7 @@ qp_status mapping_open(const char *path, mapping *out, qp_error *error)
 {
     int fd;
     mapping map = {0};
-    TRY(open_regular(path, &fd, &map.size, error));
+    TRY(open_regular(path, &fd, &map.size, &map.stamp, error));
     qp_status status = QP_OK;
     void *data = MAP_FAILED;
     if (map.size == 0) {
@@ -91,7 +102,7 @@ qp_status file_read_text(const char *path, size_t limit, char **text, size_t *le
 {
     int fd;
     size_t size = 0;
-    TRY(open_regular(path, &fd, &size, error));
+    TRY(open_regular(path, &fd, &size, NULL, error));
     qp_status status;
     char *data = NULL;
     if (size > limit) {

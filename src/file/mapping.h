@@ -17,6 +17,7 @@ typedef struct mapping {
     const uint8_t *data; /* page aligned, read-only: writing to it faults */
     size_t size;         /* bytes, at least 1 */
     char *path;          /* as given to mapping_open() */
+    uint64_t stamp;      /* of its size and the time when it was last written */
 } mapping;
 
 /* Maps the whole of a regular file. QP_IO when it cannot be opened (the message says why: absent, a

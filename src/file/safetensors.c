@@ -1,6 +1,7 @@
 /* safetensors models of one or more files: see safetensors.h. */
 #include "file/safetensors_part.h"
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/strbuf.h"
 
@@ -218,6 +219,14 @@ qp_status safetensors_open_memory(const void *data, size_t size, const char *nam
     else
         safetensors_close(file);
     return status;
+}
+
+uint64_t safetensors_stamp(const safetensors *file)
+{
+    uint64_t stamp = 0;
+    for (int i = 0; i < file->n_shards; i++)
+        stamp = hash_mix(stamp ^ file->shards[i].map.stamp);
+    return stamp;
 }
 
 void safetensors_close(safetensors *file)

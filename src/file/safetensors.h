@@ -25,6 +25,9 @@ qp_status safetensors_open(const char *path, safetensors **out, qp_error *error)
 qp_status safetensors_open_memory(const void *data, size_t size, const char *name,
                                   safetensors **out, qp_error *error);
 
+/* A number for the sizes of the model's files and the times when they were last written. */
+uint64_t safetensors_stamp(const safetensors *file);
+
 /* NULL is allowed. */
 void safetensors_close(safetensors *file);
 

@@ -357,6 +357,12 @@ bool model_is_mapped(const model *m, weight_slot slot, int64_t layer)
     return mapped_weight(m, slot, layer) != NULL;
 }
 
+uint64_t model_stamp(const model *m)
+{
+    if (m->source.gguf) return gguf_stamp(m->source.gguf);
+    return m->source.safetensors ? safetensors_stamp(m->source.safetensors) : 0;
+}
+
 void model_release_metadata(const model *m)
 {
     if (m->source.gguf) gguf_release_pages(m->source.gguf);

@@ -69,6 +69,10 @@ gguf *model_gguf(const model *model);
 bool model_synthetic_stream(const model *model, weight_slot slot, int64_t layer, bool bias,
                             synthetic_stream *out);
 
+/* A number for the sizes of the model's files and the times when they were last written; 0: no file
+ * holds the weights. */
+uint64_t model_stamp(const model *model);
+
 /* Gives the memory of the file's metadata, a vocabulary of megabytes, back to the system until it
  * is read again. Called once everything needed has been read. */
 void model_release_metadata(const model *model);

@@ -175,8 +175,8 @@ size_t executor_column_bytes(const program *p)
 }
 
 qp_status executor_init(executor *x, const program *program, thread_pool *pool,
-                        uint32_t cpu_features, const kernel_table *kernels, progress *progress,
-                        qp_error *error)
+                        uint32_t cpu_features, const kernel_table *kernels, pack_cache *packed,
+                        progress *progress, qp_error *error)
 {
     TRY(executor_choose(x, program, cpu_features, kernels, error));
     x->pool = pool;
@@ -201,7 +201,7 @@ qp_status executor_init(executor *x, const program *program, thread_pool *pool,
     TRY(buffer_alloc(&x->v_cache, cache_bytes, "the KV cache", error));
     place_tensors(x);
     progress_stage_ended(progress, "taking memory");
-    return executor_pack(x, progress, error);
+    return executor_pack(x, packed, progress, error);
 }
 
 void executor_join(executor *x, comm *group)

@@ -13,6 +13,7 @@
 #include "comm/comm.h"
 #include "vm/batch.h"
 #include "vm/kernel_table.h"
+#include "vm/pack_cache.h"
 #include "plan/program.h"
 
 /* How a node of the program runs. Chosen once, because it depends only on types and weights. */
@@ -52,10 +53,10 @@ typedef struct executor {
 qp_status executor_choose(executor *executor, const program *program, uint32_t cpu_features,
                           const kernel_table *kernels, qp_error *error);
 
-/* `progress` reports the packing of weights. */
+/* `progress` reports the packing of weights, which `packed` keeps in files; NULL: nothing does. */
 qp_status executor_init(executor *executor, const program *program, thread_pool *pool,
-                        uint32_t cpu_features, const kernel_table *kernels, progress *progress,
-                        qp_error *error);
+                        uint32_t cpu_features, const kernel_table *kernels, pack_cache *packed,
+                        progress *progress, qp_error *error);
 
 /* Exchanges between ranks are made in `group` from now on. */
 void executor_join(executor *executor, comm *group);

@@ -39,6 +39,7 @@ typedef struct machine_setup {
     uint32_t cpu_features;       /* that kernels may use; references use none */
     const kernel_table *kernels; /* replace the operators' own kernels; NULL: none */
     progress *progress;          /* of packing and uploading weights; may be NULL */
+    struct pack_cache *packed; /* where packed weights are kept (vm/pack_cache.h); NULL: nowhere */
     /* Of types that run a schedule; NULL: the defaults. For the megakernel, `workers` is the number
      * of blocks; 0: one for each multiprocessor. */
     const schedule_options *schedule;

@@ -123,7 +123,7 @@ static qp_status open_executor(const machine_setup *setup, uint32_t features, cp
     }
     m->executor = &m->own;
     m->owns = true;
-    TRY(executor_init(&m->own, setup->program, setup->pool, features, setup->kernels,
+    TRY(executor_init(&m->own, setup->program, setup->pool, features, setup->kernels, setup->packed,
                       setup->progress, error));
     executor_join(&m->own, setup->group);
     return QP_OK;

@@ -2,6 +2,7 @@
 #include "vm/pack.h"
 
 #include "base/checked.h"
+#include "base/checksum.h"
 #include "plan/weights.h"
 
 #include <string.h>
@@ -157,24 +158,96 @@ static qp_status make_rows(executor *x, int weight, qp_error *error)
     return QP_OK;
 }
 
-qp_status executor_pack(executor *x, progress *progress, qp_error *error)
+/* A number for what is packed, and by which kernels. */
+static uint64_t shape_of(const executor *x)
 {
     op_call call;
-    size_t total = 0, offset = 0;
-    for (int n = 0; n < x->program->n_nodes; n++)
-        total += packed_bytes_of(x, n, &call);
-    TRY(buffer_alloc(&x->packed, total, "packed weights", error));
-    progress_begin(progress, "arranging weights", total);
+    uint64_t sum = 0;
     for (int n = 0; n < x->program->n_nodes; n++) {
-        size_t bytes = packed_bytes_of(x, n, &call);
+        const size_t bytes = packed_bytes_of(x, n, &call);
         if (bytes == 0) continue;
-        pack_node(x, n, &call, bytes, (char *)x->packed.data + offset, progress);
+        const char *name = x->nodes[n].variant->name;
+        sum = checksum(name, strlen(name), hash_random(sum, (uint64_t)n, bytes));
+        for (int i = 0; i < op_n_tensors(op_get(x->program->nodes[n].op)); i++) {
+            const program_weight *w = program_weight_of(x->program, n, i);
+            if (!w) continue;
+            const int64_t facts[] = {
+                w->slot,       w->layer,         w->bias,          w->rows.first,
+                w->rows.count, w->columns.first, w->columns.count, (int64_t)w->whole.type};
+            sum = checksum(facts, sizeof facts, sum);
+        }
+    }
+    return sum;
+}
+
+/* Whether files hold all weights that are packed, so that a file can keep their packed form. */
+static bool is_in_files(const executor *x)
+{
+    for (int n = 0; n < x->program->n_nodes; n++)
+        for (int i = 0; i < op_n_tensors(op_get(x->program->nodes[n].op)); i++) {
+            const int weight = stored_weight(x, n, i);
+            if (is_packed(x, n) && weight >= 0 && !program_weight_is_mapped(x->program, weight))
+                return false;
+        }
+    return true;
+}
+
+/* Packs all nodes, or, if their packed weights are there already, only finds their places. */
+static void pack_all(executor *x, bool packed, progress *progress)
+{
+    op_call call;
+    size_t offset = 0;
+    for (int n = 0; n < x->program->n_nodes; n++) {
+        const size_t bytes = packed_bytes_of(x, n, &call);
+        if (bytes == 0) continue;
+        char *at = (char *)x->packed.data + offset;
+        if (packed)
+            x->nodes[n].packed = at;
+        else
+            pack_node(x, n, &call, bytes, at, progress);
         offset += bytes;
     }
-    if (total > 0) release_all(x);
+}
+
+static qp_status pack(executor *x, size_t total, progress *progress, qp_error *error)
+{
+    TRY(buffer_alloc(&x->packed, total, "packed weights", error));
+    progress_begin(progress, "arranging weights", total);
+    pack_all(x, false, progress);
     progress_end(progress);
     progress_stage_ended(progress, "arranging weights");
-    const int table = total > 0 ? table_read_by_rows(x) : -1;
+    return QP_OK;
+}
+
+/* The same with a file: mapped, or written. */
+static qp_status pack_with_cache(executor *x, pack_cache *cache, size_t total, progress *progress,
+                                 qp_error *error)
+{
+    const uint64_t shape = shape_of(x);
+    if (pack_cache_load(cache, x->pool, shape, total, &x->packed)) {
+        pack_all(x, true, progress);
+        progress_stage_ended(progress, "mapping arranged weights");
+        return QP_OK;
+    }
+    TRY(pack(x, total, progress, error));
+    pack_cache_save(cache, x->pool, shape, &x->packed, progress);
+    progress_stage_ended(progress, "saving arranged weights");
+    return QP_OK;
+}
+
+qp_status executor_pack(executor *x, pack_cache *cache, progress *progress, qp_error *error)
+{
+    op_call call;
+    size_t total = 0;
+    for (int n = 0; n < x->program->n_nodes; n++)
+        total += packed_bytes_of(x, n, &call);
+    if (total == 0) return QP_OK;
+    if (cache && is_in_files(x))
+        TRY(pack_with_cache(x, cache, total, progress, error));
+    else
+        TRY(pack(x, total, progress, error));
+    release_all(x);
+    const int table = table_read_by_rows(x);
     return table >= 0 ? make_rows(x, table, error) : QP_OK;
 }
 

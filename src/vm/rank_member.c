@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "plan/weights.h"
 #include "quipu.h"
+#include "vm/pack_cache.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,6 +104,11 @@ static qp_status open_parts(const machine_setup *setup, rank_member *m, qp_error
     own.group = m->comm;
     own.over = NULL;
     if (options.rank > 0) own.progress = NULL;
+    pack_cache packed; /* each rank has a part of the weights, and says nothing */
+    if (own.packed) {
+        packed = *own.packed;
+        own.packed = options.rank > 0 ? &packed : own.packed;
+    }
     TRY(machine_open(setup->inner, &own, &m->machine, error));
     return agree(m, setup, error);
 }

@@ -133,7 +133,8 @@ qp_status machine_open_rounded(const machine *like, const machine_setup *setup, 
     *out = (machine){.type = &type};
     rounded *r = out->self = calloc(1, sizeof *r);
     if (!r) return error_no_memory(error, "the machine", sizeof *r);
-    TRY(executor_init(&r->executor, setup->program, setup->pool, 0, NULL, setup->progress, error));
+    TRY(executor_init(&r->executor, setup->program, setup->pool, 0, NULL, NULL, setup->progress,
+                      error));
     r->nodes = calloc((size_t)setup->program->n_nodes, sizeof *r->nodes);
     if (!r->nodes) return error_no_memory(error, "the machine", sizeof *r->nodes);
     choose_kernels(r, like);
