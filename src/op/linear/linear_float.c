@@ -9,8 +9,10 @@
  */
 #include "op/linear/linear_float.h"
 
+#include "base/buffer.h"
 #include "base/checked.h"
 #include "op/linear/linear.h"
+#include "op/linear/transpose.h"
 #include "tensor/codec.h"
 
 #include <assert.h>
@@ -105,8 +107,17 @@ static void pack_2(const char *const *rows, int64_t n, uint16_t *out)
 
 static void pack_4(const char *const *rows, int64_t n, uint32_t *out)
 {
+    static const char zeros[STEP * 4];
+    const int64_t squares = n / 4;
+    for (int64_t row = 0; row < PANEL; row += 4) {
+        const char *four[4];
+        for (int i = 0; i < 4; i++)
+            four[i] = rows[row + i] ? rows[row + i] : zeros;
+        for (int64_t i = 0; i < squares; i++)
+            transpose_square(four, (size_t)i * 16, out + i * 4 * PANEL + row, PANEL);
+    }
     for (int64_t row = 0; row < PANEL; row++) {
-        for (int64_t i = 0; i < n; i++) {
+        for (int64_t i = squares * 4; i < n; i++) {
             uint32_t value = 0;
             if (rows[row]) memcpy(&value, rows[row] + i * 4, 4);
             out[i * PANEL + row] = value;
@@ -169,10 +180,20 @@ void linear_float_pack_quantised(const op_call *call, void *packed)
                      (float *)((char *)packed + (size_t)(first / PANEL) * panel_bytes));
 }
 
+/* Prefetches what the next panel needs of as many inputs: rows are often a page long, so that the
+ * hardware's prefetcher finds no streams. */
+static void fetch_next(const char *const *rows, int64_t panel_rows, size_t row_bytes)
+{
+    for (int64_t row = 0; row < panel_rows; row++)
+        __builtin_prefetch(rows[row] + PANEL * row_bytes, 0, 2);
+}
+
 void linear_float_pack(const op_call *call, void *packed)
 {
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    const size_t row_bytes = (size_t)weight->stride[0];
     int64_t in_features = weight->shape[1];
+    buffer_populate(tensor_row(weight, call->begin), (size_t)(call->end - call->begin) * row_bytes);
     char *out = (char *)packed +
                 (size_t)(call->begin / PANEL) * linear_float_panel_bytes(weight, in_features);
     for (int64_t first = call->begin; first < call->end; first += PANEL) {
@@ -182,6 +203,7 @@ void linear_float_pack(const op_call *call, void *packed)
             for (int64_t row = 0; row < PANEL && first + row < call->end; row++)
                 rows[row] = (const char *)tensor_row(weight, first + row) +
                             dtype_row_bytes(weight->type, i);
+            fetch_next(rows, minimum(PANEL, call->end - first - PANEL), row_bytes);
             pack_step(weight->type, rows, n, out);
             out += linear_float_panel_bytes(weight, n);
         }

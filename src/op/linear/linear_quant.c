@@ -7,9 +7,11 @@
  */
 #include "op/linear/linear_quant.h"
 
+#include "base/buffer.h"
 #include "base/checked.h"
 #include "op/linear/linear.h"
 #include "op/linear/linear_quant_part.h"
+#include "op/linear/transpose.h"
 
 #include <assert.h>
 #include <string.h>
@@ -63,34 +65,44 @@ static uint32_t spread_high_bits(uint32_t bits)
     return out;
 }
 
-/* Copies a stored block (of row r of a group) to its lane. */
-static void pack_block(const quant_format *f, const uint8_t *block, int r, uint16_t *halves,
-                       uint32_t *words)
+/* Copies a stored block of four rows, from row r of a group on, to their lanes. */
+static void pack_blocks(const quant_format *f, const char *const blocks[4], int r, uint16_t *halves,
+                        uint32_t *words)
 {
-    for (int h = 0; h < f->halves; h++)
-        memcpy(&halves[h * QUANT_ROWS + r], block + f->halves_at + 2 * h, sizeof *halves);
-    const uint8_t *from = f->halves_at ? block : block + 2 * f->halves;
-    for (int w = 0; w < f->words; w++)
-        memcpy(&words[w * QUANT_ROWS + r], from + 4 * w, sizeof *words);
-    if (f->words == 5) words[r] = spread_high_bits(words[r]); /* Q5_0, Q5_1 */
+    const size_t from = f->halves_at ? 0 : 2 * (size_t)f->halves;
+    const int squares = f->words / 4;
+    for (int i = 0; i < 4; i++) {
+        for (int h = 0; h < f->halves; h++)
+            memcpy(&halves[h * QUANT_ROWS + r + i], blocks[i] + f->halves_at + 2 * h,
+                   sizeof *halves);
+        for (int w = squares * 4; w < f->words; w++)
+            memcpy(&words[w * QUANT_ROWS + r + i], blocks[i] + from + 4 * (size_t)w, sizeof *words);
+    }
+    for (int w = 0; w < squares; w++)
+        transpose_square(blocks, from + 16 * (size_t)w, words + w * 4 * QUANT_ROWS + r, QUANT_ROWS);
+    for (int i = r; i < r + 4 && f->words == 5; i++) /* Q5_0, Q5_1 */
+        words[i] = spread_high_bits(words[i]);
 }
 
 static void pack_group(const quant_format *f, const tensor *weight, int64_t first, uint8_t *group)
 {
     int64_t n_blocks = weight->shape[1] / QUANT_BLOCK, n_stored = n_blocks / f->blocks;
     int64_t rows = weight->shape[0] - first < QUANT_ROWS ? weight->shape[0] - first : QUANT_ROWS;
-    if (rows < QUANT_ROWS) memset(group, 0, quant_group_bytes(f, n_blocks));
+    static const char zeros[256]; /* a stored block of a row that is not there */
     uint16_t *halves = (uint16_t *)group;
     uint32_t *words = (uint32_t *)(group + quant_halves_bytes(f, n_blocks));
-    const uint8_t *from[QUANT_ROWS];
-    for (int r = 0; r < rows; r++)
-        from[r] = tensor_row(weight, first + r);
+    const char *from[QUANT_ROWS];
+    for (int r = 0; r < QUANT_ROWS; r++)
+        from[r] = r < rows ? tensor_row(weight, first + r) : zeros;
     for (int64_t b = 0; b < n_stored; b++) {
+        for (int r = 0; r < QUANT_ROWS; r += 4)
+            pack_blocks(f, from + r, r, halves, words);
         for (int r = 0; r < rows; r++)
-            pack_block(f, from[r] + b * f->bytes, r, halves, words);
+            from[r] += f->bytes;
         halves += f->halves * QUANT_ROWS;
         words += f->words * QUANT_ROWS;
     }
+    memset(halves, 0, (size_t)((char *)(group + quant_halves_bytes(f, n_blocks)) - (char *)halves));
 }
 
 void linear_quant_pack(const op_call *call, void *packed)
@@ -99,6 +111,8 @@ void linear_quant_pack(const op_call *call, void *packed)
     const quant_format *f = format_of(weight->type);
     size_t group_bytes = quant_group_bytes(f, weight->shape[1] / QUANT_BLOCK);
     assert(call->begin % QUANT_ROWS == 0 || call->begin == call->end);
+    buffer_populate(tensor_row(weight, call->begin),
+                    (size_t)(call->end - call->begin) * (size_t)weight->stride[0]);
     for (int64_t first = call->begin; first < call->end; first += QUANT_ROWS)
         pack_group(f, weight, first,
                    (uint8_t *)packed + (size_t)(first / QUANT_ROWS) * group_bytes);
