@@ -249,7 +249,8 @@ typedef struct qp_engine_options {
      * With `cut` "gather" (default on a CPU) the logits have the bits of one rank; with "reduce"
      * (default on GPUs) ranks add partial sums, in half as many exchanges. `transport` says what
      * ranks are: "threads" of this process (default), or on the CPU "mpi": the processes that
-     * mpirun has started, of which all but the first call qp_rank_follow(). `threads` is the number
+     * mpirun has started, of which all but the first call qp_rank_follow(). Processes of one host
+     * share memory, unless it is "messages". `threads` is the number
      * of each rank's, by default an equal share of the processors. On GPUs each rank has one of its
      * own, and the machine "cuda" runs. */
     int ranks; /* default 1, or the number of `gpus`; for "mpi" as many as mpirun has started */

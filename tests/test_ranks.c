@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
-#include "comm/comm.h"
+#include "comm/comm_parts.h"
 #include "plan/plan.h"
 #include "schedule/build.h"
 #include "vm/machine.h"
@@ -15,6 +15,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -288,7 +289,7 @@ static void failures_name_their_rank(void **state)
     (void)state;
     comm *ends[2];
     assert_ok(comm_threads_open(2, ends, &error)); /* rank 1 never comes */
-    comm_set_patience(ends[0], 30);
+    ends[0]->patience_ms = 30;
     assert_non_null(comm_stage(ends[0], 8));
     assert_null(comm_exchange(ends[0], 1, 8, 8, COMM_BUSY));
     assert_int_equal(comm_check(ends[1], &error), QP_IO);
@@ -320,7 +321,7 @@ static void idle_time_is_no_work(void **state)
     assert_int_equal(pthread_create(&thread, NULL, answer_once, ends[1]), 0);
     assert_non_null(answer_once(ends[0]));
     pthread_join(thread, NULL);
-    comm_set_patience(ends[0], 10);
+    ends[0]->patience_ms = 10;
     nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
     const uint64_t begin = clock_ns();
     assert_non_null(comm_stage(ends[0], 8));
@@ -328,6 +329,95 @@ static void idle_time_is_no_work(void **state)
     assert_true(clock_ns() - begin < 1000000000);
     comm_close(ends[0]);
     comm_close(ends[1]);
+}
+
+/* ---- delays -------------------------------------------------------------------------------- */
+
+enum { MOST_DELAYED = 3 };
+
+static const comm_type *prompt_type; /* what exchanges without delay */
+static atomic_uint chance;
+
+/* Sleeps up to 2 ms before one exchange in eight. */
+static bool exchange_late(comm *c, uint32_t tag, size_t bytes, size_t most, comm_wait wait)
+{
+    const unsigned n = atomic_fetch_add(&chance, 1) * 2654435761u;
+    if (n >> 29 == 0) nanosleep(&(struct timespec){.tv_nsec = n % 2000000}, NULL);
+    return prompt_type->exchange(c, tag, bytes, most, wait);
+}
+
+typedef struct late_rank {
+    machine_setup setup;
+    pthread_t thread;
+} late_rank;
+
+static void *follow_late(void *context)
+{
+    const late_rank *r = context;
+    qp_error why;
+    return ranks_follow(&r->setup, &why) == QP_OK ? NULL : context;
+}
+
+/* As processes are opened, each with its place in the group, in this one. */
+static void converse_late(const char *model, int n_ranks, plan_cut cut, outcome *out)
+{
+    bench b;
+    comm *ends[MOST_DELAYED];
+    late_rank others[MOST_DELAYED];
+    bench_open(&b, model, &machine_threads, 1, cut, false);
+    machine_close(&b.machine);
+    assert_ok(comm_threads_open(n_ranks, ends, &error));
+    prompt_type = ends[0]->type;
+    comm_type late = *prompt_type;
+    late.exchange = exchange_late;
+    const schedule_options schedule = schedule_run_options(&b.program);
+    machine_setup setup = {.program = &b.program,
+                           .pool = b.pool,
+                           .cpu_features = cpu_features(0),
+                           .schedule = &schedule,
+                           .inner = &machine_threads,
+                           .cut = cut};
+    for (int r = 0; r < n_ranks; r++)
+        ends[r]->type = &late;
+    for (int r = 1; r < n_ranks; r++) {
+        others[r].setup = setup;
+        others[r].setup.group = ends[r];
+        assert_ok(thread_pool_create(2, &others[r].setup.pool, &error));
+        assert_int_equal(pthread_create(&others[r].thread, NULL, follow_late, &others[r]), 0);
+    }
+    setup.group = ends[0];
+    assert_ok(machine_open(&machine_ranks, &setup, &b.machine, &error));
+    converse(&b, out);
+    machine_close(&b.machine);
+    for (int r = 1; r < n_ranks; r++) {
+        void *failed = NULL;
+        pthread_join(others[r].thread, &failed);
+        assert_null(failed);
+        thread_pool_destroy(others[r].setup.pool);
+    }
+    for (int r = 0; r < n_ranks; r++)
+        comm_close(ends[r]);
+    b.machine = (machine){0};
+    bench_close(&b);
+}
+
+/* Whoever comes late to an exchange, the bits stay. */
+static void delays_change_nothing(void **state)
+{
+    (void)state;
+    static outcome want, found;
+    for (int n = 2; n <= MOST_DELAYED; n++) {
+        for (int cut = PLAN_GATHER; cut <= PLAN_REDUCE; cut++) {
+            bench b;
+            bench_open(&b, models[5], &machine_threads, n, (plan_cut)cut, false);
+            converse(&b, &want);
+            bench_close(&b);
+            for (int again = 0; again < 3; again++) {
+                converse_late(models[5], n, (plan_cut)cut, &found);
+                assert_same(&want, &found, models[5], "late threads", n);
+            }
+        }
+    }
 }
 
 static void ranks_that_cannot_be_opened_say_why(void **state)
@@ -353,6 +443,7 @@ int main(void)
         cmocka_unit_test(ranks_give_the_bits_of_one),
         cmocka_unit_test(fused_programs_have_ranks_too),
         cmocka_unit_test(partial_sums_are_near),
+        cmocka_unit_test(delays_change_nothing),
         cmocka_unit_test(tensors_are_taken_apart_and_put_together),
         cmocka_unit_test(ranks_that_cannot_be_opened_say_why),
     };

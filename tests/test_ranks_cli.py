@@ -53,6 +53,9 @@ def test_bits(mpi):
         for ranks in (2, 3) if mpi else ():
             code, found, err = quipu(*logits, ranks=ranks)
             check(f"{model}: {ranks} processes", code == 0 and figures(found) == figures(want), err)
+        if mpi:
+            code, found, err = quipu(*logits, "--ranks-by", "messages", ranks=2)
+            check(f"{model}: messages", code == 0 and figures(found) == figures(want), err)
     run = ["run", "-m", MODELS[2], "-p", "1,2,3", "-n", "40", "--temp", "1.2", "--seed", "5", "--json", "-t", "1"]
     want = json.loads(quipu(*run)[1])["tokens"]
     check("sampled tokens of threads", json.loads(quipu(*run, "--ranks", "2")[1])["tokens"] == want)

@@ -42,7 +42,7 @@ typedef struct cli_settings {
     bool pure;
     /* plan and shapes */
     int64_t tokens, sequences, ranks, rank, batch, kv_partitions;
-    int cut, ranks_by; /* indices into cli_cuts, and into auto, threads, mpi */
+    int cut, ranks_by; /* indices into cli_cuts, and into auto, threads, mpi, messages */
     const char *gpus;
     uint64_t memory;
     bool fuse, sums;

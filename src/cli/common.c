@@ -115,7 +115,7 @@ static void follow(const qp_engine_options *options)
 /* Whether ranks are processes that mpirun has started, or is to start. */
 static bool by_mpi(const cli_settings *s)
 {
-    return s->ranks_by == 2 || (s->ranks_by == 0 && qp_rank() >= 0);
+    return s->ranks_by >= 2 || (s->ranks_by == 0 && qp_rank() >= 0);
 }
 
 bool cli_only_helps_ranks(const cli_call *call)
@@ -151,7 +151,9 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .log = cli_log,
                                  .log_context = (void *)call,
                                  .ranks = (int)s->ranks,
-                                 .transport = by_mpi(s) ? "mpi" : "threads",
+                                 .transport = s->ranks_by == 3 ? "messages"
+                                              : by_mpi(s)      ? "mpi"
+                                                               : "threads",
                                  .cut = cli_cuts[s->cut],
                                  .gpus = s->gpus,
                                  .cache_packed = s->cache_packed,

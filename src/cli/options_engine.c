@@ -3,7 +3,7 @@
 
 #define SETTINGS cli_settings
 
-static const char *const cli_rank_transports[] = {"auto", "threads", "mpi", NULL};
+static const char *const cli_rank_transports[] = {"auto", "threads", "mpi", "messages", NULL};
 
 const char *const cli_kv_types[] = {"F16", "BF16", "F32", NULL};
 const char *const cli_execs[] = {"auto",      "reference", "serial",     "threads",
@@ -76,8 +76,9 @@ static const option_spec engine_options[] = {
              "0: one, or as many as mpirun has started"},
     {"ranks-by", 0, OPTION_CHOICE_AT(SETTINGS, ranks_by), .choices = cli_rank_transports,
      .fallback = "auto", .argument = "HOW",
-     .help = "what ranks are. threads: of this process; mpi: processes, which mpirun starts; auto: "
-             "mpi under mpirun, else threads"},
+     .help = "what ranks are. threads: of this process; mpi: processes, which mpirun starts; "
+             "those of one host share memory; messages: the same without shared memory; auto: mpi "
+             "under mpirun, else threads"},
     {"gpus", 0, OPTION_STRING_AT(SETTINGS, gpus), .argument = "0,1",
      .help = "numbers of the GPUs to run on, one for each rank, as `quipu doctor` lists them; "
              "without it, the first ones"},

@@ -40,11 +40,6 @@ void comm_close(comm *c)
     c->type->close(c);
 }
 
-void comm_set_patience(comm *c, int64_t milliseconds)
-{
-    c->patience_ms = milliseconds;
-}
-
 void *comm_stage(comm *c, size_t bytes)
 {
     return c->type->stage(c, bytes);

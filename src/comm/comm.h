@@ -3,8 +3,8 @@
  * There is one kind of conversation, the exchange: every rank gives some bytes and gets those of
  * all ranks. All ranks make the same exchanges in the same order, and each has a tag by which they
  * notice that they do not. A rank puts what it gives into the stage, so that nothing is copied
- * twice. The ranks are threads of one process (threads.c), or processes of one or many hosts
- * (mpi.c).
+ * twice. The ranks are threads of one process, or processes of one host, which share memory
+ * (shared.c), or processes of many hosts, which send messages (mpi.c).
  *
  * A failure is final: it is remembered, and all later exchanges return at once.
  */
@@ -39,8 +39,9 @@ typedef enum comm_wait {
 qp_status comm_threads_open(int size, comm **ends, qp_error *error);
 
 /* This process's place among those that mpirun has started, through Open MPI, which is opened at
- * run time. Once in a process. QP_UNSUPPORTED: there is no Open MPI. */
-qp_status comm_mpi_open(comm **out, qp_error *error);
+ * run time. Once in a process. `shares`: all ranks of one host exchange through memory that they
+ * share, if all ranks want that. QP_UNSUPPORTED: there is no Open MPI. */
+qp_status comm_mpi_open(bool shares, comm **out, qp_error *error);
 
 void comm_close(comm *comm);
 
@@ -65,8 +66,5 @@ void comm_abort(comm *comm, const char *why);
 
 /* QP_OK, or QP_IO and the first failure, which names its rank. */
 qp_status comm_check(const comm *comm, qp_error *error);
-
-/* For tests: patience in place of the 4 seconds and of ten minutes, in milliseconds. */
-void comm_set_patience(comm *comm, int64_t milliseconds);
 
 #endif

@@ -19,10 +19,14 @@ struct comm {
     int rank, size;
     uint32_t number;     /* of the next exchange */
     uint64_t idle_since; /* when the last exchange ended, clock_ns() */
-    int64_t patience_ms; /* 0: the usual */
+    int64_t patience_ms; /* in place of the 4 seconds and of ten minutes; 0: these */
     comm_part *parts;    /* [size] */
     crew crew;
 };
+
+/* Memory that all ranks share, if all want that and run on one host: a group that exchanges there,
+ * and owns `messages`. Else `messages`. */
+comm *comm_share(comm *messages, bool wanted);
 
 /* A wait that has begun. */
 typedef struct comm_watch {

@@ -276,7 +276,7 @@ static qp_status open_world(mpi_comm *m, qp_error *error)
     return error_no_memory(error, "a group of ranks", size);
 }
 
-qp_status comm_mpi_open(comm **out, qp_error *error)
+qp_status comm_mpi_open(bool shares, comm **out, qp_error *error)
 {
     *out = NULL;
     mpi_comm *m = calloc(1, sizeof *m);
@@ -285,7 +285,7 @@ qp_status comm_mpi_open(comm **out, qp_error *error)
     qp_status status = open_library(&m->mpi, error);
     if (status == QP_OK) status = open_world(m, error);
     if (status == QP_OK)
-        *out = &m->comm;
+        *out = comm_share(&m->comm, shares);
     else
         free(m);
     return status;

@@ -299,7 +299,7 @@ qp_status qp_rank_follow(const qp_engine_options *given, qp_error *error)
     e->log = options.log;
     e->log_context = options.log_context;
     options.device = "cpu";
-    options.transport = "mpi";
+    if (!options.transport || strcmp(options.transport, "messages") != 0) options.transport = "mpi";
     engine_schedule chosen;
     qp_status status = engine_schedule_read(options.schedule, &chosen, error);
     if (status == QP_OK) status = follow(e, &options, &chosen, error);

@@ -45,9 +45,9 @@ static qp_status read_gpus(const char *text, engine_ranks *out, qp_error *error)
     return QP_OK;
 }
 
-static qp_status open_world(int wanted, engine_ranks *out, qp_error *error)
+static qp_status open_world(int wanted, bool shares, engine_ranks *out, qp_error *error)
 {
-    TRY(comm_mpi_open(&out->world, error));
+    TRY(comm_mpi_open(shares, &out->world, error));
     out->size = comm_size(out->world);
     if (wanted <= 1 || wanted == out->size) return QP_OK;
     return error_set(error, QP_INVALID,
@@ -58,7 +58,8 @@ static qp_status open_world(int wanted, engine_ranks *out, qp_error *error)
 
 qp_status engine_ranks_open(const qp_engine_options *o, engine_ranks *out, qp_error *error)
 {
-    const bool mpi = o->transport && strcmp(o->transport, "mpi") == 0;
+    const bool messages = o->transport && strcmp(o->transport, "messages") == 0;
+    const bool mpi = messages || (o->transport && strcmp(o->transport, "mpi") == 0);
     *out = (engine_ranks){.size = o->ranks > 0 ? o->ranks : 1};
     TRY(read_cut(o->cut, out, error));
     TRY(read_gpus(o->gpus, out, error));
@@ -66,8 +67,9 @@ qp_status engine_ranks_open(const qp_engine_options *o, engine_ranks *out, qp_er
         return error_set(error, QP_INVALID, "there are 1 to %d ranks, found %d", MOST_RANKS,
                          o->ranks);
     if (o->transport && !mpi && strcmp(o->transport, "threads") != 0)
-        return error_set(error, QP_INVALID, "ranks are threads or mpi, found \"%s\"", o->transport);
-    return mpi ? open_world(o->ranks, out, error) : QP_OK;
+        return error_set(error, QP_INVALID, "ranks are threads, mpi or messages, found \"%s\"",
+                         o->transport);
+    return mpi ? open_world(o->ranks, !messages, out, error) : QP_OK;
 }
 
 qp_status engine_ranks_device(const engine_ranks *r, cuda_device *out, qp_error *error)
