@@ -228,7 +228,7 @@ static void draw(const prediction *r, strbuf *out)
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
         "height=\"%d\">\n%s<text class=\"title\" x=\"%d\" y=\"16\">tokens/s as predicted, "
-        "%lld token%s in a pass, %d workers of %.0f GB/s a host</text>\n",
+        "%lld token%s in a pass; a host has %d workers and %.0f GB/s</text>\n",
         WIDTH, HEIGHT, WIDTH, HEIGHT, style, LEFT, (long long)r->made.tokens,
         r->made.tokens == 1 ? "" : "s", r->made.workers, r->made.profile.bytes_per_second / 1e9);
     draw_axes(r, &a, out);
