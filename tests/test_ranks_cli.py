@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Ranks from the command line: threads, and processes by MPI where Open MPI is installed. They give the
 bits of one rank; a rank that is killed, hangs or differs ends the run with a message that names it.
-RANKS_KILLS=N kills N times; RANKS_WITHOUT_MPI=1 leaves the processes out. Ends with "N passed, N failed"."""
+RANKS_KILLS=N kills N times; RANKS_LONG=1 takes more models and up to 8 processes; RANKS_WITHOUT_MPI=1 leaves the processes out. Ends with "N passed, N failed"."""
 import json
 import os
 import random
@@ -20,6 +20,9 @@ MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root"]
 KILLS = int(os.environ.get("RANKS_KILLS", "2"))
 LIMIT_S = 5 if "RANKS_SLOW" not in os.environ else 30
 MODELS = ["golden/models/llama-tied-gqa3", "golden/models/llama-gqa4-sharded", "synthetic:tiny:Q8_0"]
+LONG = ["golden/models/llama-minimal", "golden/models/llama-gqa8-f16.gguf", "golden/models/llama-attention-bias",
+        "golden/models/llama-mlp-bias", "golden/models/llama-blocks256.gguf", "golden/models/qwen2",
+        "golden/models/qwen3", "golden/models/mistral", "golden/models/internlm2"]
 os.chdir(os.path.dirname(os.path.abspath(__file__)))
 passed = failed = 0
 
@@ -191,6 +194,22 @@ def end(job, pids):
     return job.returncode, err, took
 
 
+def test_more_bits():
+    """Tied, untied and biased models, 1 to 8 query heads on a KV head, by memory and by messages."""
+    tried = 0
+    for model in MODELS + LONG:
+        logits = ["logits", "-m", model, "--ids", "1,2,3,4,5,6,7", "--json", "-t", "1"]
+        want = figures(quipu(*logits)[1])
+        for ranks in 2, 3, 4, 8:
+            for by in "mpi", "messages":
+                code, found, err = quipu(*logits, "--ranks-by", by, ranks=ranks)
+                if f"{ranks} ranks cannot share" in err:
+                    continue
+                tried += 1
+                check(f"{model}: {ranks} processes by {by}", code == 0 and figures(found) == want, err)
+    print(f"{tried} runs of {len(MODELS + LONG)} models on 2 to 8 processes")
+
+
 def test_deaths():
     chance = random.Random(1)
     for i in range(KILLS):
@@ -221,6 +240,8 @@ def main():
     if mpi:
         test_server()
         test_deaths()
+        if "RANKS_LONG" in os.environ:
+            test_more_bits()
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 
