@@ -202,6 +202,8 @@ static void test_comparisons(void **state)
     assert_non_null(strstr(strbuf_text(&text), "step 0.activation, tensor ffn"));
     diff_options options = {.model = model_name, .b = "operators", .skip = "linear"};
     assert_int_equal(diff_print(&options, &text, &equal, &error), QP_UNSUPPORTED);
+    options = (diff_options){.model = model_name, .ranks = 2, .skip = "linear"};
+    assert_int_equal(diff_print(&options, &text, &equal, &error), QP_UNSUPPORTED);
     options = (diff_options){.model = model_name, .schedule = path, .context = 64};
     assert_int_equal(diff_print(&options, &text, &equal, &error), QP_FORMAT);
     options = (diff_options){.model = model_name, .context = 8, .n_tokens = 9};

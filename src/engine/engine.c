@@ -164,6 +164,7 @@ static qp_status open_basis(qp_engine *e, const qp_engine_options *options,
     TRY(thread_pool_create(threads, &e->pool, error));
     TRY(engine_choose_device(e, options, type, error));
     TRY(engine_check_workers(e, options, error));
+    TRY(engine_schedule_check_ranks(chosen, e->ranks.size, error));
     TRY(engine_schedule_check(chosen, type_of_schedule(e, type), options->fuse, error));
     TRY(engine_connect_ranks(e, type, error));
     engine_name_device(e);

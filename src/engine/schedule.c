@@ -72,6 +72,15 @@ static bool is_usual(const engine_schedule *s)
            !engine_schedule_leaves_out(s);
 }
 
+qp_status engine_schedule_check_ranks(const engine_schedule *s, int n_ranks, qp_error *error)
+{
+    if (n_ranks <= 1 || !engine_schedule_leaves_out(s)) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "%d ranks wait for each other's rows, so that --skip, --start-after and "
+                     "--stop-after would stop them: leave --ranks out",
+                     n_ranks);
+}
+
 qp_status engine_schedule_check(const engine_schedule *s, const machine_type *type, bool fuse,
                                 qp_error *error)
 {
@@ -134,6 +143,7 @@ qp_status engine_reschedule_part(qp_engine *e, const qp_schedule_options *given,
     const machine *m = engine_memory(e);
     qp_status status = engine_schedule_read(given, &chosen, error);
     chosen.skip = part->skip;
+    if (status == QP_OK) status = engine_schedule_check_ranks(&chosen, e->ranks.size, error);
     if (status == QP_OK)
         status = engine_schedule_check(&chosen, m->type, e->program.options.fuse, error);
     if (status == QP_OK && e->trace)

@@ -34,6 +34,11 @@ void engine_schedule_free(engine_schedule *schedule);
 /* Whether passes are not whole, so that logits are wrong. */
 bool engine_schedule_leaves_out(const engine_schedule *schedule);
 
+/* QP_UNSUPPORTED where a part of the pass is chosen for several ranks, which wait for each other's
+ * rows. */
+qp_status engine_schedule_check_ranks(const engine_schedule *schedule, int n_ranks,
+                                      qp_error *error);
+
 /* QP_INVALID where the choice has no effect on a machine of this type, or the forward pass does not
  * have it: `fuse` is for few tokens. */
 qp_status engine_schedule_check(const engine_schedule *schedule, const machine_type *type,

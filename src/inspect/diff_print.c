@@ -190,6 +190,10 @@ static qp_status choose_threads(const diff_options *o, int *threads, qp_error *e
 static qp_status check_schedule(const diff *d, qp_error *error)
 {
     const diff_options *o = d->options;
+    if (o->skip && o->ranks > 1)
+        return error_set(error, QP_UNSUPPORTED,
+                         "ranks wait for each other's rows, so that --skip would stop them: leave "
+                         "--ranks out");
     if ((!o->schedule && !o->skip) || d->type_b->reschedule) return QP_OK;
     return error_set(error, QP_UNSUPPORTED,
                      "--%s is for a schedule, but b, %s, runs none that can be changed: b can be "

@@ -423,6 +423,11 @@ static qp_status time_cpu(void *self, const machine_timing *timing, qp_error *er
     free_parts(m);
     m->timing = timing ? *timing : (machine_timing){0};
     if (m->timing.max_passes == 0 || !m->timing.sink) return QP_OK;
+    if (m->queues->serial && m->queues->scheduled.schedule.options.skip)
+        return error_set(error, QP_UNSUPPORTED,
+                         "serial is timed operator by operator, so that what is left out of its "
+                         "schedule would run: use --exec threads, or leave --skip, --start-after "
+                         "and --stop-after out");
     TRY(make_parts(m, m->queues->threads ? thread_pool_size(m->pool) : 1, error));
     if (m->queues->threads) threads_machine_in_parts(m->queues->threads, m->parts);
     return QP_OK;
