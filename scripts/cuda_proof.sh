@@ -3,6 +3,8 @@
 #
 # PROOF_MODELS are the models whose tokens are compared with the references. PROOF_TOKENS (1000000) is
 # the number of tokens that all kinds of kernels together make while their warps sleep at random.
+# PROOF_RANK_TOKENS (100000) is that of each kind of the part "ranks", which needs two GPUs and runs only
+# when it is named.
 # QUIPU_TESTS is the folder with the built tests and tools.
 
 PROOF_TYPES="BF16 Q8_0 Q4_0 Q4_1 Q4_K Q6_K" # that kernels whose warps sleep read
@@ -54,6 +56,16 @@ prove_delays() {
         check "tokens by warps that sleep: $type, $how, after ${context:=21} tokens" proof_tool \
             tool_delays "synthetic:tiny:$type" $((${PROOF_TOKENS:-1000000} * share / 40)) 2000 \
             "$how" "$context" || true
+    done
+}
+
+# Two ranks of the megakernel, each on a GPU, whose warps sleep.
+prove_ranks() {
+    local how
+    for how in ranks ranks:400 ranks-drawn; do
+        check "tokens of two GPUs by warps that sleep: $how" proof_tool tool_delays \
+            synthetic:tiny:BF16 "${PROOF_RANK_TOKENS:-100000}" 2000 "${how%%:*}" \
+            "$([[ $how == *:* ]] && echo "${how##*:}" || echo 21)" || true
     done
 }
 
@@ -155,7 +167,7 @@ prove_sanitizers() {
     racecheck_operators
 }
 
-# prove_cuda PART...: tokens, suites, delays, sanitizers; without arguments all of them.
+# prove_cuda PART...: tokens, suites, delays, sanitizers, ranks; without arguments all but the last.
 prove_cuda() {
     local part
     [ -e /dev/nvidiactl ] || die "cuda-proof: there is no NVIDIA GPU here"

@@ -33,6 +33,9 @@ gpu_image(mega_q4_0_choosing            vm/mega/kernels.cu ${Q4_0} -DMEGA_CHOOSE
 gpu_image(mega_bricks                   vm/mega/kernels.cu ${MIXED})
 gpu_image(mega_bricks_choosing          vm/mega/kernels.cu ${MIXED} -DMEGA_CHOOSES=1)
 gpu_image(mega_batch                    vm/mega/kernels.cu -DMEGA_SEVERAL=1)
+# Several ranks: a GPU each.
+gpu_image(mega_ranks                    vm/mega/kernels.cu -DMEGA_RANKS=1)
+gpu_image(mega_ranks_choosing           vm/mega/kernels.cu -DMEGA_RANKS=1 -DMEGA_CHOOSES=1)
 
 # For tests: warps sleep at random, so that races show; or no block waits for another, to measure
 # what waiting costs.
@@ -42,5 +45,7 @@ gpu_test_image(mega_choosing_delayed        vm/mega/kernels.cu ${DELAYED} -DMEGA
 gpu_test_image(mega_bricks_delayed          vm/mega/kernels.cu ${DELAYED} ${MIXED})
 gpu_test_image(mega_bricks_choosing_delayed vm/mega/kernels.cu ${DELAYED} ${MIXED} -DMEGA_CHOOSES=1)
 gpu_test_image(mega_batch_delayed           vm/mega/kernels.cu ${DELAYED} -DMEGA_SEVERAL=1 -DMEGA_HEADS_OF_128=1)
+gpu_test_image(mega_ranks_delayed           vm/mega/kernels.cu ${DELAYED} -DMEGA_RANKS=1)
+gpu_test_image(mega_ranks_choosing_delayed  vm/mega/kernels.cu ${DELAYED} -DMEGA_RANKS=1 -DMEGA_CHOOSES=1)
 gpu_test_image(mega_no_waits                vm/mega/kernels.cu -DMEGA_WAITS=0 -DMEGA_SUFFIX=_no_waits)
 gpu_test_image(linear_chain_delayed         op/linear/linear_chain.cu -DCHAIN_DELAYS=1 -DCHAIN_SUFFIX=_delayed)

@@ -37,6 +37,7 @@ static inline qp_status find_test_kernel(const cuda_device *d, const char *image
 {
     cuda_module module;
     const cuda_image *i = cuda_test_images;
+    TRY(cuda_device_enter(d, error));
     while (i->name && strcmp(i->name, image) != 0)
         i++;
     if (!i->name) return error_set(error, QP_DEVICE, "the tests hold no GPU code named %s", image);
@@ -48,16 +49,20 @@ static inline qp_status find_test_kernel(const cuda_device *d, const char *image
 
 /* The megakernel of one sequence with delays, where check_kernels_for_tests() finds one; `chooses`:
  * the one that samples tokens. */
-static inline qp_status find_delayed(qp_engine *engine, bool chooses, cuda_function *out,
+static inline qp_status find_delayed(const cuda_mega *m, bool chooses, cuda_function *out,
                                      qp_error *error)
 {
-    const cuda_mega *m = mega_of(engine);
+    const cuda_executor *x = m->executor;
+    const bool ranks = x->program->options.ranks > 1;
     char image[40], name[40];
-    snprintf(image, sizeof image, "mega%s%s_delayed", m->quantized ? "_bricks" : "",
+    snprintf(image, sizeof image, "mega%s%s_delayed",
+             ranks          ? "_ranks"
+             : m->quantized ? "_bricks"
+                            : "",
              chooses ? "_choosing" : "");
-    snprintf(name, sizeof name, "mega_%d_F16_%d_delayed", (int)engine->program.config.head_dim,
+    snprintf(name, sizeof name, "mega_%d_F16_%d_delayed", (int)x->program->config.head_dim,
              !m->quantized);
-    return find_test_kernel(&engine->device, image, name, cuda_mega_shared_bytes(m), out, error);
+    return find_test_kernel(x->device, image, name, cuda_mega_shared_bytes(m), out, error);
 }
 
 /* The same for two to eight sequences. */

@@ -10,12 +10,20 @@
 #include "engine/engine.h"
 #include "vm/cuda/machine.h"
 #include "vm/mega/machine.h"
+#include "vm/ranks.h"
 
-/* The engine's megakernel; NULL: it has none. */
-static inline cuda_mega *mega_of(const qp_engine *engine)
+/* The megakernel of one of the engine's ranks; NULL: it has none. */
+static inline cuda_mega *mega_of_rank(const qp_engine *engine, int rank)
 {
     const machine *first = engine_machine(engine, 0);
+    if (first->type == &machine_ranks) first = ranks_machine_of(first, rank);
     return first->type == &machine_megakernel ? mega_machine_of(first) : NULL;
+}
+
+/* The engine's megakernel, of the first rank. */
+static inline cuda_mega *mega_of(const qp_engine *engine)
+{
+    return mega_of_rank(engine, 0);
 }
 
 static inline cuda_executor *cuda_of(const qp_engine *engine)

@@ -29,6 +29,8 @@ launches() {
 
 launches mega_64_F16_1_delayed tool_delays synthetic:tiny:BF16 20 200
 launches mega_64_F16_1_delayed tool_delays synthetic:tiny:BF16 20 200 drawn
+launches mega_64_F16_1_delayed tool_delays synthetic:tiny:BF16 20 200 ranks
+launches mega_64_F16_1_delayed tool_delays synthetic:tiny:BF16 20 200 ranks-drawn
 launches mega_64_F16_0_delayed tool_delays synthetic:tiny:Q4_K 20 200 likeliest
 launches mega_64_F16_0_delayed tool_delays synthetic:tiny:Q4_K 20 200 drawn
 launches mega_batch_64_F16_delayed tool_delays synthetic:tiny:BF16 16 200 8

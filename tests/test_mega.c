@@ -132,7 +132,7 @@ static cuda_function delayed_kernel(qp_engine *engine, bool has_one)
     if (!has_one) return NULL;
     mega_of(engine)->arguments.delay = DELAY_NS;
     assert_ok(check_kernels_for_tests(engine, true, &error));
-    assert_ok(find_delayed(engine, false, &kernel, &error));
+    assert_ok(find_delayed(mega_of(engine), false, &kernel, &error));
     return kernel;
 }
 

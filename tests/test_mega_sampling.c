@@ -265,8 +265,8 @@ static void check_any_order(const char *model)
     make_prompt(prompt);
     set_choice(engine, &choices[15], biases, &sampling);
     m->arguments.delay = DELAY_NS;
-    assert_ok(find_delayed(engine, true, &delayed, &error));
-    assert_ok(find_delayed(engine, false, &delayed_greedy, &error));
+    assert_ok(find_delayed(m, true, &delayed, &error));
+    assert_ok(find_delayed(m, false, &delayed_greedy, &error));
     for (int i = 0; i < RUNS; i++) {
         receiver r = {0};
         qp_session *session = open_session(engine);

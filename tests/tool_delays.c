@@ -6,9 +6,10 @@
  * It repeats runs of up to 960 tokens after CONTEXT (default 21) other tokens until there are
  * TOKENS. A warp sleeps up to DELAY nanoseconds before one queue entry in sixteen, chosen anew in
  * each run. HOW is one of: "likeliest", the default; "drawn", with penalties, by the megakernels
- * that sample; 2 to 64, that many sequences of different lengths side by side. From 9 sequences on
- * the chain kernel runs, which sleeps up to 8192 ns whatever DELAY is. MODEL has heads of 64, such
- * as synthetic:tiny:BF16, or of 128 for the likeliest tokens in BF16.
+ * that sample; "ranks" and "ranks-drawn", the same by two ranks on two GPUs; 2 to 64, that many
+ * sequences of different lengths side by side. From 9 sequences on the chain kernel runs, which
+ * sleeps up to 8192 ns whatever DELAY is. MODEL has heads of 64, such as synthetic:tiny:BF16, or of
+ * 128 for the likeliest tokens in BF16.
  *
  * The exit status is 0 if each token equals that of the program's kernel. With "alone", tokens are
  * compared with those of the first run and the program's kernel does not run, so that a sanitizer
@@ -30,8 +31,9 @@ enum { LONGEST_PROMPT = 1024, CONTEXT = LONGEST_PROMPT + ROWS * FURTHER + LONGES
 typedef struct task {
     const char *model;
     qp_engine *engine;
-    int64_t rows;       /* 0: one sequence, by qp_generate() */
-    bool draws;         /* tokens other than the likeliest */
+    int64_t rows; /* 0: one sequence, by qp_generate() */
+    bool draws;   /* tokens other than the likeliest */
+    int ranks;
     bool alone;         /* only the kernels with delays */
     size_t run, prompt; /* tokens of a run, and of the prompt */
     qp_sampling sampling;
@@ -55,7 +57,8 @@ static qp_status open_task(task *t, qp_error *error)
                                        .context = CONTEXT,
                                        .chunk = t->alone && !t->rows ? FEW : 0,
                                        .max_sessions = several,
-                                       .max_outputs = several};
+                                       .max_outputs = several,
+                                       .ranks = t->ranks};
     return qp_engine_open(&options, &t->engine, error);
 }
 
@@ -68,11 +71,14 @@ static qp_status use_delays(task *t, uint32_t delay, qp_error *error)
         TRY(open_task(t, error));
         return delay_batches(t->engine, error);
     }
-    cuda_mega *m = mega_of(t->engine);
-    m->arguments.delay = m->batch.delay = delay;
-    if (t->rows) TRY(find_delayed_batch(t->engine, &m->batch_kernel, error));
-    if (t->draws) TRY(find_delayed(t->engine, true, &m->choosing, error));
-    return find_delayed(t->engine, false, &m->kernel, error);
+    for (int rank = 0; rank < t->ranks; rank++) {
+        cuda_mega *m = mega_of_rank(t->engine, rank);
+        m->arguments.delay = m->batch.delay = delay;
+        if (t->rows) TRY(find_delayed_batch(t->engine, &m->batch_kernel, error));
+        if (t->draws) TRY(find_delayed(m, true, &m->choosing, error));
+        TRY(find_delayed(m, false, &m->kernel, error));
+    }
+    return cuda_device_enter(&t->engine->device, error);
 }
 
 /* ---- one run ------------------------------------------------------------------------------- */
@@ -150,7 +156,7 @@ static qp_status repeat(task *t, int64_t tokens, uint32_t delay, int64_t *change
 
 /* ---- what is asked for --------------------------------------------------------------------- */
 
-static qp_status set_up(task *t, const char *how, qp_error *error)
+static qp_status set_up(task *t, qp_error *error)
 {
     static const struct {
         qp_setting setting;
@@ -162,7 +168,6 @@ static qp_status set_up(task *t, const char *how, qp_error *error)
                  {QP_REPETITION_PENALTY, 1.1},
                  {QP_FREQUENCY_PENALTY, 0.25}};
     const cuda_mega *m = mega_of(t->engine);
-    t->draws = strcmp(how, "drawn") == 0;
     if (is_batch(t)) return QP_OK;
     TRY(check_kernels_for_tests(t->engine, !t->draws, error));
     if (t->rows && !m->batch_kernel)
@@ -178,26 +183,26 @@ static qp_status set_up(task *t, const char *how, qp_error *error)
 }
 
 /* Reads the arguments after the first three. */
-static bool read_rest(task *t, int count, char **words, const char **how)
+static bool read_rest(task *t, int count, char **words)
 {
-    *how = count > 0 ? words[0] : "likeliest";
-    t->rows = strtoll(*how, NULL, 10);
+    const char *how = count > 0 ? words[0] : "likeliest";
+    t->ranks = strncmp(how, "ranks", 5) == 0 ? 2 : 1;
+    t->draws = strcmp(how, "drawn") == 0 || strcmp(how, "ranks-drawn") == 0;
+    t->rows = strtoll(how, NULL, 10);
     t->prompt = count > 1 ? strtoul(words[1], NULL, 10) : PROMPT;
     t->alone = count > 2;
     if (count > 3 || (t->alone && strcmp(words[2], "alone") != 0)) return false;
     if (t->prompt < 1 || t->prompt > LONGEST_PROMPT) return false;
     return t->rows ? t->rows > 1 && t->rows <= ROWS
-                   : strcmp(*how, "likeliest") == 0 || strcmp(*how, "drawn") == 0;
+                   : t->draws || strcmp(how, "likeliest") == 0 || strcmp(how, "ranks") == 0;
 }
 
 int main(int argc, char **argv)
 {
     static task t;
-    const char *how;
-    if (argc < 4 || !read_rest(&t, argc - 4, argv + 4, &how)) {
-        fprintf(
-            stderr,
-            "usage: tool_delays MODEL TOKENS DELAY [likeliest|drawn|2..64 [CONTEXT [alone]]]\n");
+    if (argc < 4 || !read_rest(&t, argc - 4, argv + 4)) {
+        fprintf(stderr, "usage: tool_delays MODEL TOKENS DELAY "
+                        "[likeliest|drawn|ranks|ranks-drawn|2..64 [CONTEXT [alone]]]\n");
         return 2;
     }
     int64_t changed = 0, several = t.rows ? t.rows : 1, tokens = strtoll(argv[2], NULL, 10);
@@ -205,7 +210,7 @@ int main(int argc, char **argv)
     t.model = argv[1];
     qp_error error;
     qp_status status = open_task(&t, &error);
-    if (status == QP_OK) status = set_up(&t, how, &error);
+    if (status == QP_OK) status = set_up(&t, &error);
     if (status == QP_OK)
         status = repeat(&t, tokens, (uint32_t)strtoul(argv[3], NULL, 10), &changed, &error);
     if (status != QP_OK) fprintf(stderr, "tool_delays: %s\n", error.message);

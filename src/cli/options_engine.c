@@ -51,7 +51,9 @@ static const option_spec engine_options[] = {
      .argument = "DEVICE", .help = "where the model runs; auto: on an NVIDIA GPU if there is one"},
     {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .expert = true, .argument = "N",
      .fallback = "0", .maximum = 1024,
-     .help = "thread blocks of the megakernel; 0: one for each multiprocessor of the GPU"},
+     .help =
+         "thread blocks of the megakernel; 0: one for each multiprocessor of the GPU, on several "
+         "GPUs up to a sixteenth fewer"},
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help = "fuse operators that need no results of other threads: the same answer with fewer "
              "waits, for few tokens on many threads"},

@@ -166,7 +166,7 @@ static qp_status open_basis(qp_engine *e, const qp_engine_options *options,
     TRY(engine_check_workers(e, options, error));
     TRY(engine_schedule_check_ranks(chosen, e->ranks.size, error));
     TRY(engine_schedule_check(chosen, type_of_schedule(e, type), options->fuse, error));
-    TRY(engine_connect_ranks(e, type, error));
+    TRY(engine_connect_ranks(e, error));
     engine_name_device(e);
     engine_load_costs(e, e->costs_path);
     if (!type && !e->device.context) type = &machine_threads;

@@ -47,7 +47,7 @@ qp_status engine_check_workers(const qp_engine *e, const qp_engine_options *opti
                                qp_error *error);
 
 /* Lets the ranks' GPUs reach each other, if ranks have GPUs. */
-qp_status engine_connect_ranks(qp_engine *e, const machine_type *type, qp_error *error);
+qp_status engine_connect_ranks(qp_engine *e, qp_error *error);
 
 /* Fills device_text. */
 void engine_name_device(qp_engine *e);

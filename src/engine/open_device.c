@@ -88,14 +88,10 @@ qp_status engine_check_workers(const qp_engine *e, const qp_engine_options *opti
                      most, workers);
 }
 
-/* On GPUs each rank has one, and runs the machine `cuda`. */
-qp_status engine_connect_ranks(qp_engine *e, const machine_type *type, qp_error *error)
+/* On GPUs each rank has one. */
+qp_status engine_connect_ranks(qp_engine *e, qp_error *error)
 {
     if (!e->device.context) return QP_OK;
-    if (e->ranks.size > 1 && type == &machine_megakernel)
-        return error_set(error, QP_UNSUPPORTED,
-                         "the megakernel runs one rank, found %d: --exec cuda runs several",
-                         e->ranks.size);
     return engine_ranks_connect(&e->ranks, &e->device, error);
 }
 

@@ -85,18 +85,20 @@ static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
     qp_error why = {0};
     const schedule_options blocks = {.workers = options->workers,
                                      .assignment = chosen->options.assignment};
-    machine_setup setup = engine_machine_setup(e, options, NULL, &blocks);
+    machine_setup setup = engine_machine_setup(e, options, &machine_megakernel, &blocks);
     machine *m = &e->slots[0];
     setup.over = engine_memory(e);
     setup.alone = !type && runs_alone(&e->program.options);
-    if (option_is(options->exec, "cuda") || e->ranks.size > 1) return QP_OK;
+    if (option_is(options->exec, "cuda")) return QP_OK;
     if (engine_speculates(options)) return leave_megakernel(e, type, error);
-    qp_status status = machine_open(&machine_megakernel, &setup, m, &why);
+    qp_status status = machine_open(type_of_ranks(e, &machine_megakernel), &setup, m, &why);
     if (status == QP_OK) {
         e->n_machines++;
         return QP_OK;
     }
     machine_close(m);
+    /* What one rank refuses is a failure of the group to the others. */
+    if (status == QP_IO && e->ranks.size > 1) status = QP_UNSUPPORTED;
     if (type || (status != QP_NO_MEMORY && status != QP_UNSUPPORTED))
         return error_set(error, status, "%s%s", why.message,
                          status == QP_UNSUPPORTED ? "; --exec cuda runs any model" : "");

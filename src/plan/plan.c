@@ -158,7 +158,7 @@ qp_status plan_build(const model_config *config, const model *model, const plan_
     TRY(check_window(config, &out->options, error));
     TRY(take_share(out, model, error));
     if (options->sums) out->options.fuse = true;
-    if (options->sums && options->ranks > 1)
+    if (options->sums && options->ranks > 1 && !options->own_sums)
         return error_set(error, QP_UNSUPPORTED,
                          "a plan of sums is for a model on one rank, found %d ranks",
                          options->ranks);

@@ -131,6 +131,8 @@ typedef struct plan_options {
     bool fuse;             /* for few tokens: what needs no other worker's result is one operator */
     bool sums;      /* fused further, as the megakernel runs it: workers add to the residual in
                      * fixed point; implies fuse */
+    bool own_sums;  /* of several ranks, with sums: x is this rank's part of the residual, and the
+                     * machine adds the parts of all; no node does */
     bool few_alike; /* on a GPU, passes of up to 8 tokens have the bits of passes of one, although
                      * there are several sequences */
     int64_t kv_partitions; /* fused: parts of a sequence's positions that attention is split in, on

@@ -59,8 +59,9 @@ typedef struct machine_setup {
     struct comm *group; /* of a rank's machine: the ranks of which the program is one's; of `ranks`:
                            this process's place among them, NULL: they are threads of it */
     const machine *over; /* a machine with the same program, whose memory and weights are used:
-                            `cuda` for the megakernel, `operators` for threads. NULL: memory of its
-                            own. Close the machine that was opened over the other first */
+                            `cuda` for the megakernel, `operators` for threads; of `ranks` another
+                            one, as its ranks' machines. NULL: memory of its own. Close the machine
+                            that was opened over the other first */
     /* The megakernel runs one sequence only: batches are left to the machine that it runs over. */
     bool alone;
 } machine_setup;

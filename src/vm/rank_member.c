@@ -102,7 +102,6 @@ static qp_status open_parts(const machine_setup *setup, rank_member *m, qp_error
     own.program = &m->program;
     own.pool = m->pool;
     own.group = m->comm;
-    own.over = NULL;
     if (options.rank > 0) own.progress = NULL;
     pack_cache packed; /* each rank has a part of the weights, and says nothing */
     if (own.packed) {

@@ -11,8 +11,9 @@
 typedef struct rank_thread {
     pthread_t thread;
     bool started;
-    const machine_setup *setup;
+    machine_setup setup;
     comm *comm;
+    rank_member member;
 } rank_thread;
 
 typedef struct ranks_machine {
@@ -31,13 +32,12 @@ typedef struct ranks_machine {
 
 static void *live(void *context)
 {
-    const rank_thread *t = context;
-    rank_member member;
-    threads_bind(comm_rank(t->comm), comm_size(t->comm) - 1, thread_pool_size(t->setup->pool));
+    rank_thread *t = context;
+    threads_bind(comm_rank(t->comm), comm_size(t->comm) - 1, thread_pool_size(t->setup.pool));
     /* The group remembers what went wrong, and the leader reports it. */
-    if (rank_member_open(t->setup, t->comm, NULL, &member, NULL) == QP_OK)
-        rank_member_follow(&member, NULL);
-    rank_member_close(&member);
+    if (rank_member_open(&t->setup, t->comm, NULL, &t->member, NULL) == QP_OK)
+        rank_member_follow(&t->member, NULL);
+    rank_member_close(&t->member);
     return NULL;
 }
 
@@ -50,6 +50,20 @@ qp_status ranks_follow(const machine_setup *setup, qp_error *error)
     return status;
 }
 
+const machine *ranks_machine_of(const machine *ranks, int rank)
+{
+    const ranks_machine *m = ranks->self;
+    return rank == 0 ? &m->first.machine : &m->others[rank - 1].member.machine;
+}
+
+/* What a rank's member is opened for: a machine over those of other ranks is over its rank's. */
+static machine_setup setup_of(const ranks_machine *m, int rank)
+{
+    machine_setup setup = m->setup;
+    if (setup.over) setup.over = ranks_machine_of(setup.over, rank);
+    return setup;
+}
+
 static qp_status start_threads(ranks_machine *m, qp_error *error)
 {
     m->ends = calloc((size_t)m->size, sizeof *m->ends);
@@ -58,7 +72,7 @@ static qp_status start_threads(ranks_machine *m, qp_error *error)
     TRY(comm_threads_open(m->size, m->ends, error));
     for (int r = 1; r < m->size; r++) {
         rank_thread *t = &m->others[r - 1];
-        *t = (rank_thread){.setup = &m->setup, .comm = m->ends[r]};
+        *t = (rank_thread){.setup = setup_of(m, r), .comm = m->ends[r]};
         t->started = pthread_create(&t->thread, NULL, live, t) == 0;
         if (t->started) continue;
         comm_abort(m->ends[0], "a thread for another rank could not be started");
@@ -75,7 +89,8 @@ static qp_status open_ranks(const machine_setup *setup, void **self, qp_error *e
     m->size = setup->group ? comm_size(setup->group) : setup->n_ranks;
     if (!setup->group) TRY(start_threads(m, error));
     comm *own = setup->group ? setup->group : m->ends[0];
-    return rank_member_open(&m->setup, own, setup->pool, &m->first, error);
+    const machine_setup first = setup_of(m, 0);
+    return rank_member_open(&first, own, setup->pool, &m->first, error);
 }
 
 static void close_ranks(void *self)

@@ -138,6 +138,9 @@ void rank_schedule_message(const schedule_options *options, const char *file, st
 size_t rank_input_bytes(const program *program, plan_tensor_id id, const program_sizes *sizes);
 size_t rank_angle_bytes(const batch *batch);
 
+/* The machine of a rank, of an open machine `ranks` whose ranks are threads. */
+const machine *ranks_machine_of(const machine *ranks, int rank);
+
 /* The life of a rank other than the first in a process of its own: opens its member of setup->group
  * and follows. */
 qp_status ranks_follow(const machine_setup *setup, qp_error *error);

@@ -28,8 +28,11 @@
 #ifndef MEGA_WAITS
 #define MEGA_WAITS 1
 #endif
+#ifndef MEGA_RANKS
+#define MEGA_RANKS 0
+#endif
 
-enum : uint64_t { WATCHDOG_NS = MEGA_DELAYS ? 100000000000 : 1000000000 };
+enum : uint64_t { WATCHDOG_NS = MEGA_DELAYS ? 100000000000 : MEGA_RANKS ? 2000000000 : 1000000000 };
 
 /* The mbarriers of mega_flow. */
 enum : uint32_t {
@@ -363,6 +366,13 @@ MEGA_FN void store_features(const mega_block &b, uint32_t offset, uint32_t plane
 #endif
 }
 
+#if MEGA_RANKS
+/* In ranks.cuh. */
+MEGA_FN void wait_ranks(const mega_arguments &a, const mega_block &b, const instruction &in,
+                        const int64_t *own, int step, int column, uint32_t parts, bool inside,
+                        longlong2 *out);
+#endif
+
 /* Stores x times the norm's weight as planes, and parts of the sum of squares. The results are
  * multiplied by the norm's factor later. */
 MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_entry &e, int step,
@@ -384,7 +394,11 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
             w[2] = wide_float((uint16_t)v.y), w[3] = wide_float((uint16_t)(v.y >> 16));
         }
         longlong2 sums[2] = {{0, 0}, {0, 0}};
+#if MEGA_RANKS
+        wait_ranks(a, b, e.in, x + i, step, i, parts, inside, sums);
+#else
         wait_residual(a, b, e.in, x + i, parts, inside, sums);
+#endif
         const int64_t s[4] = {sums[0].x, sums[0].y, sums[1].x, sums[1].y};
 #pragma unroll
         for (int j = 0; j < 4; j++) {

@@ -103,6 +103,7 @@ const char *mega_image(const program *p)
         const char *name;
         unsigned kinds;
     } images[] = {{"mega_q8_0", 1u << BRICK_Q8_0}, {"mega_q4_0", 1u << BRICK_Q4_0}};
+    if (p->options.ranks > 1) return "mega_ranks";
     if (!mega_is_quantized(p)) return mega_is_half(p) ? "mega_f16" : "mega";
     unsigned kinds = kinds_of(p);
     for (size_t i = 0; i < sizeof images / sizeof *images; i++)

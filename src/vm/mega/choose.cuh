@@ -1,18 +1,23 @@
-/* All blocks together sample a pass's token, each with the logits that it computed.
+/* All blocks together, of all ranks, sample a pass's token, each with the logits that it computed.
  *
  * Warps of their own do it, because its registers and calls would slow down the loops over weights.
  * Kernels that make the likeliest token have none of this code: see MEGA_CHOOSES in kernels.cu.
  *
  * Blocks exchange data through slots of words. Half of each word is the number of the exchange, so
  * a reader needs no counter and no fence. Two slots alternate: a block may be one exchange ahead of
- * another that still reads, but not two. Bias and penalties change the logits first. The block that
+ * another that still reads, but not two. Of several ranks a block posts into the slots of each (see
+ * mega_ranks). Bias and penalties change the logits first. The block that
  * computed a token's logit counts the token, because no other block uses that count.
  */
 #ifndef QUIPU_VM_MEGA_CHOOSE_CUH
 #define QUIPU_VM_MEGA_CHOOSE_CUH
 
 #include "op/sampling/sampling.cuh"
+#if MEGA_RANKS
+#include "vm/mega/ranks.cuh"
+#else
 #include "vm/mega/block.cuh"
+#endif
 
 /* ---- bias and penalties ---- */
 
@@ -45,6 +50,12 @@ MEGA_FN const mega_entry &last_entry(const mega_arguments &a)
                                            ((const int32_t *)a.lengths)[blockIdx.x] - 1];
 }
 
+/* The token of the first of this rank's logits. */
+MEGA_FN int first_token(const mega_arguments &a)
+{
+    return MEGA_RANKS ? a.ranks.vocab_first : 0;
+}
+
 struct mega_team {
     static const bool TOP_K_FIRST = false;
     const mega_arguments &a;
@@ -56,20 +67,78 @@ struct mega_team {
     sample_view *view;
     uint32_t *keys;
     uint32_t number; /* of the last exchange */
+    bool over;       /* in thread 0: the launch ends after the next pass */
 
     MEGA_FN float logit(int32_t token) const { return logits[token - begin]; }
     MEGA_FN void sync() const { asm volatile("bar.sync 2, %0;" ::"r"(threads) : "memory"); }
     MEGA_FN bool any(bool value) const { return value; } /* all threads have the same row */
 
-    MEGA_FN int64_t *slot(int block) const
+    /* Blocks of all ranks, and this one's number among them. */
+#if MEGA_RANKS
+    MEGA_FN int blocks() const
     {
-        return (int64_t *)a.slots + ((number & 1) * gridDim.x + block) * MEGA_SLOT_WORDS;
+        return a.ranks.count * (int)gridDim.x;
+    }
+    MEGA_FN int own() const
+    {
+        return a.ranks.rank * (int)gridDim.x + (int)blockIdx.x;
+    }
+    MEGA_FN int64_t *slots(int rank) const
+    {
+        return pushed_slots(a, rank);
+    }
+    MEGA_FN int64_t load(const int64_t *p) const
+    {
+        return load_system(p);
+    }
+    MEGA_FN longlong2 load_two(const int64_t *p) const
+    {
+        return load_system_two(p);
+    }
+#else
+    MEGA_FN int blocks() const
+    {
+        return gridDim.x;
+    }
+    MEGA_FN int own() const
+    {
+        return blockIdx.x;
+    }
+    MEGA_FN int64_t *slots(int) const
+    {
+        return (int64_t *)a.slots;
+    }
+    MEGA_FN int64_t load(const int64_t *p) const
+    {
+        return load_relaxed(p);
+    }
+    MEGA_FN longlong2 load_two(const int64_t *p) const
+    {
+        return load_relaxed_two(p);
+    }
+#endif
+    MEGA_FN int place(int block) const
+    {
+        return ((number & 1) * blocks() + block) * MEGA_SLOT_WORDS;
+    }
+    MEGA_FN const int64_t *slot(int block) const
+    {
+        return slots(MEGA_RANKS ? a.ranks.rank : 0) + place(block);
     }
     MEGA_FN void post(int word, uint32_t value) const
     {
-        store_relaxed(slot(blockIdx.x) + word, (int64_t)((uint64_t)number << 32 | value));
+        const int64_t tagged = (int64_t)((uint64_t)number << 32 | value);
+#if MEGA_RANKS
+        for (int rank = 0; rank < a.ranks.count; rank++)
+            store_system(slots(rank) + place(own()) + word, tagged);
+#else
+        store_relaxed(slots(0) + place(own()) + word, tagged);
+#endif
     }
-    MEGA_FN bool has_come(int64_t word) const { return (uint32_t)((uint64_t)word >> 32) == number; }
+    MEGA_FN bool has_come(int64_t word) const
+    {
+        return (uint32_t)((uint64_t)word >> 32) == number;
+    }
     MEGA_FN void check_watchdog(watchdog &watchdog, int block) const
     {
         if (watchdog.expired())
@@ -81,22 +150,25 @@ struct mega_team {
         key = sample_max_of_block(*this, key);
         number++;
         if (thread == 0) post(KEY_WORD, key);
-        for (int block = thread; block < (int)gridDim.x; block += threads) {
+        for (int block = thread; block < blocks(); block += threads) {
             watchdog watchdog = {0, 0};
-            int64_t word = load_relaxed(slot(block) + KEY_WORD);
-            for (; !has_come(word); word = load_relaxed(slot(block) + KEY_WORD))
+            int64_t word = load(slot(block) + KEY_WORD);
+            for (; !has_come(word); word = load(slot(block) + KEY_WORD))
                 check_watchdog(watchdog, block);
             keys[block] = (uint32_t)word;
         }
         sync();
-        return gridDim.x;
+        return blocks();
     }
 
+    /* Of several ranks, the first block also hands on the host's request to stop. */
     MEGA_FN void post_part(const sample_part &p) const
     {
+        const bool stop =
+            MEGA_RANKS && own() == 0 && load_relaxed((const uint32_t *)a.stop_request) == a.launch;
         uint64_t score = (uint64_t)__double_as_longlong(p.score);
         const uint64_t wide[3] = {score, p.weight, p.total};
-        const uint32_t words[PART_WORDS - 6] = {p.key, p.count, (uint32_t)p.id, 0};
+        const uint32_t words[PART_WORDS - 6] = {p.key, p.count, (uint32_t)p.id, stop};
 #pragma unroll
         for (int i = 0; i < 3; i++) {
             post(2 * i, (uint32_t)wide[i]);
@@ -106,7 +178,7 @@ struct mega_team {
         for (int i = 0; i < PART_WORDS - 6; i++)
             post(6 + i, words[i]);
     }
-    MEGA_FN sample_part wait_part(int block) const
+    MEGA_FN sample_part wait_part(int block)
     {
         watchdog watchdog = {0, 0};
         for (;;) {
@@ -114,10 +186,11 @@ struct mega_team {
             bool complete = true;
 #pragma unroll
             for (int i = 0; i < PART_WORDS / 2; i++) {
-                words[i] = load_relaxed_two(slot(block) + 2 * i);
+                words[i] = load_two(slot(block) + 2 * i);
                 complete = complete && has_come(words[i].x) && has_come(words[i].y);
             }
             if (complete) {
+                over = over || (MEGA_RANKS && block == 0 && (uint32_t)words[4].y);
                 uint64_t wide[3];
 #pragma unroll
                 for (int i = 0; i < 3; i++)
@@ -138,7 +211,7 @@ struct mega_team {
         number++;
         if (thread == 0) post_part(part);
         part = sample_nothing();
-        for (int block = thread; block < (int)gridDim.x; block += threads)
+        for (int block = thread; block < blocks(); block += threads)
             sample_merge(part, wait_part(block));
         sample_merge_block(*this, part);
     }
@@ -150,9 +223,10 @@ struct mega_team {
 MEGA_FN void adjust_logits(const mega_arguments &a, const mega_team &t, float *local)
 {
     const bool adjusts = a.sampling.bias || a.sampling.penalises;
+    float *logits = (float *)a.logits - first_token(a);
 #pragma unroll 4
     for (int i = t.begin + t.thread; i < t.end; i += t.threads) {
-        float *logit = (float *)a.logits + i, v = *logit;
+        float *logit = logits + i, v = *logit;
         if (adjusts) *logit = v = adjust_logit(a, i, v);
         local[i - t.begin] = v;
     }
@@ -164,6 +238,14 @@ MEGA_FN bool wait_logits(const volatile mega_flow *flow, uint32_t barrier, int i
     while (!barrier_try(barrier, index & 1))
         if (flow->stop) return false;
     return true;
+}
+
+/* Whether one of this rank's blocks has the token's logit. The first block counts the tokens of
+ * other ranks: machines that choose from all logits need the counts of all. */
+MEGA_FN bool is_own_token(const mega_arguments &a, int token)
+{
+    return !MEGA_RANKS ||
+           (token >= a.ranks.vocab_first && token < a.ranks.vocab_first + a.ranks.vocab_count);
 }
 
 /* Makes the compiler forget the value, so that what is computed from a setting does not stay in
@@ -192,15 +274,17 @@ MEGA_FN void choose_tokens(const mega_arguments &a, char *memory, uint32_t own, 
     sample_view *view = (sample_view *)(cells + MEGA_WARPS);
     mega_team team = {a,
                       a.first_pass,
-                      units.begin,
-                      units.end,
+                      first_token(a) + units.begin,
+                      first_token(a) + units.end,
                       local,
                       thread,
                       threads,
                       cells,
                       view,
                       (uint32_t *)(view + 1),
-                      *(const uint32_t *)a.exchanges};
+                      *(const uint32_t *)a.exchanges,
+                      false};
+    const bool counts_others = MEGA_RANKS && blockIdx.x == 0;
 #pragma unroll 1
     for (int index = 0; index < a.n_passes; index++, team.pass++) {
         if (!wait_logits(flow, barriers + FLOW_TO_CHOOSE, index)) break;
@@ -214,11 +298,13 @@ MEGA_FN void choose_tokens(const mega_arguments &a, char *memory, uint32_t own, 
         int32_t token = sample_row(team, with, a.vocab);
         team.sync(); /* no thread reads the logits after this */
         if (thread) continue;
-        if (a.sampling.penalises && token >= team.begin && token < team.end) {
+        const bool own = token >= team.begin && token < team.end;
+        if (a.sampling.penalises && (own || (counts_others && !is_own_token(a, token)))) {
             uint32_t *seen = (uint32_t *)a.history + token;
             *seen = (*seen | 1) + 2;
         }
         flow->next = token;
+        flow->over = team.over;
         if (blockIdx.x == 0) ((volatile int32_t *)a.tokens_out)[index] = token;
         barrier_arrive(barriers + FLOW_CHOSEN);
     }

@@ -200,15 +200,17 @@ MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_en
     }
     make_planes<DIM>(a, b, e);
     const int64_t *x = residual(a, b.pass(), 2 * e.in.layer) + e.weights.row;
-    /* The blocks of the first KV head also add the residual itself to the sums. */
-    int64_t carried =
-        e.weights.kv_head == 0 && b.thread < n ? wait_element(a, b, e, x + b.thread) : 0;
+    /* The blocks of the first KV head also add the residual itself to the sums; of several ranks
+     * each adds its own part, and the embedding is rank 0's. */
+    const bool carries =
+        e.weights.kv_head == 0 && (!MEGA_RANKS || a.ranks.rank == 0 || e.in.layer > 0);
+    int64_t carried = carries && b.thread < n ? wait_element(a, b, e, x + b.thread) : 0;
     int groups = product_heads<DIM>(a, b, e, n);
     b.sync();
     b.stamp(a, MEGA_SIGNALS);
     int64_t *next = residual(a, b.pass(), 2 * e.in.layer + 1) + e.weights.row;
     for (int i = b.thread; i < n; i += MEGA_CONSUMERS) {
-        if (i >= MEGA_CONSUMERS && e.weights.kv_head == 0) carried = wait_element(a, b, e, x + i);
+        if (i >= MEGA_CONSUMERS && carries) carried = wait_element(a, b, e, x + i);
         add_relaxed(next + i, fixed_part(row_sum(a, b, i, groups)) + carried);
     }
     b.sync();

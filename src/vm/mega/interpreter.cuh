@@ -9,6 +9,9 @@
 #define QUIPU_VM_MEGA_INTERPRETER_CUH
 
 #include "vm/mega/stream.cuh"
+#if MEGA_RANKS
+#include "vm/mega/ranks.cuh"
+#endif
 #if MEGA_CHOOSES
 #include "vm/mega/choose.cuh"
 #endif
@@ -108,9 +111,15 @@ template <typename HANDLERS> MEGA_FN void run_interpreter(const mega_arguments &
         if (!MEGA_CHOOSES) registers_release(); /* sampling warps need as many as consumer warps */
         bool prefetched = HANDLERS::PREFETCHES && a.first_position >= MEGA_PREFETCH_CONTEXT;
         const int fetching = MEGA_CONSUMERS + (prefetched ? 64 : 32);
+#if MEGA_RANKS
+        if (thread >= MEGA_THREADS - 32)
+            push_sums(a, own + a.shared.flow);
+        else
+#endif
 #if MEGA_CHOOSES
-        if (thread >= fetching)
-            choose_tokens(a, memory, own, thread - fetching, MEGA_THREADS - fetching);
+            if (thread >= fetching)
+            choose_tokens(a, memory, own, thread - fetching,
+                          MEGA_THREADS - 32 * MEGA_RANKS - fetching);
 #else
         if (thread >= MEGA_THREADS - MEGA_PUBLISHERS)
             HANDLERS::publish(a, own + a.shared.flow, thread - (MEGA_THREADS - MEGA_PUBLISHERS));

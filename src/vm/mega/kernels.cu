@@ -7,11 +7,12 @@
  *     MEGA_HALF      1: weights of 16 bits are F16; 0: BF16
  *     MEGA_CHOOSES   1: tokens are sampled; 0: always the likeliest. Two kernels, because warps
  * that sample take registers from those that copy: with both in one, a pass that needs the
- * likeliest token alone took 8 us more MEGA_DELAYS    1, for tests: warps sleep at random, so that
- * races show MEGA_WAITS     0, for measurements: a block waits for its weights and for no other
- * block. Its tokens are wrong; its time is that of a pass without synchronisation MEGA_SUFFIX ends
- * the names of kernels for tests, which have a cache in F16, heads of 64 (MEGA_HEADS_OF_128: of 128
- * too) and a hidden size of one block of columns
+ * likeliest token alone took 8 us more MEGA_RANKS     1: one of several ranks, each on a GPU of its
+ * own MEGA_DELAYS    1, for tests: warps sleep at random, so that races show MEGA_WAITS     0, for
+ * measurements: a block waits for its weights and for no other block. Its tokens are wrong; its
+ * time is that of a pass without synchronisation MEGA_SUFFIX    ends the names of kernels for
+ * tests, which have a cache in F16, heads of 64 (MEGA_HEADS_OF_128: of 128 too) and a hidden size
+ * of one block of columns
  *
  * A kernel's name is mega_DIM_CACHE_BLOCKS, or mega_batch_DIM_CACHE for several sequences: the size
  * of a head, the type of the KV cache, and the blocks of 2,048 columns of x (0: quantised, any).
@@ -63,6 +64,11 @@
     ONE_SEQUENCE(dim, type, half, 1)                                                               \
     ONE_SEQUENCE(dim, type, half, 2)
 #endif
+#endif
+
+#if MEGA_RANKS && !FOR_TESTS
+ONE_SEQUENCE(128, F16, true, 4)
+ONE_SEQUENCE(128, BF16, false, 4)
 #endif
 
 KERNELS(64, F16, true)

@@ -8,9 +8,11 @@
 #include "vm/mega/machine.h"
 
 #include "base/clock.h"
+#include "cuda/ranks.h"
 #include "op/adjust_logits/adjust_logits.h"
 #include "vm/cuda/machine.h"
 #include "vm/machine_run.h"
+#include "vm/mega/parts.h"
 #include "vm/mega/records.h"
 
 #include <stdlib.h>
@@ -21,6 +23,7 @@ typedef struct mega_machine {
     program program; /* of the machine that it owns */
     machine own;     /* not open if the machine runs over another one */
     const machine *cuda;
+    const cuda_ranks *gpus; /* of all ranks; NULL: there is one */
     cuda_mega mega;
     int ran; /* passes of the last run */
 } mega_machine;
@@ -30,14 +33,17 @@ typedef struct mega_machine {
 static cuda_mega_options options_of(const machine_setup *setup)
 {
     if (!setup->schedule)
-        return (cuda_mega_options){
-            .assignment = SCHEDULE_RR, .alone = setup->alone, .progress = setup->progress};
+        return (cuda_mega_options){.assignment = SCHEDULE_RR,
+                                   .alone = setup->alone,
+                                   .progress = setup->progress,
+                                   .group = setup->group};
     return (cuda_mega_options){.n_blocks = setup->schedule->workers,
                                .assignment = setup->schedule->assignment,
                                .costs = setup->schedule->costs,
                                .context = setup->schedule->context,
                                .progress = setup->progress,
-                               .alone = setup->alone};
+                               .alone = setup->alone,
+                               .group = setup->group};
 }
 
 static qp_status count_mega(const machine_setup *setup, machine_bytes *out, qp_error *error)
@@ -56,6 +62,7 @@ static void close_mega(void *self)
 {
     mega_machine *m = self;
     if (!m) return;
+    if (m->mega.executor) cuda_device_enter(m->mega.executor->device, NULL);
     cuda_mega_free(&m->mega);
     machine_close(&m->own);
     program_free(&m->program);
@@ -80,6 +87,8 @@ static qp_status open_mega(const machine_setup *setup, void **self, qp_error *er
     if (!m) return error_no_memory(error, "the machine", sizeof *m);
     m->cuda = setup->over;
     if (!m->cuda) TRY(open_own(m, setup, error));
+    m->gpus = setup->program->options.ranks > 1 ? setup->gpus : NULL;
+    TRY(cuda_device_enter(cuda_machine_executor(m->cuda)->device, error));
     const cuda_mega_options how = options_of(setup);
     TRY(cuda_mega_init(&m->mega, cuda_machine_executor(m->cuda), &how, error));
     if (m->mega.kernel) return QP_OK;
@@ -247,6 +256,16 @@ static qp_status choose_after(mega_machine *m, const machine_request *r, qp_erro
     return QP_OK;
 }
 
+/* Of several ranks every one gets the logits of all after a pass alone: only the first knows
+ * whether its owner reads them. */
+static qp_status run_passes(mega_machine *m, const machine_request *r,
+                            const cuda_mega_request *request, int32_t *tokens, qp_error *error)
+{
+    TRY(cuda_mega_run(&m->mega, r->batch, request, &m->ran, tokens, error));
+    return m->gpus && machine_passes_of(r) == 1 ? mega_gather_logits(&m->mega, r->batch, error)
+                                                : QP_OK;
+}
+
 static qp_status launch(mega_machine *m, const machine_request *r, qp_error *error)
 {
     const int64_t n = batch_tokens(r->batch);
@@ -255,15 +274,21 @@ static qp_status launch(mega_machine *m, const machine_request *r, qp_error *err
     cuda_mega_request request;
     m->ran = machine_passes_of(r);
     if (r->choice == MACHINE_LOGITS || chooses_after(m, n, r->choice)) {
-        TRY(cuda_mega_run(&m->mega, r->batch, NULL, &m->ran, NULL, error));
+        TRY(run_passes(m, r, NULL, NULL, error));
         return r->choice == MACHINE_SAMPLED ? choose_after(m, r, error) : QP_OK;
     }
     if (alone && delivers) request = request_of(m, r);
-    TRY(cuda_mega_run(&m->mega, r->batch, alone && delivers ? &request : NULL, &m->ran, r->tokens,
-                      error));
+    TRY(run_passes(m, r, alone && delivers ? &request : NULL, r->tokens, error));
     for (int i = 0; i < m->ran && !alone; i++)
         if (!machine_hand_on(r, r->tokens + i * n)) break;
     return QP_OK;
+}
+
+/* Waits for the exchange of logits, and whether a rank waited in vain. */
+static qp_status check_ranks(const mega_machine *m, qp_error *error)
+{
+    TRY(cuda_device_wait(m->mega.executor->device, "the forward pass", error));
+    return cuda_ranks_check(m->gpus, error);
 }
 
 static qp_status run_mega(void *self, const machine_request *r, qp_error *error)
@@ -275,6 +300,7 @@ static qp_status run_mega(void *self, const machine_request *r, qp_error *error)
         TRY(cuda_executor_read_logits(m->mega.executor, r->logit_rows,
                                       r->logit_rows ? r->n_logit_rows : batch_outputs(r->batch),
                                       logits_of_mega(m), error));
+    if (m->gpus) TRY(check_ranks(m, error));
     const int n = r->n_records < m->ran ? r->n_records : m->ran;
     if (n == 0 || m->mega.n_timed == recorded) return QP_OK;
     return mega_read_records(&m->mega, recorded, r->records, n, clock_ns(), error);

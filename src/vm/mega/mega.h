@@ -12,10 +12,15 @@
  *              order to the same bits; the top bits of each element count the parts added
  *     q, k, v  of a KV head: pairs of a value and the number of the pass that made it
  *     states   of a part of a long context: pairs of a value and a number of pass and layer
+ *
+ * Of several ranks, each has a GPU, its own megakernel over its shard, and its own x, which holds
+ * its part of the sums. A warp of each block pushes the complete elements of a share of the columns
+ * to the other ranks (ranks.cuh); x is the sum of what all ranks have.
  */
 #ifndef QUIPU_VM_MEGA_MEGA_H
 #define QUIPU_VM_MEGA_MEGA_H
 
+#include "cuda/exchange.h"
 #include "schedule/instruction.h"
 #include "vm/mega/bricks.h"
 
@@ -26,6 +31,8 @@ enum {
     MEGA_TILE = 8, /* rows of weights in a chunk, the contents of one stage */
     /* Columns of weights in a chunk; of longer rows a chunk holds half as many. */
     MEGA_COLUMNS = 2048,
+    MEGA_HALF_ROW = 4 * MEGA_COLUMNS, /* bytes of half of a row of MEGA_WIDE columns */
+    MEGA_WIDE = 4 * MEGA_COLUMNS,
     MEGA_STAGE = 33 << 10, /* bytes of a stage of the ring: 8 rows, or a box of 32 KB */
     /* Bytes from row to row in a stage, where rows are not contiguous: W_down (MEGA_PITCH) and rows
      * for several sequences (MEGA_BATCH_PITCH) are read without bank conflicts. */
@@ -123,6 +130,7 @@ enum {
     MEGA_WAIT_STATES = -3,
     MEGA_WAIT_CHOICE = -4,
     MEGA_WAIT_FEATURES = -5,
+    MEGA_WAIT_RANK = -6, /* x of rank 0; those of the other ranks follow downwards */
 };
 
 /* What a block reports that waited for longer than a second. */
@@ -169,6 +177,7 @@ typedef struct mega_flow {
     int32_t token;      /* that this pass reads */
     int32_t next;       /* that this pass has chosen */
     uint32_t stop;      /* 1: the block runs no further pass */
+    uint32_t over;      /* several ranks that sample: 1: none of them runs a further pass */
     /* mbarrier, a phase per step, several sequences: the block has added to its sums. */
     uint64_t added;
 } mega_flow;
@@ -184,6 +193,40 @@ typedef struct mega_shared {
     uint32_t head_row, feature_row; /* elements from sequence to sequence in a plane */
     uint32_t bytes;
 } mega_shared;
+
+/* Several ranks: where each rank's receive buffer is, which the others write. In it, from each
+ * rank: int64 [2][2 n_layers + 1][hidden], by a pass's parity; then, from all, mega_key [2][ranks];
+ * then slots [2][ranks][blocks][MEGA_SLOT_WORDS] as in mega_arguments. */
+typedef struct mega_ranks {
+    uint64_t receive[EXCHANGE_RANKS];
+    uint64_t parts;      /* uint32 [2 n_layers + 1]: counts of this rank's x when it is complete */
+    int32_t rank, count; /* count: of ranks; 1: nothing is exchanged */
+    int32_t vocab_first, vocab_count; /* the tokens of the rank's rows of logits */
+} mega_ranks;
+
+/* A rank's likeliest token of a pass: halves of its key; upper halves: 1 + the pass. */
+typedef struct mega_key {
+    uint64_t low, high;
+} mega_key;
+
+EXCHANGE_FN uint64_t mega_received_bytes(int n_layers, int hidden)
+{
+    return (uint64_t)2 * (2 * n_layers + 1) * hidden * sizeof(int64_t);
+}
+/* Offsets in a receive buffer: of the keys, of the slots, and of its end. */
+EXCHANGE_FN uint64_t mega_keys_offset(int ranks, int n_layers, int hidden)
+{
+    return ranks * mega_received_bytes(n_layers, hidden);
+}
+EXCHANGE_FN uint64_t mega_slots_offset(int ranks, int n_layers, int hidden)
+{
+    return mega_keys_offset(ranks, n_layers, hidden) + 2 * ranks * sizeof(mega_key);
+}
+EXCHANGE_FN uint64_t mega_receive_bytes(int ranks, int n_layers, int hidden, int blocks)
+{
+    return mega_slots_offset(ranks, n_layers, hidden) +
+           (uint64_t)2 * ranks * blocks * MEGA_SLOT_WORDS * sizeof(int64_t);
+}
 
 /* One of several sequences. */
 typedef struct mega_row {
@@ -252,6 +295,7 @@ typedef struct mega_arguments {
     mega_turn turns[MEGA_TURNS];
     /* float [2][steps][hidden][MEGA_ROWS]: x of each step, published by its blocks. */
     uint64_t published;
+    mega_ranks ranks;
 } mega_arguments;
 
 #ifdef __cplusplus

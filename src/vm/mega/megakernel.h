@@ -28,6 +28,7 @@ typedef struct cuda_mega {
     program sums;                            /* the forward pass that the blocks run */
     schedule schedule;                       /* of it */
     cuda_buffer program, maps, weights, own; /* own: x, q, k, v, states, counters, keys */
+    cuda_buffer receive;                     /* what other ranks push (ranks.cuh) */
     bool quantized; /* `weights` holds all matrices as bricks; else W_down transposed */
     size_t (*bricks)[WEIGHT_COUNT]; /* [layer + 1][slot]: offsets in `weights` */
     cuda_pinned tokens, report, stop_request;
@@ -59,6 +60,7 @@ typedef struct cuda_mega_options {
     int64_t context;                /* positions that costs are for; 0: the default */
     bool alone;                     /* no kernels for several sequences */
     progress *progress;             /* receives the stages of opening; may be NULL */
+    struct comm *group;             /* of the program's ranks; unused if there is one */
 } cuda_mega_options;
 
 /* Makes the program for the executor's model. QP_OK with kernel NULL and why_not set if the

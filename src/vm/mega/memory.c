@@ -48,7 +48,8 @@ static int64_t largest_share(int64_t units, int64_t count)
     return (units + count - 1) / count;
 }
 
-/* Bytes that sampling needs: a part for each warp, facts about the logits, a key for each block. */
+/* Bytes that sampling needs: a part for each warp, facts about the logits, a key for each block of
+ * all ranks. */
 static size_t choice_bytes(int n_blocks)
 {
     return MEGA_WARPS * MEGA_PART_BYTES + MEGA_VIEW_BYTES + (size_t)n_blocks * sizeof(uint32_t);
@@ -124,7 +125,8 @@ void mega_lay_out_shared(cuda_mega *m)
     uint32_t used = 0;
     /* Attention's outputs use the memory of x's planes and of the sums. */
     s->planes = place(&used, planes);
-    size_t sums = s->sum_pitch * MEGA_WARPS * sizeof(float), choice = choice_bytes(m->n_blocks);
+    size_t sums = s->sum_pitch * MEGA_WARPS * sizeof(float),
+           choice = choice_bytes(m->n_blocks * m->executor->program->options.ranks);
     s->sums = place(&used, sums > choice ? sums : choice);
     if (used < attention.outputs) used = (uint32_t)round_up(attention.outputs, 128);
     s->heads = place(&used, planes_bytes(m, s->head_plane));

@@ -2,6 +2,7 @@
 #ifndef QUIPU_VM_MEGA_PARTS_H
 #define QUIPU_VM_MEGA_PARTS_H
 
+#include "comm/comm.h"
 #include "vm/mega/megakernel.h"
 #include "schedule/schedule.h"
 
@@ -108,6 +109,18 @@ bool mega_takes_batch(const cuda_mega *mega, const batch *batch);
 /* Runs passes over several sequences. The batch's inputs must be on the GPU. */
 qp_status mega_run_batch(cuda_mega *mega, const batch *batch, int n_passes, int32_t *tokens,
                          qp_error *error);
+
+/* ---- ranks.c ---- */
+
+/* NULL, or why the megakernel does not run the model on these ranks. */
+const char *mega_ranks_refusal(const program *program);
+/* Bytes of the receive buffer; 0 if there is one rank. */
+size_t mega_count_receive(const program *program, int n_blocks);
+/* Makes the receive buffer, and exchanges the addresses of all ranks'. `group`: the ranks; unused
+ * if there is one. */
+qp_status mega_connect_ranks(cuda_mega *mega, struct comm *group, qp_error *error);
+/* After a pass: puts the exchange that gives every rank the logits of all into the stream. */
+qp_status mega_gather_logits(cuda_mega *mega, const batch *batch, qp_error *error);
 
 /* ---- timing.c ---- */
 

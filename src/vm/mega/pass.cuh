@@ -5,6 +5,9 @@
 #define QUIPU_VM_MEGA_PASS_CUH
 
 #include "vm/mega/weights.cuh"
+#if MEGA_RANKS
+#include "vm/mega/ranks.cuh"
+#endif
 #if MEGA_CHOOSES
 #include "vm/mega/choose.cuh"
 #endif
@@ -48,20 +51,36 @@ MEGA_FN int token_made(const mega_arguments &a, const mega_block &b, uint32_t pa
 #endif
 }
 
+#if MEGA_RANKS && !MEGA_CHOOSES
+
+/* The same of all ranks; *over: the launch ends. */
+MEGA_FN int token_of_ranks(const mega_arguments &a, const mega_block &b, const instruction &in,
+                           uint32_t pass, bool *over)
+{
+    return a.vocab - 1 - (int)(uint32_t)wait_keys(a, b, in, pass - 1, over);
+}
+
+#endif
+
 /* Finds the token that this pass reads; or stops the block, if that is a stop token or the host has
  * asked the launch to stop. One thread of each block. All blocks decide alike: block 0 alone reads
  * the host's request, and the launch then ends after the pass that follows. */
-MEGA_FN void find_token(const mega_arguments &a, const mega_block &b)
+MEGA_FN void find_token(const mega_arguments &a, const mega_block &b, const instruction &in)
 {
     const uint32_t pass = b.pass();
-    const bool asks = blockIdx.x == 0;
+    const bool asks = blockIdx.x == 0 && !MEGA_RANKS;
     int64_t *ended = (int64_t *)a.ended;
     uint32_t stop_request = asks ? load_relaxed((const uint32_t *)a.stop_request) : 0;
     int token = a.token;
     if (pass != a.first_pass) {
-        int64_t last = load_relaxed(ended + ((pass - 1) & 1));
-        token = token_made(a, b, pass);
+        int64_t last = MEGA_RANKS ? 0 : load_relaxed(ended + ((pass - 1) & 1));
         bool over = last == (int64_t)pass;
+#if MEGA_RANKS && !MEGA_CHOOSES
+        token = token_of_ranks(a, b, in, pass, &over);
+#else
+        token = token_made(a, b, pass);
+        over = over || (MEGA_RANKS && b.flow(a)->over);
+#endif
 #pragma unroll 1
         for (int i = 0; i < a.n_stops; i++)
             over |= token == a.stops[i];
@@ -77,7 +96,7 @@ MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_en
     if (e.weights.begins && b.thread == 0) {
         wait_counter(a, b, e.in, 0, b.pass() * gridDim.x);
         barrier_arrive(b.own + a.shared.flow + FLOW_BEGUN);
-        find_token(a, b);
+        find_token(a, b, e.in);
     }
     b.sync();
     b.stamp(a, MEGA_WORKS);
@@ -98,7 +117,12 @@ MEGA_FN void report_token(const mega_arguments &a, mega_block &b, const instruct
 {
     if (blockIdx.x || b.thread) return;
     wait_counter(a, b, in, 0, (b.pass() + 1) * gridDim.x);
+#if MEGA_RANKS
+    bool over = false;
+    uint64_t key = wait_keys(a, b, in, b.pass(), &over);
+#else
     uint64_t key = ((volatile uint64_t *)a.key)[(b.pass() + 1) & 1];
+#endif
     ((volatile int32_t *)a.tokens_out)[index] = a.vocab - 1 - (int)(uint32_t)key;
 }
 
@@ -116,10 +140,11 @@ MEGA_FN uint64_t logit_key(const mega_arguments &a, float v, int token)
 MEGA_FN uint64_t finish_logits(const mega_arguments &a, mega_block &b, int slices, int begin,
                                int rows, uint64_t best)
 {
+    const int first = MEGA_RANKS ? a.ranks.vocab_first : 0; /* a.logits is the rank's part */
     for (int i = b.thread; i < rows; i += MEGA_CONSUMERS) {
         float v = row_sum(a, b, i, slices) * inverse_rms(a, b);
         ((float *)a.logits)[begin + i] = v;
-        best = max(best, logit_key(a, v, begin + i));
+        best = max(best, logit_key(a, v, first + begin + i));
     }
     b.sync();
     return best;

@@ -1,7 +1,8 @@
 /* Weights of 16 bits times vectors, on the tensor cores.
  *
- * A chunk is 8 rows of up to 2,048 columns, or 4 longer rows. Warp w has columns [128 w, 128 w +
- * 128) of all rows, and of longer rows those 2,048 further. The vector is three planes of the
+ * A chunk is 8 rows of up to 2,048 columns, or 4 longer rows, or 4 halves of rows of 8,192. Warp w
+ * has columns [128 w, 128 w + 128) of all rows, and of longer rows those 2,048 further, which is a
+ * block of columns each. The vector is three planes of the
  * weights' type, in the first three columns of the other operand. Every product is exact and sums
  * are float32 in a fixed order, so results have the same bits in every run.
  */
@@ -69,8 +70,8 @@ template <int BLOCKS> struct row_fragments {
     {
         const int g = b.lane >> 2, t = b.lane & 3;
         const bool odd = g & 1;
-        uint32_t mine =
-            b.warp * 256 + ((t + 4 * odd) << 4) + (BLOCKS > 1 ? g & 3 : g) * 2 * a.hidden;
+        const int pitch = BLOCKS > 2 ? (int)MEGA_HALF_ROW : 2 * a.hidden;
+        uint32_t mine = b.warp * 256 + ((t + 4 * odd) << 4) + (BLOCKS > 1 ? g & 3 : g) * pitch;
         uint32_t at[2] = {mine + (BLOCKS > 1 && g & 4 ? two : one), mine + two};
         if (BLOCKS > 1) at[1] = at[0] + 2 * MEGA_COLUMNS;
 #pragma unroll
@@ -119,9 +120,10 @@ MEGA_FN void take_early(const mega_arguments &a, mega_block &b, int tiles, row_f
 
 /* `tiles` tiles of 8 rows times the planes: sums[warp][first + row]. BLOCKS: blocks of 2,048
  * columns in a row; of two, the other operand's columns are the planes of the first block, a zero,
- * then those of the second. `w` has the first chunks, and after the call those of the next call's
- * `next` tiles. Called in one place and inlined there, because spills and calls go to local memory,
- * which has almost no cache beside a ring of this size. */
+ * then those of the second; of four, halves of the rows are multiplied one after the other. `w` has
+ * the first chunks, and after the call those of the next call's `next` tiles. Called in one place
+ * and inlined there, because spills and calls go to local memory, which has almost no cache beside
+ * a ring of this size. */
 template <int DIM, int BLOCKS>
 MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_entry &, int,
                            int tiles, int first, int next, row_fragments<BLOCKS> &w)
@@ -133,17 +135,23 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
                       2 * (min(plane, 2) * a.shared.plane +
                            (BLOCKS > 1 ? block * MEGA_COLUMNS : 0) + b.warp * 128 + 8 * t);
     uint32_t sums = b.own + a.shared.sums + 4 * (b.warp * a.shared.sum_pitch + first + g);
+    const int halves = BLOCKS > 2 ? 2 : 1;
     uint32_t v[8][2];
     load_vectors(planes, used, v);
 #pragma unroll 1
     for (int i = 0; i < tiles; i += each) {
         float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
-        if (!LOADS_EARLY) w.take(a, b, BLOCKS > 1 || i + 1 < tiles);
+#pragma unroll 1
+        for (int half = 0; half < halves; half++) {
+            if (halves > 1) load_vectors(planes + half * MEGA_HALF_ROW, used, v);
+            if (!LOADS_EARLY) w.take(a, b, BLOCKS > 1 || i + 1 < tiles);
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            multiply_16<MEGA_HALF>(j & 1 ? d : c, w.m[j][0], w.m[j][1], w.m[j][2], w.m[j][3],
-                                   v[j][0], v[j][1]);
-        take_early<BLOCKS>(a, b, i + each < tiles ? tiles - i - each : next, w);
+            for (int j = 0; j < 8; j++)
+                multiply_16<MEGA_HALF>(j & 1 ? d : c, w.m[j][0], w.m[j][1], w.m[j][2], w.m[j][3],
+                                       v[j][0], v[j][1]);
+            const int left = half + 1 < halves ? tiles : tiles - i - each;
+            take_early<BLOCKS>(a, b, left > 0 ? left : next, w);
+        }
         if (BLOCKS > 1) {
             float sum = sum_halves(c, d);
             if (t == 0) store_shared(sums + i * 4 * MEGA_TILE, sum);

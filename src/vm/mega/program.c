@@ -12,6 +12,7 @@
 #include "vm/mega/opcodes.h"
 #include "vm/mega/parts.h"
 
+#include "op/exchange.h"
 #include "op/fixed.h"
 #include "schedule/build.h"
 #include "schedule/verify.h"
@@ -23,9 +24,16 @@ static int64_t usual_longest(const model_config *c)
     return 4 * c->n_layers + 2;
 }
 
+/* Values of the residual in a pass. */
+static int64_t steps_of(const model_config *c)
+{
+    return 2 * c->n_layers + 1;
+}
+
 size_t mega_count_program(const model_config *c, int n_blocks)
 {
-    return (size_t)n_blocks * ((size_t)usual_longest(c) * sizeof(mega_entry) + sizeof(int32_t));
+    return (size_t)n_blocks * ((size_t)usual_longest(c) * sizeof(mega_entry) + sizeof(int32_t)) +
+           (size_t)steps_of(c) * sizeof(uint32_t);
 }
 
 /* ---- the schedule --------------------------------------------------------------------------- */
@@ -33,7 +41,7 @@ size_t mega_count_program(const model_config *c, int n_blocks)
 qp_status mega_build_sums(const program *of, int n_blocks, program *out, qp_error *error)
 {
     plan_options sums = of->options;
-    sums.sums = true;
+    sums.sums = sums.own_sums = true;
     sums.max_tokens = sums.max_sequences = sums.max_outputs = 1;
     sums.kv_partitions = schedule_kv_partitions(n_blocks, of->config.n_kv_heads);
     return program_rebuild(of, &sums, out, error);
@@ -70,9 +78,12 @@ typedef struct queues {
     /* [views]: the count of each element when the sum is complete; 0: the view is no sum. */
     uint32_t *parts;
     mega_entry *entries; /* [blocks][longest] */
-    int32_t *lengths;    /* [blocks]; stored after the entries, in the same allocation */
+    /* [blocks], and [2 n_layers + 1] counts of x by step; stored after the entries, in the same
+     * allocation */
+    int32_t *lengths;
+    uint32_t *step_parts;
     int longest;
-    size_t bytes; /* of entries and lengths */
+    size_t bytes; /* of entries, lengths and counts */
 } queues;
 
 /* The table's row of an instruction's opcode. */
@@ -109,11 +120,14 @@ static bool has_begin(const schedule *s, int block)
 static bool has_end(const schedule *s, int block)
 {
     int last = s->length[block] - 1;
+    while (last >= 0 && mega_entries_of(s, schedule_queue(s, block) + last) == 0)
+        last--;
     return last >= 0 && row_of(schedule_queue(s, block) + last)->last;
 }
 
 int mega_entries_of(const schedule *s, const instruction *in)
 {
+    if (op_exchanges((op_code)in->opcode)) return 0;
     int64_t most = most_units(s, in);
     return (int)((in->units.end - 1) / most - in->units.begin / most) + 1;
 }
@@ -195,6 +209,15 @@ static void add_empty(const queues *p, mega_entry *e, int node)
     set_entry(p, e, &in, in.units);
 }
 
+/* The last node that has entries. */
+static int logits_node(const schedule *s)
+{
+    int node = s->n_nodes - 1;
+    while (op_exchanges(s->program->nodes[node].op))
+        node--;
+    return node;
+}
+
 static void fill_queue(queues *p, int block)
 {
     const schedule *s = p->s;
@@ -203,6 +226,7 @@ static void fill_queue(queues *p, int block)
     int n = 0, length = s->length[block];
     if (!has_begin(s, block)) add_empty(p, &queue[n++], 0);
     for (int i = 0; i < length; i++) {
+        if (mega_entries_of(s, &records[i]) == 0) continue;
         const int64_t most = most_units(s, &records[i]);
         instruction_span rest = records[i].units, units;
         for (; rest.begin < rest.end; rest.begin = units.end) {
@@ -210,7 +234,7 @@ static void fill_queue(queues *p, int block)
             set_entry(p, &queue[n++], &records[i], units);
         }
     }
-    if (!has_end(s, block)) add_empty(p, &queue[n++], s->n_nodes - 1);
+    if (!has_end(s, block)) add_empty(p, &queue[n++], logits_node(s));
     /* Two entries that can be skipped never follow each other, because there is only one slot for
      * them. */
     for (int i = 1; i < n; i++)
@@ -266,8 +290,13 @@ static qp_status count_parts(const queues *p, qp_error *error)
     uint32_t *counts = calloc((size_t)hidden, sizeof *counts);
     if (!counts) return error_no_memory(error, "parts of x", (size_t)hidden * sizeof *counts);
     qp_status status = QP_OK;
-    for (int node = 0; node < p->s->n_nodes && status == QP_OK; node++)
+    int step = 0;
+    for (int node = 0; node < p->s->n_nodes && status == QP_OK; node++) {
+        const program_node *of = &p->s->program->nodes[node];
+        const int sums = mega_opcode_of(of->op)->sums;
         status = count_node(p, node, hidden, counts, error);
+        if (sums != MEGA_NO_OPERAND) p->step_parts[step++] = p->parts[of->operands[sums]];
+    }
     free(counts);
     return status;
 }
@@ -366,6 +395,8 @@ static qp_status upload(cuda_mega *m, const queues *q, qp_error *error)
     m->arguments.program = m->program.address;
     m->arguments.lengths =
         m->program.address + (size_t)((const char *)q->lengths - (const char *)q->entries);
+    m->arguments.ranks.parts =
+        m->program.address + (size_t)((const char *)q->step_parts - (const char *)q->entries);
     m->arguments.longest = (int32_t)q->longest;
     return QP_OK;
 }
@@ -417,12 +448,14 @@ static qp_status open_queues(queues *q, qp_error *error)
         q->longest = n > q->longest ? n : q->longest;
     }
     size_t entries = (size_t)n_blocks * (size_t)q->longest * sizeof(mega_entry);
-    q->bytes = entries + (size_t)n_blocks * sizeof(int32_t);
+    const size_t lengths = (size_t)n_blocks * sizeof(int32_t);
+    q->bytes = entries + lengths + (size_t)steps_of(&q->s->program->config) * sizeof(uint32_t);
     q->entries = calloc(1, q->bytes);
     q->parts = calloc((size_t)q->s->program->n_views, sizeof *q->parts);
     if (!q->entries || !q->parts)
         return error_no_memory(error, "the megakernel's program", q->bytes);
     q->lengths = (int32_t *)(void *)((char *)q->entries + entries);
+    q->step_parts = (uint32_t *)(void *)((char *)q->entries + entries + lengths);
     return QP_OK;
 }
 

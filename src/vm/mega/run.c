@@ -30,16 +30,21 @@ qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)
     };
     const mega_report *r = m->report.data;
     char counter[32];
+    const char *what = counter;
     if (status == QP_OK || r->state == 0) return status;
-    snprintf(counter, sizeof counter, "counter %d", r->waits_for);
+    if (r->waits_for >= 0)
+        snprintf(counter, sizeof counter, "counter %d", r->waits_for);
+    else if (r->waits_for <= MEGA_WAIT_RANK)
+        snprintf(counter, sizeof counter, "rank %d", MEGA_WAIT_RANK - r->waits_for);
+    else
+        what = data[-r->waits_for];
     op_code op = mega_operator_of(r->opcode);
     return error_set(error, QP_DEVICE,
                      "the megakernel was stuck: block %d, instruction %d (%s, layer %d) "
                      "waited for %s, expected %u, found %u, in pass %u; please report it, and use "
                      "--exec cuda meanwhile",
                      r->block, r->entry, op < OP_COUNT ? op_get(op)->name : "unknown", r->layer,
-                     r->waits_for < 0 ? data[-r->waits_for] : counter, r->expected, r->found,
-                     r->pass);
+                     what, r->expected, r->found, r->pass);
 }
 
 static void set_request(cuda_mega *m, const cuda_mega_request *request)

@@ -163,6 +163,21 @@ struct mega_fetch {
             end();
         }
     }
+    /* A tile of rows of two halves, one from each lane: the first halves of all rows come before
+     * the second ones. The last of the rows may be missing. */
+    MEGA_FN void halves(const uint16_t *row, int rows)
+    {
+#pragma unroll 1
+        for (int chunk = 0; chunk < 4; chunk++) {
+            const int first = chunk % 2 * 4, here = max(min(4, rows - first), 0);
+            const uint32_t to = stage() + lane % 4 * MEGA_HALF_ROW;
+            const char *at = (const char *)row + chunk / 2 * MEGA_HALF_ROW;
+            computed_now(to, at);
+            begin(here * MEGA_HALF_ROW);
+            if (lane >= first && lane < first + here) copy(to, at, MEGA_HALF_ROW);
+            end();
+        }
+    }
     /* `n` rows of so many bytes from row `begin` on, in whole tiles, `each` rows per chunk.
      * Contiguous rows are one copy, which memory answers faster than one copy per row. */
     template <int PITCH>
@@ -281,7 +296,10 @@ MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch 
             (const uint16_t *)e.weights.matrix[p.kind] +
             (int64_t)(p.head * DIM + (f.lane & 4 ? p.features[1] : p.features[0])) * a.hidden;
         bool together = !a.interleaved && p.kind != PAIR_VALUE;
-        f.quads<BLOCKS, PITCH>(row, together, 2 * a.hidden);
+        if (BLOCKS > 2)
+            f.halves(row, MEGA_TILE);
+        else
+            f.quads<BLOCKS, PITCH>(row, together, 2 * a.hidden);
     }
 }
 
@@ -298,6 +316,17 @@ MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fet
     }
 }
 
+/* Rows [begin, begin + n) of a matrix with x's columns. */
+template <int BLOCKS, int PITCH>
+MEGA_FN void fetch_rows(const mega_arguments &a, mega_fetch &f, uint64_t matrix, int begin, int n)
+{
+    if (BLOCKS <= 2) return f.rows<PITCH>(matrix, begin, n, 2 * a.hidden, MEGA_TILE / BLOCKS);
+    const uint16_t *row = (const uint16_t *)matrix + (int64_t)(begin + f.lane) * a.hidden;
+#pragma unroll 1
+    for (int i = 0; i < n; i += MEGA_TILE)
+        f.halves(row + (int64_t)i * a.hidden, n - i);
+}
+
 /* Gate, up and W_down of an MLP, or rows of logits. Of rows longer than MEGA_COLUMNS a chunk is
  * half a tile; of W_down the next columns of all features come after the first ones. */
 template <int DIM, int BLOCKS, int PITCH>
@@ -307,7 +336,7 @@ MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_f
     const bool mlp = e.in.opcode == MEGA_MLP;
 #pragma unroll 1
     for (int i = 0; i <= mlp; i++)
-        f.rows<PITCH>(e.weights.matrix[i], begin, n, 2 * a.hidden, MEGA_TILE / BLOCKS);
+        fetch_rows<BLOCKS, PITCH>(a, f, e.weights.matrix[i], begin, n);
 #pragma unroll 1
     for (int c = 0; c < a.hidden && mlp; c += MEGA_COLUMNS)
         f.rows<(BLOCKS > 1 ? 0 : (int)MEGA_PITCH)>(

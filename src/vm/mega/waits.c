@@ -10,8 +10,12 @@
  *                                            in a short context as attention
  *     any           the previous pass        all blocks have ended it
  *
+ *     an exchange   the parts of this rank   the pushing warps count them, and the keys follow a
+ *     of ranks                               counter of all blocks (ranks.cuh)
+ *
  * A schedule with any other wait is refused, because the megakernel has no means to wait for it.
  */
+#include "op/exchange.h"
 #include "vm/mega/opcodes.h"
 #include "vm/mega/parts.h"
 
@@ -89,6 +93,7 @@ static qp_status check_instruction(const schedule *s, const signaller *signaller
 {
     const instruction *in = schedule_queue(s, block) + place;
     if (in->opcode == INSTRUCTION_NOOP) return refuse(s, block, place, in, -1, error);
+    if (op_exchanges((op_code)in->opcode)) return QP_OK;
     for (int w = 0; w < INSTRUCTION_WAITS; w++) {
         uint32_t counter = in->waits[w].counter;
         if (counter == 0 || in->flags >> w & 1) continue;
