@@ -265,6 +265,11 @@ typedef struct qp_engine_options {
     const char *cache_packed;
     uint64_t cache_packed_size; /* most bytes of these files; default 64 GiB. Those that were not
                                  * used for longest are removed */
+    /* On a GPU: whether matrices in other types than BF16 are also kept in BF16, which prompts and
+     * passes of several sequences read faster and round otherwise. "auto" (default): if as much
+     * memory as all weights take twice stays free, with a notice that says so; "on", or else
+     * QP_NO_MEMORY; "off". */
+    const char *bf16_copies;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);

@@ -745,6 +745,7 @@ static void wrong_options_are_named(void **state)
         {{.model = small_model, .exec = "fast"}, QP_INVALID, "\"fast\""},
         {{.model = small_model, .cpu_mask = "avx3"}, QP_INVALID, "avx3"},
         {{.model = small_model, .activations = "4"}, QP_INVALID, "found \"4\""},
+        {{.model = small_model, .bf16_copies = "yes"}, QP_INVALID, "found \"yes\""},
         {{.model = small_model, .kv_type = "Q8_0"}, QP_INVALID, "Q8_0"},
         {{.model = small_model, .kv_type = "F8"}, QP_INVALID, "F8"},
         {{.model = small_model, .context = -1}, QP_INVALID, "-1"},

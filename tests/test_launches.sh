@@ -66,6 +66,24 @@ grep -q "^cublasLt " "$folder/one/prompt-100.log" || fail "no product of cuBLASL
 over norms bench -m golden/models/qwen3.gguf -p 4 -n 0 -r 1 --device cuda || fail "$(cat "$folder/norms.err")"
 grep -q " run_head_norm " "$folder/norms" || fail "no head_norm"
 
+# Copies of weights in BF16 are said, and left out if that is asked for.
+copies() {
+    over copies-$1 bench -m synthetic:tiny:Q8_0 -p 0 -n 2 -r 1 --parallel 9 -c 64 --device cuda --bf16-copies "$@"
+}
+over said run -m synthetic:tiny:Q8_0 -p 1,2 -n 2 --device cuda || fail "$(cat "$folder/said.err")"
+grep -q "the GPU also keeps the weights in BF16, " "$folder/said.err" || fail "copies are not said"
+copies auto || fail "$(cat "$folder/copies-auto.err")"
+copies on || fail "$(cat "$folder/copies-on.err")"
+copies off || fail "$(cat "$folder/copies-off.err")"
+for how in auto on; do
+    grep -q " run_linear_chain_16 " "$folder/copies-$how" || fail "--bf16-copies $how: no product of copies"
+done
+! grep -q "run_linear_chain" "$folder/copies-off" || fail "--bf16-copies off: products of copies"
+# The cache takes 126 of the GPU's 141 GiB.
+if copies on -m synthetic:llama-3.1-8b:Q8_0 -c 114688 --page-size 4096; then fail "copies where there is no room"; fi
+grep -q "copies of the weights in BF16 take .* use --bf16-copies off" "$folder/copies-on.err" ||
+    fail "$(cat "$folder/copies-on.err")"
+
 # What plan prints is what runs: the printed list of a pass is in the log, launch by launch.
 # same_as_plan NAME TOKENS SEQUENCES MODEL BENCH...
 same_as_plan() {

@@ -16,7 +16,7 @@ typedef struct cli_settings {
     /* the model, and how it runs */
     const char *model, *hub;
     int64_t context, threads, chunk, page_size;
-    int kv_type, exec, device, activations;
+    int kv_type, exec, device, activations, bf16_copies;
     int64_t order;     /* of the machine `serial`: a seed */
     int speculate;     /* index into cli_speculations */
     const char *draft; /* a model */
@@ -93,6 +93,7 @@ typedef struct cli_settings {
 extern const char *const cli_kv_types[], *const cli_execs[], *const cli_devices[];
 extern const char *const cli_activations[], *const cli_cuts[], *const cli_speculations[];
 extern const char *const cli_poolings[];
+extern const char *const cli_copies[];
 extern const char *const cli_schedule_settings[], *const cli_schedule_assignments[];
 
 /* The call of a command: its settings and where each came from. */

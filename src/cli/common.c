@@ -144,6 +144,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .fuse = s->fuse,
                                  .batch_invariant = s->batch_invariant,
                                  .activations = cli_activations[s->activations],
+                                 .bf16_copies = cli_copies[s->bf16_copies],
                                  .speculate = cli_speculations[s->speculate],
                                  .cpu_mask = s->cpu_mask,
                                  .kernels = call->kernels,

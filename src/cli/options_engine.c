@@ -13,6 +13,7 @@ static const char *const old_execs[][2] = {{"ref", "it is reference now"},
                                            {"mk", "it is megakernel now"},
                                            {NULL, NULL}};
 const char *const cli_activations[] = {"auto", "8", "16", "float", NULL};
+const char *const cli_copies[] = {"auto", "on", "off", NULL};
 const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};
 
 static const option_spec model_options[] = {
@@ -70,6 +71,11 @@ static const option_spec engine_options[] = {
      .argument = "BYTES", .fallback = "64G", .minimum = 1024, .maximum = (int64_t)1 << 50,
      .help = "of the files in --cache-packed together; those that were not used for longest are "
              "removed"},
+    {"bf16-copies", 0, OPTION_CHOICE_AT(SETTINGS, bf16_copies), .expert = true,
+     .choices = cli_copies, .fallback = "auto", .argument = "WHEN",
+     .help = "on a GPU, whether weights in other types are also kept in BF16: prompts and several "
+             "sequences read these copies faster, and round otherwise; auto: where twice the size "
+             "of the weights stays free beside them"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features not to use, separated by commas"},
     {"ranks", 0, OPTION_INTEGER_AT(SETTINGS, ranks), .argument = "N", .fallback = "0",

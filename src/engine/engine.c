@@ -194,6 +194,7 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
     model_release_metadata(e->model);
     e->info = info_of(e);
     warn_of_context(e);
+    engine_say_copies(e);
     engine_say_who_chooses(e);
     progress_stage_ended(&e->progress, "reading settings");
     return QP_OK;

@@ -71,6 +71,9 @@ qp_status engine_open_machines(qp_engine *e, const qp_engine_options *options,
                                const engine_schedule *chosen, const machine_type *type,
                                qp_error *error);
 
+/* Tells whether a GPU also keeps weights in BF16, if they are not. */
+void engine_say_copies(const qp_engine *e);
+
 /* Tells if the megakernel's blocks have no room to choose tokens in. */
 void engine_say_who_chooses(const qp_engine *e);
 

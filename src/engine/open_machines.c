@@ -4,6 +4,8 @@
 #include "plan/plan.h"
 #include "vm/ranks.h"
 
+#include <stdio.h>
+
 /* What machines are opened for; `inner` is the machine of each of several ranks. */
 machine_setup engine_machine_setup(qp_engine *e, const qp_engine_options *options,
                                    const machine_type *inner, const schedule_options *schedule)
@@ -129,6 +131,32 @@ qp_status engine_open_machines(qp_engine *e, const qp_engine_options *options,
                      &e->slots[ENGINE_MACHINES - 1], error));
     engine_say_packed(e, setup.packed);
     return gpu ? open_megakernel(e, options, chosen, type, error) : QP_OK;
+}
+
+void engine_say_copies(const qp_engine *e)
+{
+    const machine_copies copies = machine_copies_of(engine_memory(e));
+    const plan_copies choice = e->program.options.bf16_copies;
+    char message[200];
+    if (copies.wanted == 0) {
+        if (choice != PLAN_COPIES_AUTO)
+            engine_say(e, QP_LOG_WARNING,
+                       e->device.context ? "there are no copies in BF16: the weights are in BF16"
+                                         : "there are no copies in BF16: they are a GPU's");
+        return;
+    }
+    if (copies.made > 0)
+        snprintf(message, sizeof message,
+                 "the GPU also keeps the weights in BF16, %.2f GiB, for prompts and several "
+                 "sequences; --bf16-copies off does not",
+                 (double)copies.made / 0x1p30);
+    else
+        snprintf(message, sizeof message,
+                 "the GPU does not also keep the weights in BF16, %.2f GiB%s: prompts and several "
+                 "sequences take longer",
+                 (double)copies.wanted / 0x1p30,
+                 choice == PLAN_COPIES_AUTO ? ", since twice their size would not stay free" : "");
+    engine_say(e, choice == PLAN_COPIES_AUTO ? QP_LOG_NOTICE : QP_LOG_INFO, message);
 }
 
 /* Few blocks have no room to choose in. */

@@ -58,6 +58,20 @@ bool engine_has_fixed_shapes(const qp_engine_options *options, bool on_gpu)
     return options->batch_invariant && on_gpu;
 }
 
+static qp_status choose_copies(const char *choice, plan_copies *out, qp_error *error)
+{
+    static const char *const names[] = {"auto", "on", "off"};
+    *out = PLAN_COPIES_AUTO;
+    if (!choice) return QP_OK;
+    for (int i = 0; i < 3; i++)
+        if (strcmp(choice, names[i]) == 0) {
+            *out = (plan_copies)i;
+            return QP_OK;
+        }
+    return error_set(error, QP_INVALID, "copies in BF16 must be auto, on or off, found \"%s\"",
+                     choice);
+}
+
 qp_status engine_choose_plan(const qp_engine_options *given, const model_config *config,
                              bool on_gpu, plan_options *out, qp_error *error)
 {
@@ -78,6 +92,7 @@ qp_status engine_choose_plan(const qp_engine_options *given, const model_config 
     out->fuse = given->fuse;
     out->few_alike = engine_speculates(given); /* checked tokens are those of passes of one */
     if (fixed) fix_shapes(out);
+    TRY(choose_copies(given->bf16_copies, &out->bf16_copies, error));
     if (given->kv_type) out->kv_type = dtype_from_name(given->kv_type);
     if (out->kv_type == DTYPE_COUNT)
         return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found \"%s\"",

@@ -131,6 +131,7 @@ static fingerprint of_engine(const qp_engine *e)
     mix_text(&f, e->info.device);
     mix_number(&f, (uint64_t)e->ranks.size);
     mix_number(&f, e->ranks.size > 1 ? (uint64_t)e->ranks.cut : 0);
+    mix_number(&f, machine_copies_of(engine_memory(e)).made > 0);
     for (int i = 0; i < e->n_machines; i++)
         mix_text(&f, engine_machine(e, i)->type->name);
     return f;

@@ -118,6 +118,13 @@ typedef enum plan_cut {
                   * that a layer has two exchanges in place of four, and other roundings */
 } plan_cut;
 
+/* On a GPU: whether matrices in other types than BF16 are also kept in BF16. */
+typedef enum plan_copies {
+    PLAN_COPIES_AUTO, /* if there is room */
+    PLAN_COPIES_ON,
+    PLAN_COPIES_OFF,
+} plan_copies;
+
 typedef struct plan_options {
     int64_t max_tokens;    /* new tokens in one batch, all sequences together */
     int64_t max_sequences; /* sequences in one batch */
@@ -137,6 +144,7 @@ typedef struct plan_options {
                      * there are several sequences */
     int64_t kv_partitions; /* fused: parts of a sequence's positions that attention is split in, on
                             * which bits depend; 0: 1 */
+    plan_copies bf16_copies;
 } plan_options;
 
 typedef enum program_base {

@@ -238,6 +238,11 @@ qp_status machine_reschedule(const machine *m, const schedule_options *options, 
                      m->type->name);
 }
 
+machine_copies machine_copies_of(const machine *m)
+{
+    return m->type->copies ? m->type->copies(m->self) : (machine_copies){0};
+}
+
 qp_status machine_predict(const machine *m, const schedule_options *options, schedule *out,
                           qp_error *error)
 {

@@ -146,6 +146,11 @@ typedef struct machine_pace {
     int passes, runs;
 } machine_pace;
 
+/* Bytes of weights that a GPU can also keep in BF16, and that it does keep; 0: none. */
+typedef struct machine_copies {
+    uint64_t wanted, made;
+} machine_copies;
+
 /* What computes a node. Kernels of one name give the same bits for the same inputs. */
 typedef struct machine_kernel {
     const char *name;          /* "reference", "avx2" */
@@ -185,6 +190,7 @@ struct machine_type {
     qp_status (*copy_page)(void *self, int32_t from, int32_t to, qp_error *error);
     qp_status (*read_page)(void *self, int32_t page, void *data, qp_error *error);
     qp_status (*write_page)(void *self, int32_t page, const void *data, qp_error *error);
+    machine_copies (*copies)(const void *self);
     machine_kernel (*kernel)(const void *self, int node);
     const schedule *(*schedule)(const void *self);
     const schedule *(*schedule_of_rank)(const void *self, int rank); /* NULL: there is one rank */
@@ -270,6 +276,9 @@ size_t machine_page_bytes(const program *program);
 qp_status machine_read_page(const machine *machine, int32_t page, void *data, qp_error *error);
 qp_status machine_write_page(const machine *machine, int32_t page, const void *data,
                              qp_error *error);
+
+/* Copies of weights, on which the bits of prompts and of several sequences depend. */
+machine_copies machine_copies_of(const machine *machine);
 
 /* The kernel that ran a node of the program in the last pass. */
 machine_kernel machine_kernel_of(const machine *machine, int node);

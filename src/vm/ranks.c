@@ -397,6 +397,13 @@ static qp_status reschedule_ranks(void *self, const schedule_options *options, c
     return error_set(error, refused.status, "%s", refused.message);
 }
 
+/* All ranks have weights of the same size. */
+static machine_copies copies_of_ranks(const void *self)
+{
+    const ranks_machine *m = self;
+    return machine_copies_of(&m->first.machine);
+}
+
 static qp_status limits_of_ranks(void *self, machine_profile *out, qp_error *error)
 {
     ranks_machine *m = self;
@@ -419,6 +426,7 @@ const machine_type machine_ranks = {.name = "ranks",
                                     .read = read_ranks,
                                     .write = write_ranks,
                                     .copy_page = copy_page_ranks,
+                                    .copies = copies_of_ranks,
                                     .read_page = read_page_ranks,
                                     .write_page = write_page_ranks,
                                     .kernel = kernel_of_ranks,

@@ -130,18 +130,29 @@ static qp_status find_weights(cuda_executor *x, qp_error *error)
     return QP_OK;
 }
 
-/* Keeps matrices in BF16 if as much again as all weights take stays free, for the megakernel's
- * order of them and for other programs. */
+/* Whether there is room for so many bytes of copies: by default with as much again as all weights
+ * take, for the megakernel's order of them and for other programs. */
+static qp_status check_copies(const cuda_executor *x, size_t copies, bool *fit, qp_error *error)
+{
+    const bool demanded = x->program->options.bf16_copies == PLAN_COPIES_ON;
+    size_t available;
+    TRY(cuda_device_free_memory(x->device, &available, error));
+    *fit = copies + (demanded ? 0 : 2 * x->weights.bytes) <= available;
+    if (*fit || !demanded) return QP_OK;
+    return error_set(error, QP_NO_MEMORY,
+                     "copies of the weights in BF16 take %.2f GiB, but %.2f GiB of the GPU are "
+                     "free: use --bf16-copies off",
+                     (double)copies / 0x1p30, (double)available / 0x1p30);
+}
+
 static qp_status decode_weights(cuda_executor *x, qp_error *error)
 {
-    size_t available;
-    if (!x->weights.decodes) return QP_OK;
-    TRY(cuda_device_free_memory(x->device, &available, error));
-    const bool packs = x->weights.packs && cuda_device_is_hopper(x->device);
-    const size_t packed = packs ? x->weights.packed.bytes : 0;
-    x->weights.decodes = x->weights.decoded_bytes + packed + 2 * x->weights.bytes <= available;
-    x->weights.packs = packed > 0 && x->weights.decodes;
-    return x->weights.decodes ? cuda_weights_decode(&x->ops, &x->weights, error) : QP_OK;
+    cuda_weights *w = &x->weights;
+    if (!w->decodes) return QP_OK;
+    w->packs = w->packs && cuda_device_is_hopper(x->device);
+    TRY(check_copies(x, cuda_weights_copies(w), &w->decodes, error));
+    w->packs = w->packs && w->decodes;
+    return w->decodes ? cuda_weights_decode(&x->ops, w, error) : QP_OK;
 }
 
 static qp_status allocate(cuda_executor *x, progress *progress, qp_error *error)

@@ -43,7 +43,7 @@ static qp_status count_copies(const program *p, uint64_t *bytes, qp_error *error
 {
     cuda_weights weights;
     qp_status status = cuda_weights_place(p, &weights, error);
-    *bytes = weights.decoded_bytes + (weights.packs ? weights.packed.bytes : 0);
+    *bytes = cuda_weights_copies(&weights);
     cuda_weights_free(NULL, &weights);
     return status;
 }
@@ -303,6 +303,12 @@ static qp_status wait_cuda(void *self, int *passes, qp_error *error)
     return QP_OK;
 }
 
+static machine_copies copies_of_cuda(const void *self)
+{
+    const cuda_weights *w = &((const cuda_machine *)self)->executor.weights;
+    return (machine_copies){.wanted = w->decoded_bytes, .made = cuda_weights_copies(w)};
+}
+
 /* ---- times --------------------------------------------------------------------------------- */
 
 static const schedule *schedule_of_cuda(const void *self)
@@ -350,6 +356,7 @@ const machine_type machine_cuda = {.name = "cuda",
                                    .copy_page = copy_page_cuda,
                                    .read_page = read_page_cuda,
                                    .write_page = write_page_cuda,
+                                   .copies = copies_of_cuda,
                                    .kernel = kernel_of_cuda,
                                    .schedule = schedule_of_cuda,
                                    .predict = predict_cuda,

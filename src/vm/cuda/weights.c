@@ -95,10 +95,10 @@ qp_status cuda_weights_place(const program *p, cuda_weights *out, qp_error *erro
         out->decoded_at[i] = decoded;
         if (decoded != CUDA_AS_STORED) out->decoded_at[i] += bytes_before_tied(p, i, true);
     }
-    out->decodes = out->decoded_bytes > 0;
+    out->decodes = out->decoded_bytes > 0 && p->options.bf16_copies != PLAN_COPIES_OFF;
     TRY(cuda_packed_place(p, out->decoded_at, &out->packed, error));
-    out->packs = out->packed.n_parts > 0 && p->options.max_sequences > 1 && p->options.ranks == 1 &&
-                 !p->options.few_alike;
+    out->packs = out->decodes && out->packed.n_parts > 0 && p->options.max_sequences > 1 &&
+                 p->options.ranks == 1 && !p->options.few_alike;
     return QP_OK;
 }
 
@@ -279,6 +279,11 @@ qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *w, qp_error *error)
     if (w->packs)
         TRY(cuda_packed_make(p, ops->device, w->memory.address, w->offsets, &w->packed, error));
     return cuda_device_wait(ops->device, "decoding weights to BF16", error);
+}
+
+size_t cuda_weights_copies(const cuda_weights *w)
+{
+    return w->decodes ? w->decoded_bytes + (w->packs ? w->packed.bytes : 0) : 0;
 }
 
 void cuda_weights_free(const cuda_device *device, cuda_weights *weights)

@@ -43,6 +43,9 @@ qp_status cuda_weights_load(cuda_device *device, const program *program, thread_
 /* Allocates the memory of matrices in BF16, and of the order for chains, and fills it. */
 qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *weights, qp_error *error);
 
+/* Bytes of both. */
+size_t cuda_weights_copies(const cuda_weights *weights);
+
 void cuda_weights_free(const cuda_device *device, cuda_weights *weights);
 
 /* The address of a weight or of its bias; 0: there is none. */
