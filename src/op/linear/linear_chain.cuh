@@ -76,8 +76,8 @@ DEVICE_FN void chain_fetch_item(const chain_product &p, const chain_item &item, 
 /* One thread. */
 DEVICE_FN void chain_fetch_weight(const chain_product &p, chain_ring &ring, uint64_t policy)
 {
-    int bytes = ring.bytes;
-    if (p.weight_dimension == 1) bytes = p.weight_step * chain_depths(p) * LINEAR_STREAM_DEPTH * 2;
+    const int rows = p.weight_step * (p.weight_dimension == 3 ? 16 : 1);
+    const int bytes = rows * chain_depths(p) * LINEAR_STREAM_DEPTH * 2;
     for (int item = blockIdx.x; item < p.n_tiles * p.ranks; item += gridDim.x) {
         chain_item of = chain_item_of(p, item);
         if (CHAIN_PACKED)
@@ -199,8 +199,10 @@ DEVICE_FN void chain_leave_activated(const chain_product &p, const chain_item &i
         for (int j = 0; j < 2; j++)
             rows[(q * 8 + t * 2 + j) * PITCH + eight * 8 + g] =
                 __float2bfloat16_rn(silu(sums.of[q][j]) * sums.of[q][2 + j]);
-    chain_meet(); /* rows are complete */
-    int feature = item.tile * (LINEAR_STREAM_ROWS / 2) + (int)threadIdx.x % 8 * 8;
+    chain_meet();                     /* rows are complete */
+    const int eights = p.weight_step; /* of features in a tile */
+    int feature = (item.tile * eights + (int)threadIdx.x % 8) * 8;
+    if ((int)threadIdx.x % 8 >= eights) return;
     for (int row = (int)threadIdx.x / 8; row < p.n_rows; row += CHAIN_WORKERS / 8)
         if (feature < p.n_features)
             *(uint4 *)(p.narrowed + (int64_t)row * p.n_features + feature) =

@@ -170,12 +170,23 @@ bool cuda_chain_product(cuda_chain *c, const op_call *call)
     return true;
 }
 
+/* Rows of a tile of gate and up. All blocks get the same number of tiles, as few as possible, and
+ * no more rows than that takes: eight of gate and eight of up are together. */
+static int activated_rows(const cuda_chain *c, int64_t features)
+{
+    const int n = c->ops->device->n_multiprocessors;
+    const int64_t rounds = groups_of(groups_of(features, LINEAR_STREAM_ROWS), n);
+    if (c->packed || rounds == 1) return LINEAR_STREAM_ROWS; /* parts are in groups of rows */
+    return (int)groups_of(features, n * rounds * 16) * 16;
+}
+
 bool cuda_chain_activated(cuda_chain *c, const op_call *call, const op_call *silu)
 {
     const tensor *out = &silu->tensors[SILU_AND_MUL_OUT];
     chain_product *p;
     const op_call both[] = {*call, *silu};
-    const cuda_stream_cut whole = {LINEAR_STREAM_ROWS, 1};
+    const int64_t features = call->tensors[LINEAR_WEIGHT].shape[0];
+    const cuda_stream_cut whole = {activated_rows(c, features), 1};
     if (!takes_product(c, call) || cut_of(c, call).ranks > 1 ||
         !cuda_linear_stream_activates(c->ops, both) || !add_product(c, call, true, whole, &p))
         return false;
