@@ -55,14 +55,17 @@ qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error)
     return QP_OK;
 }
 
-static bool append_tokens(qp_tokens *to, const int32_t *ids, size_t count)
+static qp_status append_token(qp_tokens *to, int32_t id, api_error *error)
 {
-    int32_t *grown = realloc(to->data, (to->count + count + 1) * sizeof *grown);
-    if (!grown) return false;
-    if (count) memcpy(grown + to->count, ids, count * sizeof *ids);
-    to->data = grown;
-    to->count += count;
-    return true;
+    if (to->count == to->capacity) {
+        const size_t capacity = to->capacity ? 2 * to->capacity : 256;
+        int32_t *grown = realloc(to->data, capacity * sizeof *grown);
+        if (!grown) return no_memory(error, capacity * sizeof *grown);
+        to->data = grown;
+        to->capacity = capacity;
+    }
+    to->data[to->count++] = id;
+    return QP_OK;
 }
 
 /* Ends a function that filled `tokens`. */
@@ -81,9 +84,8 @@ qp_status call_add_text(call *c, const char *text, api_error *error)
     const qp_vocabulary *v = c->server->vocabulary;
     qp_status status = qp_tokenize(v, text, strlen(text), QP_BOS_DEFAULT, &tokens, &error->error);
     const bool ends = c->embeds && tokenizer_default_flags(v->tokenizer) & TOKENIZER_EOS;
-    const int32_t eos = qp_special_token(v, QP_ROLE_EOS);
-    if (status == QP_OK && ends && !append_tokens(&tokens, &eos, 1))
-        status = error_no_memory(&error->error, "the prompt", tokens.count * sizeof eos);
+    if (status == QP_OK && ends)
+        status = append_token(&tokens, qp_special_token(v, QP_ROLE_EOS), error);
     return add_filled(c, &tokens, status, error);
 }
 
@@ -102,12 +104,6 @@ qp_status call_add_chat(call *c, cJSON *variables, api_error *error)
 
 /* ---- Lists of prompts ---------------------------------------------------------------------- */
 
-static qp_status not_a_prompt(const char *name, api_error *error)
-{
-    return api_refuse(error, 400, name,
-                      "\"%s\" must be a text, an array of token ids, or an array of these", name);
-}
-
 /* The text of a prompt: a string, or where prompts are mixed, {"prompt_string": text}. NULL: it is
  * something else. */
 static const char *text_of(const call *c, const cJSON *prompt)
@@ -125,20 +121,15 @@ static qp_status append_item(const call *c, const char *name, const cJSON *item,
     const double number = cJSON_IsNumber(item) ? item->valuedouble : -1;
     const int32_t id = number >= 0 && number <= INT32_MAX ? (int32_t)number : -1;
     const char *text = c->p.mixed ? text_of(c, item) : NULL;
-    qp_tokens some = {0};
     if (!text && (id < 0 || number != (double)id))
         return api_refuse(error, 400, name,
                           "token ids of a prompt must be whole numbers from 0 on");
-    if (text) {
-        TRY(server_vocabulary(c->server, error));
-        qp_status status =
-            qp_tokenize(c->server->vocabulary, text, strlen(text),
-                        to->count ? QP_BOS_NEVER : QP_BOS_DEFAULT, &some, &error->error);
-        if (status != QP_OK) return api_failed(error, status);
-    }
-    const bool kept = text ? append_tokens(to, some.data, some.count) : append_tokens(to, &id, 1);
-    qp_tokens_free(&some);
-    return kept ? QP_OK : no_memory(error, to->count);
+    if (!text) return append_token(to, id, error);
+    TRY(server_vocabulary(c->server, error));
+    const unsigned flags = to->count ? QP_BOS_NEVER : QP_BOS_DEFAULT;
+    qp_status status =
+        qp_tokenize(c->server->vocabulary, text, strlen(text), flags, to, &error->error);
+    return status == QP_OK ? QP_OK : api_failed(error, status);
 }
 
 static qp_status add_items(call *c, const char *name, const cJSON *items, api_error *error)
@@ -160,7 +151,10 @@ static qp_status add_one(call *c, const char *name, const cJSON *prompt, call_pr
                          api_error *error)
 {
     const char *text = text_of(c, prompt);
-    if (!text && !cJSON_IsArray(prompt)) return not_a_prompt(name, error);
+    if (!text && !cJSON_IsArray(prompt))
+        return api_refuse(error, 400, name,
+                          "\"%s\" must be a text, an array of token ids, or an array of these",
+                          name);
     TRY(text ? call_add_text(c, text, error) : add_items(c, name, prompt, error));
     return added ? added(c, prompt, error) : QP_OK;
 }
