@@ -725,7 +725,7 @@ def progress():
     check("reading" not in t.screen.text(), t.screen.text())
     # At a terminal the answer has no control characters, and no line reaches its edge.
     t = Terminal("run", "-m", MODEL, "-p", "the", "-n", "60", "--temp", "1.5", "-s", "5", "--ignore-eos", columns=30)
-    t.until(r"; (stop|length)\n")
+    t.until(r";\s(stop|length)\n")
     answer = t.screen.text().split("\nprompt ")[0]
     check(all(len(line) < 30 for line in answer.splitlines()), answer)
     check(t.status() == 0, "run at a terminal")
