@@ -9,7 +9,7 @@
 #include "base/arena.h"
 #include "base/hash.h"
 #include "op/element.h"
-#include "op/op.h"
+#include "op/table.h"
 #include "tensor/codec.h"
 #include "test.h"
 

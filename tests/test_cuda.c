@@ -5,7 +5,7 @@
 #include "test.h"
 #include "op/cuda_ops.h"
 
-#include "op/op.h"
+#include "op/table.h"
 #include "plan/plan.h"
 
 #include <cjson/cJSON.h>

@@ -10,6 +10,7 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cat > "$folder/record.cu" << 'CUDA'
+#include "op/code.h"
 #include "schedule/instruction.h"
 #include <cstddef>
 static_assert(offsetof(instruction, node) == 8 && offsetof(instruction, units) == 16 &&

@@ -7,6 +7,7 @@
 
 #include "op/linear/linear.h"
 #include "op/linear/linear_quant.h"
+#include "op/table.h"
 #include "tensor/codec.h"
 #include "tensor/codec_blocks.h"
 #include "tensor/float16.h"

@@ -2,7 +2,7 @@
 #include "test.h"
 
 #include "base/json.h"
-#include "op/op.h"
+#include "op/table.h"
 #include "workbench/page.h"
 #include "workbench/sources.h"
 #include "workbench/workbench.h"

@@ -4,7 +4,7 @@
 
 #include "base/cpu.h"
 #include "base/json.h"
-#include "op/op.h"
+#include "op/table.h"
 #include "workbench/exchange.h"
 #include "base/files.h"
 #include "workbench/workbench.h"

@@ -6,6 +6,7 @@
 #include "op/linear/linear.h"
 #include "op/linear/linear_quant.h"
 #include "op/rms_norm/rms_norm.h"
+#include "op/table.h"
 
 #include <assert.h>
 

@@ -11,7 +11,7 @@
 #include "cuda/exchange.h"
 #include "cuda/launch.h"
 #include "cuda/memory.h"
-#include "op/op.h"
+#include "op/table.h"
 
 enum { CUDA_FEW_ROWS = 8 };
 

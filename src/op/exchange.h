@@ -5,7 +5,7 @@
 #define QUIPU_OP_EXCHANGE_H
 
 #include "comm/comm.h"
-#include "op/op.h"
+#include "op/table.h"
 
 /* Whether an operator exchanges rows between ranks. */
 static inline bool op_exchanges(op_code code)

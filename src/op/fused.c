@@ -5,6 +5,7 @@
 #include "op/fixed.h"
 #include "op/linear/linear.h"
 #include "op/rms_norm/rms_norm.h"
+#include "op/table.h"
 
 static size_t rows_bytes(int64_t hidden_size)
 {

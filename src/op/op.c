@@ -1,5 +1,5 @@
 /* The operator table, and what is common to all operators: binding, cost, choice of kernel. */
-#include "op/op.h"
+#include "op/table.h"
 
 #include "op/expression.h"
 

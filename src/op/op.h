@@ -17,7 +17,6 @@
 #define QUIPU_OP_OP_H
 
 #include "base/status.h"
-#include "op/code.h"
 #include "tensor/tensor.h"
 
 #include <stdbool.h>
@@ -191,14 +190,6 @@ typedef struct op_info {
     const char *reduction;
     unsigned fills; /* set of op_fill: unusual inputs for which the operator is defined */
 } op_info;
-
-#define OP(NAME, name) extern const op_info op_##name;
-#include "op/ops.def"
-#undef OP
-
-const op_info *op_get(op_code code);
-/* NULL when there is none of that name. */
-const op_info *op_find(const char *name);
 
 /* Numbers of entries in use. */
 int op_n_axes(const op_info *op);

@@ -3,7 +3,7 @@
 #define QUIPU_OP_RUN_H
 
 #include "base/threads.h"
-#include "op/op.h"
+#include "op/table.h"
 
 /* Runs `kernel` over all units of the call (call->begin and end are set here). `scratch` holds
  * `scratch_bytes` for each worker of the pool, at least op->scratch_bytes(call); NULL if none. */

@@ -16,7 +16,7 @@
 #include "base/arena.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "op/op.h"
+#include "op/table.h"
 
 /* Sizes that the batch decides; as a dimension they are stored negated. */
 typedef enum program_axis {

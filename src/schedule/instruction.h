@@ -34,8 +34,6 @@
 #ifndef QUIPU_SCHEDULE_INSTRUCTION_H
 #define QUIPU_SCHEDULE_INSTRUCTION_H
 
-#include "op/code.h"
-
 #include <stdint.h>
 
 #ifdef __CUDACC__
@@ -45,7 +43,6 @@
 #endif
 
 enum {
-    INSTRUCTION_NOOP = OP_COUNT, /* an opcode: waits and signals, nothing else */
     INSTRUCTION_WORDS = 32,
     INSTRUCTION_WAITS = 2,
     INSTRUCTION_PARAMS = 5,

@@ -9,9 +9,12 @@
 #define QUIPU_SCHEDULE_SCHEDULE_H
 
 #include "base/arena.h"
-#include "op/op.h"
+#include "op/table.h"
 #include "plan/program.h"
 #include "schedule/instruction.h"
+
+/* The opcode after the operators' own: waits and signals, nothing else. */
+enum { INSTRUCTION_NOOP = OP_COUNT };
 
 /* The part of a node's cost that depends on whether other workers work too. */
 typedef struct schedule_cost {

@@ -6,7 +6,7 @@
 #ifndef QUIPU_VM_KERNEL_TABLE_H
 #define QUIPU_VM_KERNEL_TABLE_H
 
-#include "op/op.h"
+#include "op/table.h"
 #include "quipu.h"
 
 typedef struct kernel_table {

@@ -11,7 +11,7 @@
 #ifndef QUIPU_VM_PARTS_H
 #define QUIPU_VM_PARTS_H
 
-#include "op/op.h"
+#include "op/table.h"
 #include "plan/program.h"
 #include "schedule/timeline.h"
 

@@ -4,7 +4,7 @@
 #define QUIPU_WORKBENCH_CANDIDATE_H
 
 #include "op/harness/check.h"
-#include "op/op.h"
+#include "op/table.h"
 #include "cuda/driver.h"
 
 /* How a .c file is compiled; FOLDER is replaced by the folder of the header. */

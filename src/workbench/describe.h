@@ -2,7 +2,7 @@
 #ifndef QUIPU_WORKBENCH_DESCRIBE_H
 #define QUIPU_WORKBENCH_DESCRIBE_H
 
-#include "op/op.h"
+#include "op/table.h"
 #include "workbench/page.h"
 
 #include <cjson/cJSON.h>

@@ -7,7 +7,7 @@
 #ifndef QUIPU_WORKBENCH_DEVICE_H
 #define QUIPU_WORKBENCH_DEVICE_H
 
-#include "op/op.h"
+#include "op/table.h"
 #include "op/cuda_ops.h"
 
 /* QP_DEVICE, naming `what`, if there is no GPU. Does not initialise the driver, because the driver

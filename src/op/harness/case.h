@@ -2,7 +2,7 @@
 #ifndef QUIPU_OP_HARNESS_CASE_H
 #define QUIPU_OP_HARNESS_CASE_H
 
-#include "op/op.h"
+#include "op/table.h"
 
 /* How one tensor of a case lies in memory. */
 typedef struct case_tensor {

@@ -11,7 +11,7 @@
 
 #include "base/threads.h"
 #include "op/harness/fixture.h"
-#include "op/op.h"
+#include "op/table.h"
 
 /* Status names as in FlashInfer-Bench. */
 typedef enum check_status {

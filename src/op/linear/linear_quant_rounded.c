@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "op/linear/linear.h"
 #include "op/linear/linear_quant_part.h"
+#include "op/table.h"
 
 #include <float.h>
 #include <math.h>

@@ -7,6 +7,7 @@
 #include "op/compose.h"
 #include "op/norm_gate_up_silu/norm_gate_up_silu.h"
 #include "op/silu_and_mul/silu_and_mul.h"
+#include "op/table.h"
 
 #include "base/checked.h"
 

@@ -1,6 +1,7 @@
 /* norm_linear from the variants of rms_norm and linear. */
 #include "op/compose.h"
 #include "op/norm_linear/norm_linear.h"
+#include "op/table.h"
 
 static const compose_norm norm_linear_norm = {.x = NORM_LINEAR_X,
                                               .norm_weight = NORM_LINEAR_NORM_WEIGHT,

@@ -10,6 +10,7 @@
 #include "op/kv_append/kv_append.h"
 #include "op/norm_qkv_rope/norm_qkv_rope.h"
 #include "op/rope/rope.h"
+#include "op/table.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #ifndef QUIPU_VM_MEGA_OPCODES_H
 #define QUIPU_VM_MEGA_OPCODES_H
 
-#include "op/op.h"
+#include "op/table.h"
 
 enum { MEGA_NO_OPERAND = -1, MEGA_MATRICES = 3 /* of an instruction, at most */ };
 
