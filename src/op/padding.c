@@ -76,3 +76,14 @@ qp_status index_check(const char *op, const char *what, const tensor *values, in
     }
     return QP_OK;
 }
+
+qp_status padding_check_slots(const char *op, const tensor *slots, int64_t bs, int64_t n_slots,
+                              qp_error *error)
+{
+    if (slots->rank) return index_check(op, "slots", slots, n_slots, error);
+    if (bs <= n_slots) return QP_OK;
+    return error_set(error, QP_INVALID,
+                     "%s: without slots the cache must have room for all %lld sequences, it has "
+                     "room for %lld",
+                     op, (long long)bs, (long long)n_slots);
+}

@@ -25,6 +25,10 @@ qp_status padding_check(const char *op, const tensor *offsets, int64_t bs, int64
  * the seed decides how unequal the lengths are. */
 void padding_random_offsets(uint64_t seed, const tensor *offsets, int64_t bs, int64_t max_length);
 
+/* Checks that slots (bs), I32, or without slots the numbers of the sequences, lie below n_slots. */
+qp_status padding_check_slots(const char *op, const tensor *slots, int64_t bs, int64_t n_slots,
+                              qp_error *error);
+
 /* Checks that each of values (n), I32, lies in [0, limit); the message names `what`. */
 qp_status index_check(const char *op, const char *what, const tensor *values, int64_t limit,
                       qp_error *error);

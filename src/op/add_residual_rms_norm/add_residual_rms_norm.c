@@ -7,6 +7,7 @@
 
 #include "op/element.h"
 #include "op/rms_norm/rms_norm.h"
+#include "op/variants.h"
 
 static int64_t units(const op_call *call)
 {
@@ -43,6 +44,9 @@ void add_residual_rms_norm_reference(const op_call *call)
         rms_norm_reference(&norm);
     }
 }
+
+static const op_variant variants[] = {
+    OP_SIMD_VARIANTS(add_residual_rms_norm, .accepts = op_call_has_no_f64), {0}};
 
 static const char *const cases[] = {
     "n_tokens=1 hidden_size=64",
@@ -93,6 +97,7 @@ const op_info op_add_residual_rms_norm = {
     .units = units,
     .scratch_bytes = scratch_bytes,
     .reference = add_residual_rms_norm_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

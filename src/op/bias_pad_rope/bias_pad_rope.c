@@ -9,6 +9,7 @@
 #include "op/element.h"
 #include "op/padding.h"
 #include "op/rope/rope.h"
+#include "op/variants.h"
 
 static int64_t units(const op_call *call)
 {
@@ -107,6 +108,9 @@ static void prepare(op_call *call, uint64_t seed)
     }
 }
 
+static const op_variant variants[] = {OP_AVX2_VARIANT(bias_pad_rope, .accepts = op_call_has_no_f64),
+                                      {0}};
+
 static const char *const cases[] = {
     "n_tokens=1 bs=1 max_q_len=1 n_heads=1 n_kv_heads=1 head_size=2 rotary_dim=2 max_positions=4",
     "n_tokens=11 bs=3 max_q_len=7 n_heads=4 n_kv_heads=2 head_size=16 rotary_dim=16 "
@@ -147,7 +151,7 @@ const op_info op_bias_pad_rope = {
         "k[b, h, s] = rope(u[n_heads + h], positions[t]), "
         "v[b, h, s] = u[n_heads + n_kv_heads + h], u cut into heads of head_size; rope turns "
         "the pair (x, y) into (x cos - y sin, y cos + x sin), pairs (i, i + rotary_dim / 2) "
-        "with neox, else (2i, 2i + 1); elements from rotary_dim on stay",
+        "or, interleaved, (2i, 2i + 1); elements from rotary_dim on stay",
     .precision = "float32 arithmetic; the biased value is not rounded before it is rotated; one "
                  "rounding to the type of the output.",
     .edge_cases =
@@ -187,6 +191,7 @@ const op_info op_bias_pad_rope = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = bias_pad_rope_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

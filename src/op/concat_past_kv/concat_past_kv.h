@@ -10,10 +10,14 @@ enum {
     CONCAT_PAST_KV_Q_LENS,
     CONCAT_PAST_KV_HISTORY,
     CONCAT_PAST_KV_K_CACHE,
-    CONCAT_PAST_KV_V_CACHE
+    CONCAT_PAST_KV_V_CACHE,
+    CONCAT_PAST_KV_SLOTS,
 };
 enum { CONCAT_PAST_KV_LAYER };
 
-op_kernel concat_past_kv_reference;
+op_kernel concat_past_kv_reference, concat_past_kv_avx2;
+
+/* Where the new row `at` (sequence, head, new token) of k goes in a cache; NULL: it is padding. */
+void *concat_past_kv_place(const op_call *call, const tensor *cache, const int64_t at[static 3]);
 
 #endif

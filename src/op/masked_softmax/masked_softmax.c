@@ -8,10 +8,12 @@
 #include "op/masked_softmax/masked_softmax.h"
 
 #include "base/hash.h"
+#include "op/causal_mask/causal_mask.h"
 #include "op/element.h"
 #include "op/exp/exp.h"
 #include "op/normalize/normalize.h"
 #include "op/reduce_max/reduce_max.h"
+#include "op/variants.h"
 
 #include <math.h>
 
@@ -74,13 +76,12 @@ void masked_softmax_reference(const op_call *call)
 
 void masked_softmax_causal_mask(const tensor *mask, const int32_t *q_lens, const int32_t *history)
 {
-    for (int64_t b = 0; b < mask->shape[0]; b++) {
-        for (int64_t q = 0; q < mask->shape[1]; q++) {
-            void *row = tensor_row2(mask, b, q);
-            for (int64_t i = 0; i < mask->shape[2]; i++)
-                element_store(mask->type, row, i, q < q_lens[b] && i <= history[b] + q);
-        }
-    }
+    const int64_t bs = mask->shape[0];
+    op_call call = {.end = bs * mask->shape[1]};
+    call.tensors[CAUSAL_MASK_Q_LENS] = tensor_1d((void *)(uintptr_t)q_lens, DTYPE_I32, bs);
+    call.tensors[CAUSAL_MASK_HISTORY] = tensor_1d((void *)(uintptr_t)history, DTYPE_I32, bs);
+    call.tensors[CAUSAL_MASK_MASK] = *mask;
+    causal_mask_reference(&call);
 }
 
 /* Sequences of different lengths; the first has no tokens at all when there are several. */
@@ -98,6 +99,9 @@ static void prepare(op_call *call, uint64_t seed)
         masked_softmax_causal_mask(&one, &q_len, &history);
     }
 }
+
+static const op_variant variants[] = {
+    OP_SIMD_VARIANTS(masked_softmax, .accepts = op_call_has_no_f64), {0}};
 
 static const char *const cases[] = {
     "bs=1 n_heads=1 max_q_len=1 max_kv_len=64",
@@ -150,6 +154,7 @@ const op_info op_masked_softmax = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = masked_softmax_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -20,8 +20,9 @@
 
 /* One row as the filters see it. */
 typedef struct row_view {
-    uint32_t *keys;    /* (vocab_size) logits as integers of the same order */
-    uint64_t *weights; /* (vocab_size) probabilities, 2^40 for the largest */
+    uint32_t *keys;            /* (vocab_size) logits as integers of the same order */
+    const int32_t *candidates; /* (vocab_size) their tokens; NULL: 0, 1, ... */
+    uint64_t *weights;         /* (vocab_size) probabilities, 2^40 for the largest */
     int64_t n;
     uint32_t max_key;
     double temperature;
@@ -63,13 +64,20 @@ static double distance(const row_view *row, uint32_t key)
     return distance_of(logit_of(key), logit_of(row->max_key), row->temperature);
 }
 
-/* Reads the keys; returns the first id with the largest. */
+/* The token of the row's logit i. */
+static int32_t token_of(const row_view *row, int64_t i)
+{
+    return row->candidates ? row->candidates[i] : (int32_t)i;
+}
+
+/* Reads the keys; returns the first place with the largest. */
 static int32_t row_read(const tensor *logits, int64_t at, row_view *row)
 {
     const void *in = tensor_row(logits, at);
     int32_t first = 0;
     for (int64_t i = 0; i < row->n; i++) {
-        row->keys[i] = key_of((float)element_load(logits->type, in, i));
+        bool there = token_of(row, i) >= 0;
+        row->keys[i] = key_of(there ? (float)element_load(logits->type, in, i) : -INFINITY);
         if (row->keys[i] > row->keys[first]) first = (int32_t)i;
     }
     row->max_key = row->keys[first];
@@ -102,7 +110,7 @@ static uint32_t filter(const row_view *row, settings with, bool top_k_first)
     return lightest > lowest ? lightest : lowest;
 }
 
-/* The kept token with the largest noisy logit, the lowest id of equals. */
+/* The place of the kept token with the largest noisy logit, the first of equals. */
 static int32_t draw(const row_view *row, uint32_t lowest, double min_p, uint64_t seed,
                     uint64_t position)
 {
@@ -113,7 +121,7 @@ static int32_t draw(const row_view *row, uint32_t lowest, double min_p, uint64_t
         if (row->keys[i] < lowest || row->keys[i] == nothing) continue;
         double log_share = distance(row, row->keys[i]);
         if (min_p > 0 && row->keys[i] != row->max_key && definite_exp(log_share) < min_p) continue;
-        double score = log_share + definite_gumbel(seed, position, (uint64_t)i);
+        double score = log_share + definite_gumbel(seed, position, (uint64_t)token_of(row, i));
         if (best >= 0 && !(score > best_score)) continue;
         best = (int32_t)i;
         best_score = score;
@@ -124,6 +132,7 @@ static int32_t draw(const row_view *row, uint32_t lowest, double min_p, uint64_t
 void sampling_reference(const op_call *call)
 {
     const tensor *logits = &call->tensors[SAMPLING_LOGITS];            /* (n_rows, vocab_size) */
+    const tensor *candidates = &call->tensors[SAMPLING_CANDIDATES];    /* as logits, or absent */
     const int64_t *seeds = call->tensors[SAMPLING_SEEDS].data;         /* (n_rows) */
     const int32_t *positions = call->tensors[SAMPLING_POSITIONS].data; /* (n_rows) */
     int32_t *ids = call->tensors[SAMPLING_IDS].data;                   /* (n_rows) */
@@ -133,11 +142,15 @@ void sampling_reference(const op_call *call)
 
     for (int64_t r = call->begin; r < call->end; r++) {
         settings with = row_settings(call, r);
-        ids[r] = row_read(logits, r, &row);
-        if (with.temperature == 0) continue;
+        row.candidates = candidates->rank ? tensor_row(candidates, r) : NULL;
+        int32_t place = row_read(logits, r, &row);
         row.temperature = with.temperature;
-        uint32_t lowest = filter(&row, with, call->params[SAMPLING_TOP_K_FIRST] != 0);
-        ids[r] = draw(&row, lowest, with.min_p, (uint64_t)seeds[r], (uint64_t)positions[r]);
+        if (with.temperature > 0) {
+            uint32_t lowest = filter(&row, with, call->params[SAMPLING_TOP_K_FIRST] != 0);
+            place = draw(&row, lowest, with.min_p, (uint64_t)seeds[r], (uint64_t)positions[r]);
+        }
+        int32_t id = token_of(&row, place);
+        ids[r] = id < 0 ? 0 : id;
     }
 }
 
@@ -148,8 +161,14 @@ static size_t fast_scratch_bytes(const op_call *call)
     return (n + SAMPLING_MAX_LANES) * 2 * (sizeof(uint64_t) + sizeof(uint32_t));
 }
 
+/* Candidates are few: the reference draws from them. */
+static bool accepts(const op_call *call)
+{
+    return call->tensors[SAMPLING_CANDIDATES].rank == 0;
+}
+
 static const op_variant variants[] = {
-    OP_SIMD_VARIANTS(sampling, .scratch_bytes = fast_scratch_bytes), {0}};
+    OP_SIMD_VARIANTS(sampling, .accepts = accepts, .scratch_bytes = fast_scratch_bytes), {0}};
 
 /* Seeds, positions and, where rows have their own settings, values from neutral to narrow. */
 static void prepare(op_call *call, uint64_t seed)
@@ -171,20 +190,26 @@ static void prepare(op_call *call, uint64_t seed)
             ((float *)own[SAMPLING_TOP_PS].data)[row] = top_ps[(bits >> 16) % 5];
         if (own[SAMPLING_MIN_PS].rank)
             ((float *)own[SAMPLING_MIN_PS].data)[row] = min_ps[(bits >> 24) % 4];
+        for (int64_t i = 0; own[SAMPLING_CANDIDATES].rank && i < own->shape[1]; i++) {
+            int32_t *candidates = tensor_row(&own[SAMPLING_CANDIDATES], row);
+            candidates[i] = i % 7 == 6 ? -1 : (int32_t)(3 * (own->shape[1] - i));
+        }
     }
 }
 
-#define NO_ROW_SETTINGS " temperatures:- top_ks:- top_ps:- min_ps:-"
+#define NO_ROW_SETTINGS " temperatures:- top_ks:- top_ps:- min_ps:- candidates:-"
 
 static const char *const cases[] = {
     "n_rows=1 vocab_size=111" NO_ROW_SETTINGS,
-    "n_rows=17 vocab_size=320",
-    "n_rows=9 vocab_size=1025 top_k_first=1 logits:BF16",
-    "n_rows=7 vocab_size=500 logits:F16 logits+12",
+    "n_rows=17 vocab_size=320 candidates:-",
+    "n_rows=9 vocab_size=1025 top_k_first=1 logits:BF16 candidates:-",
+    "n_rows=7 vocab_size=500 logits:F16 logits+12 candidates:-",
     "n_rows=5 vocab_size=500 temperature=0.8 top_k=40 top_p=0.9 min_p=0.05" NO_ROW_SETTINGS,
     "n_rows=5 vocab_size=500 temperature=0" NO_ROW_SETTINGS,
-    "n_rows=4 vocab_size=1",
-    "n_rows=0 vocab_size=111",
+    "n_rows=4 vocab_size=1 candidates:-",
+    "n_rows=9 vocab_size=64 top_k_first=1",
+    "n_rows=5 vocab_size=40 temperature=0.8 logits:BF16 candidates+3",
+    "n_rows=0 vocab_size=111 candidates:-",
     NULL,
 };
 
@@ -208,7 +233,9 @@ const op_info op_sampling = {
         "w(j) over all j, with top_k_first over those with N(j) < top_k. "
         "ids[r] = the kept i with the largest z(i) + g(i), the least i of equals; "
         "g(i) = -log(-log(u)), u = ((h >> 12) + 0.5) * 2^-52, "
-        "h = hash_random(seeds[r], positions[r], i) of base/hash.h",
+        "h = hash_random(seeds[r], positions[r], i) of base/hash.h. With candidates, candidates[r, "
+        "i] "
+        "takes the place of i in h and in ids, and a negative one has the logit -inf",
     .precision =
         "float64, every operation rounded by itself (no fused products), exp and log as in "
         "definite.h: the choice is the same, bit for bit, on every machine. Sums are of "
@@ -216,7 +243,8 @@ const op_info op_sampling = {
         "W(i) is below 2^63.",
     .edge_cases = "Tokens with equal logits are kept or dropped together, so that more than top_k "
                   "may remain. top_k of 0 or less, top_p of 1 or more and min_p of 0 or less keep "
-                  "everything. A row without a logit above minus infinity gives 0. Logits of plus "
+                  "everything. A row without a logit above minus infinity "
+                  "gives 0, or its first candidate. Logits of plus "
                   "infinity are the only ones kept in their row.",
     .source = "FlashInfer top_k_top_p_sampling_from_logits (filter_apply_order joint and "
               "top_k_first) and min_p_sampling_from_probs; Gumbel-max",
@@ -234,7 +262,9 @@ const op_info op_sampling = {
                 {"top_ks", OP_IN, OP_TYPE(I32), "n_rows", true, "the same for top_k"},
                 {"top_ps", OP_IN, OP_TYPE(F32), "n_rows", true, "the same for top_p"},
                 {"min_ps", OP_IN, OP_TYPE(F32), "n_rows", true, "the same for min_p"},
-                {"ids", OP_OUT, OP_TYPE(I32), "n_rows", false, "a token a row"}},
+                {"ids", OP_OUT, OP_TYPE(I32), "n_rows", false, "a token a row"},
+                {"candidates", OP_IN, OP_TYPE(I32), "n_rows, vocab_size", true,
+                 "the logits' tokens, as top_k leaves them; -1: none. Without, 0, 1, ..."}},
     .params = {{"temperature", PARAM_FLOAT, 1, "divides the logits; 0 takes the largest"},
                {"top_k", PARAM_INT, 0, "tokens to keep; 0: all"},
                {"top_p", PARAM_FLOAT, 1, "probability to keep; 1: all"},

@@ -3,6 +3,7 @@
 
 #include "op/element.h"
 #include "op/padding.h"
+#include "op/variants.h"
 
 static int64_t units(const op_call *call)
 {
@@ -37,6 +38,8 @@ static void prepare(op_call *call, uint64_t seed)
     const tensor *x = &call->tensors[UNPAD_X];
     padding_random_offsets(seed, &call->tensors[UNPAD_PADDING_OFFSETS], x->shape[0], x->shape[2]);
 }
+
+static const op_variant variants[] = {OP_AVX2_VARIANT(unpad, .accepts = op_call_has_no_f64), {0}};
 
 static const char *const cases[] = {
     "n_tokens=1 bs=1 n_heads=1 max_q_len=1 head_size=8",
@@ -80,6 +83,7 @@ const op_info op_unpad = {
     .check = check,
     .prepare = prepare,
     .reference = unpad_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY | OP_FILL_NAN,
