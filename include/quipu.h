@@ -270,6 +270,13 @@ typedef struct qp_engine_options {
      * memory as all weights take twice stays free, with a notice that says so; "on", or else
      * QP_NO_MEMORY; "off". */
     const char *bf16_copies;
+    /* The operators of the forward pass. "paged" (default): attention over pages. "flashinfer":
+     * FlashInfer's, with fused_add_rmsnorm, ragged prefill and paged decode. "padded": those of a
+     * padded-batch engine, whose cache has one page for each session; a token is drawn from the 64
+     * likeliest, and top_p applies to what top_k keeps; it has no schedule, so "operators"
+     * (default) or "reference" run it. Both run on the CPU, without "fuse" and ranks. Their bits
+     * depend on how a text is cut into passes. */
+    const char *plan;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);

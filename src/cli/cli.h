@@ -46,6 +46,7 @@ typedef struct cli_settings {
     const char *gpus;
     uint64_t memory;
     bool fuse, sums;
+    int plan_form; /* index into cli_plan_forms */
     /* schedule */
     int64_t workers, group;
     int setting, assign;
@@ -94,6 +95,7 @@ extern const char *const cli_kv_types[], *const cli_execs[], *const cli_devices[
 extern const char *const cli_activations[], *const cli_cuts[], *const cli_speculations[];
 extern const char *const cli_poolings[];
 extern const char *const cli_copies[];
+extern const char *const cli_plan_forms[]; /* by plan_form */
 extern const char *const cli_schedule_settings[], *const cli_schedule_assignments[];
 
 /* The call of a command: its settings and where each came from. */

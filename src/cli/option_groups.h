@@ -31,6 +31,16 @@ extern const option_group cli_serve_options, cli_access_options, cli_limit_optio
 extern const option_group cli_server_options, cli_pace_options, cli_question_options,
     cli_replay_options, cli_figures_options;
 
+/* --plan, of the commands that run a pass and of those that show one. */
+#define CLI_PLAN_FORM                                                                              \
+    {                                                                                              \
+        "plan", 0, OPTION_CHOICE_AT(cli_settings, plan_form),                                      \
+            .expert = true, .choices = cli_plan_forms, .fallback = "paged", .argument = "WHICH",   \
+            .help = "the operators of the forward pass. paged: attention over pages; flashinfer: " \
+                    "FlashInfer's operators, with ragged prefill and paged decode; padded: those " \
+                    "of a padded-batch engine, without a schedule; the last two run on the CPU"    \
+    }
+
 /* What the choices of --device mean where there is no `auto`: the CPU, or the GPU. */
 extern const char *const cli_kernel_devices[];
 

@@ -55,6 +55,7 @@ static const option_spec engine_options[] = {
      .help =
          "thread blocks of the megakernel; 0: one for each multiprocessor of the GPU, on several "
          "GPUs up to a sixteenth fewer"},
+    CLI_PLAN_FORM,
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help = "fuse operators that need no results of other threads: the same answer with fewer "
              "waits, for few tokens on many threads"},

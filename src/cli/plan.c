@@ -55,6 +55,7 @@ qp_status command_plan(const cli_call *call)
                                   .page_size = s->page_size,
                                   .kv_type = cli_kv_types[s->kv_type],
                                   .available = s->memory ? s->memory : buffer_available(),
+                                  .form = (plan_form)s->plan_form,
                                   .fuse = s->fuse,
                                   .sums = s->sums,
                                   .kv_partitions = s->kv_partitions,
@@ -71,6 +72,7 @@ qp_status command_shapes(const cli_call *call)
     const cli_settings *s = call->settings;
     shapes_print_options options = {.tokens = s->tokens,
                                     .batch = s->batch,
+                                    .form = (plan_form)s->plan_form,
                                     .fuse = s->fuse,
                                     .sums = s->sums,
                                     .kv_partitions = s->kv_partitions,

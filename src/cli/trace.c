@@ -88,12 +88,14 @@ static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_
     return status;
 }
 
-/* The threads' schedule, unless a GPU is asked for by name. */
+/* The threads' schedule, or for a plan that has none the operators, unless a GPU is asked for by
+ * name. */
 static void choose_exec(cli_settings *s)
 {
+    const bool padded = strcmp(cli_plan_forms[s->plan_form], "padded") == 0;
     if (strcmp(cli_execs[s->exec], "auto") != 0 || strcmp(cli_devices[s->device], "cuda") == 0)
         return;
-    while (strcmp(cli_execs[s->exec], "threads") != 0)
+    while (strcmp(cli_execs[s->exec], padded ? "operators" : "threads") != 0)
         s->exec++;
 }
 

@@ -90,6 +90,7 @@ qp_status engine_choose_plan(const qp_engine_options *given, const model_config 
     out->page_size = given->page_size ? given->page_size : DEFAULT_PAGE_SIZE;
     out->n_pages = given->pages;
     out->fuse = given->fuse;
+    if (given->plan) TRY(plan_form_find(given->plan, &out->form, error));
     out->few_alike = engine_speculates(given); /* checked tokens are those of passes of one */
     if (fixed) fix_shapes(out);
     TRY(choose_copies(given->bf16_copies, &out->bf16_copies, error));
@@ -104,9 +105,17 @@ qp_status engine_choose_plan(const qp_engine_options *given, const model_config 
 qp_status engine_choose_machine(const qp_engine_options *options, const machine_type **out,
                                 qp_error *error)
 {
+    const bool padded = option_is(options->plan, "padded");
+    const bool paged = !options->plan || option_is(options->plan, "paged");
     *out = NULL;
-    if (option_is_automatic(options->exec)) return QP_OK;
-    return machine_type_find(options->exec, out, error);
+    if (!option_is_automatic(options->exec)) TRY(machine_type_find(options->exec, out, error));
+    if (paged) return QP_OK;
+    if (!*out) *out = padded ? &machine_operators : &machine_threads;
+    if ((*out)->on_gpu)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the plan %s runs on the CPU, and --exec %s on a GPU: leave one out",
+                         options->plan, (*out)->name);
+    return QP_OK;
 }
 
 /* A token reads no more than this where activations are rounded to 16 bits by default. */

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "plan/program.h"
 #include "quipu.h"
 
 #include <stdbool.h>
@@ -28,6 +29,7 @@ typedef struct diff_options {
     const qp_kernel *kernels; /* [n_kernels]: run in place of the operators' own, on b */
     size_t n_kernels;
     const char *after, *stop; /* compare the steps after `after` up to `stop`: "5.attn_qkv" */
+    plan_form form;           /* which operators make the pass */
     bool fuse;                /* the plan for few tokens, in fused operators */
     bool sums;                /* the megakernel's plan */
     int64_t kv_partitions;    /* parts of attention in it; default 1 */

@@ -107,6 +107,7 @@ static qp_status build_plan(diff *d, model_config config, qp_error *error)
     TRY(choose_tokens(d, config.vocab_size, error));
     plan_options options = plan_default_options(&config);
     TRY(choose_room(d, &options, error));
+    options.form = o->form;
     options.fuse = o->fuse;
     options.sums = o->sums || d->type_b->whole;
     options.kv_partitions = o->kv_partitions;

@@ -33,7 +33,8 @@ static void name_parts(const qp_trace *t, timeline *line)
         return;
     }
     line->unit = "track";
-    snprintf(line->about, sizeof line->about, "serial, operators cut in %d chunks", t->n_tracks);
+    snprintf(line->about, sizeof line->about, "%s, operators cut in %d chunks",
+             t->machine->type->name, t->n_tracks);
 }
 
 static void name_device(const qp_trace *t, timeline *line)

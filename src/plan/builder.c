@@ -120,11 +120,32 @@ void node_heads(plan_node *node, const char *name, plan_tensor_id id, int64_t fi
     operand->symbols[1] = "head_dim";
 }
 
+void node_blocks(plan_node *node, const char *name, plan_tensor_id id, int64_t count, int64_t size,
+                 const char *const symbols[static 2])
+{
+    node_heads(node, name, id, 0, count * size, count, symbols[0]);
+    operand_of(node, name)->symbols[1] = symbols[1];
+}
+
 void node_one_part(plan_node *node, const char *name, plan_tensor_id id, int64_t count,
                    int64_t heads, const char *symbol)
 {
     node_heads(node, name, id, 0, count, heads, symbol);
     operand_of(node, name)->one_part = true;
+}
+
+void node_slots(plan_node *node, const char *name, plan_tensor_id id)
+{
+    node_tensor(node, name, id);
+    operand_of(node, name)->slots = true;
+}
+
+void node_rows(plan_node *node, const char *name, program_axis axis, const char *symbol)
+{
+    plan_operand *operand = operand_of(node, name);
+    assert(operand->kind == OPERAND_TENSOR);
+    operand->rows = axis;
+    operand->rows_symbol = symbol;
 }
 
 void builder_tensor(plan_builder *b, plan_tensor_id id, const char *name, plan_kind kind,

@@ -12,6 +12,9 @@ typedef struct plan_operand {
     int64_t first_column, columns; /* a part of the innermost dimension; columns 0: all of it */
     int64_t heads; /* the innermost dimension then split in `heads` parts; 0: not split */
     bool one_part; /* with heads: a dimension of 1 before the innermost, attention in one part */
+    bool slots;    /* a cache as [1, n_slots, n_kv_heads, max_seq_len, head_dim] */
+    program_axis rows;       /* counts the outermost dimension, in place of the declared axis; 0 */
+    const char *rows_symbol; /* what it is called in print */
     int64_t ranks; /* 0, or the first of a new outermost dimension: the tensor on every rank */
     const char *symbols[2]; /* what the columns (or heads and head size) are called in print */
 } plan_operand;
@@ -53,9 +56,26 @@ void node_parts(plan_node *node, const char *name, plan_tensor_id id, int64_t ra
 void node_heads(plan_node *node, const char *name, plan_tensor_id id, int64_t first, int64_t count,
                 int64_t heads, const char *symbol);
 
+/* All columns of a tensor as `count` blocks of `size` columns, called `symbols`. */
+void node_blocks(plan_node *node, const char *name, plan_tensor_id id, int64_t count, int64_t size,
+                 const char *const symbols[static 2]);
+
 /* The same, for attention in one part: a dimension of 1 between heads and head size. */
 void node_one_part(plan_node *node, const char *name, plan_tensor_id id, int64_t count,
                    int64_t heads, const char *symbol);
+
+/* The cache as a padded-batch engine sees it: each sequence has a slot, its only page. */
+void node_slots(plan_node *node, const char *name, plan_tensor_id id);
+
+/* Lets another axis count the rows of an operand that the node has. */
+void node_rows(plan_node *node, const char *name, program_axis axis, const char *symbol);
+
+/* Dimensions, for builder_tensor(). */
+#define PLAN_DIMS(...)                                                                             \
+    sizeof((plan_dim[]){__VA_ARGS__}) / sizeof(plan_dim), (plan_dim[])                             \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
 
 /* Declares a tensor of the plan. */
 void builder_tensor(plan_builder *b, plan_tensor_id id, const char *name, plan_kind kind,
@@ -75,7 +95,36 @@ void llama_gather_attention(plan_builder *b);
 void llama_gather_ffn(plan_builder *b);
 void llama_logits_columns(plan_builder *b, plan_node *head);
 void llama_paging(plan_node *node);
+double llama_attention_scale(const plan_builder *b);
 void llama_attention_params(const plan_builder *b, plan_node *node);
+
+/* Parts of a layer that other forms have too. */
+void llama_norm(plan_builder *b, const char *step, weight_slot weight);
+void llama_qkv(plan_builder *b);
+void llama_qk_norm(plan_builder *b);
+void llama_rope(plan_builder *b);
+void llama_append(plan_builder *b);
+void llama_up(plan_builder *b);
+/* x_ = in[:, 0 .. count) times the weight, with its bias or without. */
+void llama_project_to(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
+                      const char *symbol, bool bias);
+/* Gathers the rows of `from`, normalised already, whose logits are wanted; the logits. */
+void llama_gather_rows(plan_builder *b, plan_tensor_id from);
+void llama_head(plan_builder *b);
+
+/* The layers and what follows them in the forms `flashinfer` and `padded`, with tensors of their
+ * own: llama_flashinfer.c, llama_padded.c. */
+void llama_flashinfer_tensors(plan_builder *b);
+void llama_flashinfer_layer(plan_builder *b);
+void llama_flashinfer_logits(plan_builder *b);
+void llama_padded_tensors(plan_builder *b);
+void llama_padded_setup(plan_builder *b);
+void llama_padded_layer(plan_builder *b);
+void llama_padded_logits(plan_builder *b);
+void llama_padded_sample(plan_builder *b);
+
+/* The operands of `sampling` but its logits. */
+void llama_sampling(plan_node *sample);
 
 /* The fused layers and the fused head: llama_fused.c. */
 void llama_fused_layer(plan_builder *b);

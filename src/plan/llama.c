@@ -5,6 +5,8 @@
  *     attn   [n_tokens, qkv_hidden_units]   q, k and v; attention writes its output over q
  *     ffn    [n_tokens, 2 * intermediate_size]  gate and up; the activation writes over gate
  *
+ * Pages of their own write the same pass with other operators: llama_flashinfer.c, llama_padded.c.
+ *
  * Fused (llama_fused.c), for few tokens, there is no x_, attn is q alone and ffn is what the
  * activation leaves. Fused further (llama_sums.c) x is sums in fixed point.
  *
@@ -26,11 +28,7 @@
 
 #include <math.h>
 
-#define DIMS(...)                                                                                  \
-    sizeof((plan_dim[]){__VA_ARGS__}) / sizeof(plan_dim), (plan_dim[])                             \
-    {                                                                                              \
-        __VA_ARGS__                                                                                \
-    }
+#define DIMS PLAN_DIMS
 
 /* Inputs of a pass, and tensors that outlive it: the RoPE table, the cache. */
 static void declare_inputs(plan_builder *b)
@@ -144,7 +142,7 @@ static void declare_outputs(plan_builder *b)
 }
 #undef DIMS
 
-static void norm(plan_builder *b, const char *step, weight_slot weight)
+void llama_norm(plan_builder *b, const char *step, weight_slot weight)
 {
     builder_kernel(b, step);
     plan_node *node = builder_node(b, OP_RMS_NORM);
@@ -182,6 +180,16 @@ static void gather(plan_builder *b, plan_tensor_id part, int64_t first_column, p
 }
 
 /* x[:, own] += in_all weight^T + bias: the rank's columns of x, from the rows of all ranks. */
+void llama_project_to(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
+                      const char *symbol, bool bias)
+{
+    plan_node *node = builder_node(b, OP_LINEAR);
+    node_columns(node, "x", in, 0, count, symbol);
+    node_weight(node, "weight", weight);
+    if (bias) node_bias(node, "bias", weight);
+    node_tensor(node, "out", PLAN_X_NORM);
+}
+
 static void project_own(plan_builder *b, weight_slot weight, plan_tensor_id in_all)
 {
     const program_span own = b->program->share.hidden;
@@ -260,34 +268,45 @@ void llama_paging(plan_node *node)
     node_tensor(node, "v_cache", PLAN_V_CACHE);
 }
 
+double llama_attention_scale(const plan_builder *b)
+{
+    return 1 / sqrt((double)b->program->config.head_dim);
+}
+
 void llama_attention_params(const plan_builder *b, plan_node *node)
 {
-    node_param(node, "sm_scale", 1 / sqrt((double)b->program->config.head_dim));
+    node_param(node, "sm_scale", llama_attention_scale(b));
     node_param(node, "causal", 1);
 }
 
-static void attention(plan_builder *b)
+void llama_qkv(plan_builder *b)
 {
     const model_config *c = &b->program->config;
     const int64_t q = config_q_hidden_units(c), kv = config_kv_hidden_units(c);
-
-    norm(b, "attn_norm", WEIGHT_ATTN_NORM);
-
     builder_graph(b, "attn_qkv");
     project(b, WEIGHT_ATTN_Q, PLAN_ATTN, 0, q, "q_hidden_units");
     project(b, WEIGHT_ATTN_K, PLAN_ATTN, q, kv, "kv_hidden_units");
     project(b, WEIGHT_ATTN_V, PLAN_ATTN, q + kv, kv, "kv_hidden_units");
+}
 
-    if (family_has(c->family, WEIGHT_ATTN_Q_NORM)) {
-        builder_kernel(b, "qk_norm");
-        plan_node *norms = builder_node(b, OP_HEAD_NORM);
-        node_heads(norms, "q", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
-        node_heads(norms, "k", PLAN_ATTN, q, kv, c->n_kv_heads, "n_kv_heads");
-        node_weight(norms, "q_weight", WEIGHT_ATTN_Q_NORM);
-        node_weight(norms, "k_weight", WEIGHT_ATTN_K_NORM);
-        node_param(norms, "eps", c->rms_norm_eps);
-    }
+void llama_qk_norm(plan_builder *b)
+{
+    const model_config *c = &b->program->config;
+    const int64_t q = config_q_hidden_units(c), kv = config_kv_hidden_units(c);
+    if (!family_has(c->family, WEIGHT_ATTN_Q_NORM)) return;
+    builder_kernel(b, "qk_norm");
+    plan_node *norms = builder_node(b, OP_HEAD_NORM);
+    node_heads(norms, "q", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
+    node_heads(norms, "k", PLAN_ATTN, q, kv, c->n_kv_heads, "n_kv_heads");
+    node_weight(norms, "q_weight", WEIGHT_ATTN_Q_NORM);
+    node_weight(norms, "k_weight", WEIGHT_ATTN_K_NORM);
+    node_param(norms, "eps", c->rms_norm_eps);
+}
 
+void llama_rope(plan_builder *b)
+{
+    const model_config *c = &b->program->config;
+    const int64_t q = config_q_hidden_units(c), kv = config_kv_hidden_units(c);
     builder_kernel(b, "rope");
     plan_node *rope = builder_node(b, OP_ROPE);
     node_tensor(rope, "positions", PLAN_ROPE_ROWS);
@@ -295,13 +314,31 @@ static void attention(plan_builder *b)
     node_heads(rope, "k", PLAN_ATTN, q, kv, c->n_kv_heads, "n_kv_heads");
     node_tensor(rope, "cos_sin", PLAN_ROPE_TABLE);
     node_param(rope, "interleaved", c->rope.interleaved);
+}
 
-    builder_graph(b, "attention");
+void llama_append(plan_builder *b)
+{
+    const model_config *c = &b->program->config;
+    const int64_t q = config_q_hidden_units(c), kv = config_kv_hidden_units(c);
     plan_node *append = builder_node(b, OP_KV_APPEND);
     node_heads(append, "k", PLAN_ATTN, q, kv, c->n_kv_heads, "n_kv_heads");
     node_heads(append, "v", PLAN_ATTN, q + kv, kv, c->n_kv_heads, "n_kv_heads");
     node_tensor(append, "positions", PLAN_POSITION_IDS);
     llama_paging(append);
+}
+
+static void attention(plan_builder *b)
+{
+    const model_config *c = &b->program->config;
+    const int64_t q = config_q_hidden_units(c);
+
+    llama_norm(b, "attn_norm", WEIGHT_ATTN_NORM);
+    llama_qkv(b);
+    llama_qk_norm(b);
+    llama_rope(b);
+
+    builder_graph(b, "attention");
+    llama_append(b);
     plan_node *attend = builder_node(b, OP_PAGED_PREFILL);
     node_heads(attend, "q", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
     llama_paging(attend);
@@ -314,12 +351,10 @@ static void attention(plan_builder *b)
     llama_exchange(b, "attn_allreduce");
 }
 
-static void feed_forward(plan_builder *b)
+/* Gate and up, and the activation over gate. */
+void llama_up(plan_builder *b)
 {
     const int64_t di = b->program->config.intermediate_size;
-
-    norm(b, "ffn_norm", WEIGHT_FFN_NORM);
-
     builder_graph(b, "ffn_up");
     project(b, WEIGHT_FFN_GATE, PLAN_FFN, 0, di, "intermediate_size");
     project(b, WEIGHT_FFN_UP, PLAN_FFN, di, di, "intermediate_size");
@@ -329,6 +364,14 @@ static void feed_forward(plan_builder *b)
     node_tensor(silu, "x", PLAN_FFN);
     node_columns(silu, "out", PLAN_FFN, 0, di, "intermediate_size");
     llama_gather_ffn(b);
+}
+
+static void feed_forward(plan_builder *b)
+{
+    const int64_t di = b->program->config.intermediate_size;
+
+    llama_norm(b, "ffn_norm", WEIGHT_FFN_NORM);
+    llama_up(b);
 
     builder_kernel(b, "ffn_down");
     llama_project_back(b, WEIGHT_FFN_DOWN, PLAN_FFN, di, "intermediate_size");
@@ -341,20 +384,29 @@ static void llama_layer(plan_builder *b)
     feed_forward(b);
 }
 
+void llama_gather_rows(plan_builder *b, plan_tensor_id from)
+{
+    plan_node *gather = builder_node(b, OP_EMBEDDING);
+    node_tensor(gather, "ids", PLAN_OUTPUT_ROWS);
+    node_tensor(gather, "table", from);
+    node_tensor(gather, "out", PLAN_X_OUT);
+}
+
 /* Gathers the rows whose logits are wanted; the rest of x is not needed after it. */
 static void llama_logits(plan_builder *b)
 {
     builder_graph(b, "final_norm");
-    plan_node *gather = builder_node(b, OP_EMBEDDING);
-    node_tensor(gather, "ids", PLAN_OUTPUT_ROWS);
-    node_tensor(gather, "table", PLAN_X);
-    node_tensor(gather, "out", PLAN_X_OUT);
+    llama_gather_rows(b, PLAN_X);
     plan_node *norm = builder_node(b, OP_RMS_NORM);
     node_tensor(norm, "x", PLAN_X_OUT);
     node_weight(norm, "weight", WEIGHT_OUTPUT_NORM);
     node_tensor(norm, "out", PLAN_X_OUT);
     node_param(norm, "eps", b->program->config.rms_norm_eps);
+    llama_head(b);
+}
 
+void llama_head(plan_builder *b)
+{
     builder_graph_if(b, b->program->options.ranks > 1, "lm_head");
     plan_node *head = builder_node(b, OP_LINEAR);
     node_tensor(head, "x", PLAN_X_OUT);
@@ -379,9 +431,18 @@ static void choose(plan_builder *b)
     node_tensor(adjust, "bias", PLAN_BIAS);
     node_tensor(adjust, "allowed", PLAN_ALLOWED);
 
+    if (b->program->options.form == PLAN_PADDED) {
+        llama_padded_sample(b);
+        return;
+    }
     builder_kernel(b, "sample");
     plan_node *sample = builder_node(b, OP_SAMPLING);
     node_tensor(sample, "logits", PLAN_LOGITS);
+    llama_sampling(sample);
+}
+
+void llama_sampling(plan_node *sample)
+{
     node_tensor(sample, "seeds", PLAN_SEEDS);
     node_tensor(sample, "positions", PLAN_SAMPLE_POSITIONS);
     node_tensor(sample, "temperatures", PLAN_TEMPERATURES);
@@ -400,19 +461,37 @@ static void embed(plan_builder *b)
     node_tensor(embed, "out", PLAN_X);
 }
 
+/* The layers of a form, and what follows them. */
+typedef struct page {
+    void (*layer)(plan_builder *b), (*logits)(plan_builder *b);
+} page;
+
+static page page_of(const plan_options *o)
+{
+    if (o->sums) return (page){llama_sums_layer, llama_fused_logits};
+    if (o->fuse) return (page){llama_fused_layer, llama_fused_logits};
+    if (o->form == PLAN_FLASHINFER) return (page){llama_flashinfer_layer, llama_flashinfer_logits};
+    if (o->form == PLAN_PADDED) return (page){llama_padded_layer, llama_padded_logits};
+    return (page){llama_layer, llama_logits};
+}
+
 void llama_forward(plan_builder *b)
 {
-    const bool fuse = b->program->options.fuse, sums = b->program->options.sums;
+    const plan_options *o = &b->program->options;
+    const page page = page_of(o);
     declare_inputs(b);
     declare_states(b);
     declare_activations(b);
     declare_outputs(b);
+    if (o->form == PLAN_FLASHINFER) llama_flashinfer_tensors(b);
+    if (o->form == PLAN_PADDED) llama_padded_tensors(b);
     b->layer = -1;
     builder_graph(b, "setup"); /* the host maps the inputs */
-    sums ? llama_sums_embedding(b) : embed(b);
+    o->sums ? llama_sums_embedding(b) : embed(b);
+    if (o->form == PLAN_PADDED) llama_padded_setup(b);
     for (b->layer = 0; b->layer < b->program->config.n_layers; b->layer++)
-        sums ? llama_sums_layer(b) : fuse ? llama_fused_layer(b) : llama_layer(b);
+        page.layer(b);
     b->layer = -1;
-    fuse ? llama_fused_logits(b) : llama_logits(b);
+    page.logits(b);
     choose(b);
 }

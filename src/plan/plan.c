@@ -54,6 +54,39 @@ static qp_status check_options(const plan_options *o, qp_error *error)
     return QP_OK;
 }
 
+static const char *const form_names[PLAN_FORMS] = {"paged", "flashinfer", "padded"};
+
+const char *plan_form_name(plan_form form)
+{
+    return form_names[form];
+}
+
+qp_status plan_form_find(const char *name, plan_form *out, qp_error *error)
+{
+    for (int form = 0; form < PLAN_FORMS; form++) {
+        *out = (plan_form)form;
+        if (strcmp(name, form_names[form]) == 0) return QP_OK;
+    }
+    return error_set(error, QP_INVALID,
+                     "the plan must be paged, flashinfer or padded, found \"%s\"", name);
+}
+
+static qp_status check_form(const plan_options *o, qp_error *error)
+{
+    if (o->form == PLAN_PAGED) return QP_OK;
+    if (o->fuse || o->sums)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the plan %s is not fused: leave fuse and sums out, or choose the plan "
+                         "paged",
+                         plan_form_name(o->form));
+    if (o->ranks > 1)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the plan %s is for a model on one rank, found %d ranks; choose the plan "
+                         "paged",
+                         plan_form_name(o->form), o->ranks);
+    return QP_OK;
+}
+
 /* Up to its window, sliding attention reads every position. */
 static qp_status check_window(const model_config *c, const plan_options *o, qp_error *error)
 {
@@ -86,6 +119,11 @@ static void count_capacity(program *p)
     of[AXIS_SEQUENCE_ENDS] = o->max_sequences + 1;
     of[AXIS_PAGE_REFS] = pages_each * o->max_sequences; /* sequences may share pages */
     of[AXIS_OUTPUTS] = o->max_outputs;
+    of[AXIS_PREFILL_TOKENS] = of[AXIS_DECODE_TOKENS] = o->max_tokens;
+    of[AXIS_PREFILL_ENDS] = of[AXIS_DECODE_ENDS] = o->max_sequences + 1;
+    of[AXIS_PAST_REFS] = of[AXIS_PAGE_REFS];
+    of[AXIS_LONGEST_Q] = o->max_tokens < o->context ? o->max_tokens : o->context;
+    of[AXIS_LONGEST_KV] = o->context;
     of[AXIS_PAGES] = o->n_pages;
     /* Dynamic scaling gives every token's angles their own row, by the length of its sequence. */
     of[AXIS_POSITIONS] = program_turns_by_length(p) ? o->max_tokens : o->context;
@@ -154,7 +192,9 @@ qp_status plan_build(const model_config *config, const model *model, const plan_
 {
     *out = (program){.model = model, .whole = *config, .config = *config, .options = *options};
     if (out->options.kv_partitions == 0) out->options.kv_partitions = 1;
+    if (out->options.form == PLAN_PADDED) out->options.page_size = out->options.context;
     TRY(check_options(&out->options, error));
+    TRY(check_form(&out->options, error));
     TRY(check_window(config, &out->options, error));
     TRY(take_share(out, model, error));
     if (options->sums) out->options.fuse = true;

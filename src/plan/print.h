@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "plan/program.h"
 
 #include <stdint.h>
 
@@ -17,6 +18,7 @@ typedef struct plan_print_options {
     int64_t page_size;
     const char *kv_type;
     uint64_t available;    /* bytes that the largest context is computed for */
+    plan_form form;        /* which operators make the pass */
     bool fuse;             /* the forward pass for few tokens */
     bool sums;             /* that of the megakernel */
     int64_t kv_partitions; /* fused: parts that attention is split in */
@@ -31,6 +33,7 @@ qp_status plan_print_lifetimes(const plan_print_options *options, strbuf *out, q
 typedef struct shapes_print_options {
     const char *model;
     int64_t tokens, batch;
+    plan_form form;
     bool fuse, sums;
     int64_t kv_partitions;
     bool json;

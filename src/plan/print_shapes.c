@@ -46,7 +46,8 @@ typedef struct shape_printer {
     const program *program;
     program_sizes prefill, decode;
     bool json;
-    const char *step; /* of the row before */
+    int op_width, shape_width; /* of their columns */
+    const char *step;          /* of the row before */
     strbuf *out;
     cJSON *rows;
 } shape_printer;
@@ -80,10 +81,10 @@ static void print_row(shape_printer *s, shape_row *row)
         cJSON_AddItemToObject(item, "decode", shape_array(strbuf_text(&row->decode)));
         cJSON_AddItemToArray(s->rows, item);
     } else {
-        strbuf_printf(s->out, "%-15s %-17s %-10s %-9s %-43s %-19s %s\n",
-                      row->step == s->step ? "" : row->step, row->op, row->tensor, row->part,
-                      strbuf_text(&row->symbolic), strbuf_text(&row->prefill),
-                      strbuf_text(&row->decode));
+        strbuf_printf(s->out, "%-15s %-*s %-10s %-9s %-*s %-19s %s\n",
+                      row->step == s->step ? "" : row->step, s->op_width, row->op, row->tensor,
+                      row->part, s->shape_width, strbuf_text(&row->symbolic),
+                      strbuf_text(&row->prefill), strbuf_text(&row->decode));
     }
     s->step = row->step;
     strbuf_free(&row->symbolic);
@@ -196,17 +197,28 @@ static void print_legend(const shape_printer *s, strbuf *out)
                   "qkv_hidden_units   (n_heads + 2 * n_kv_heads) * head_dim = %lld\n",
                   tokens, batch, heads, dim, heads * dim, kv_heads, dim, kv_heads * dim,
                   (heads + 2 * kv_heads) * dim);
+    if (p->options.form == PLAN_FLASHINFER)
+        strbuf_puts(out, "n_prefill_tokens   n_tokens if a sequence has several, else none; "
+                         "n_decode_tokens the reverse\n");
+    if (p->options.form == PLAN_PADDED)
+        strbuf_puts(out, "max_q_len          new tokens of the longest sequence, to whose length "
+                         "the others are padded\n"
+                         "max_kv_len         cached and new tokens of the longest sequence\n");
     strbuf_printf(out,
                   "n_pages            of the KV cache, for a context of %lld in pages of %lld\n",
                   (long long)p->options.context, (long long)p->options.page_size);
 }
 
-static program_sizes sizes_of(const program *p, int64_t tokens, int64_t sequences)
+/* `length`: positions of the longest sequence, with the new ones. */
+static program_sizes sizes_of(const program *p, int64_t tokens, int64_t sequences, int64_t length)
 {
     program_sizes sizes = p->capacity;
     sizes.of[AXIS_TOKENS] = tokens;
     sizes.of[AXIS_SEQUENCES] = sizes.of[AXIS_OUTPUTS] = sequences;
     sizes.of[AXIS_SEQUENCE_ENDS] = sequences + 1;
+    sizes.of[AXIS_LONGEST_Q] = tokens / sequences;
+    sizes.of[AXIS_LONGEST_KV] = length;
+    program_set_phase(&sizes);
     return sizes;
 }
 
@@ -214,14 +226,16 @@ static qp_status print_plan(const program *p, int64_t tokens, int64_t batch, boo
                             qp_error *error)
 {
     shape_printer s = {.program = p,
-                       .prefill = sizes_of(p, tokens, 1),
-                       .decode = sizes_of(p, batch, batch),
+                       .prefill = sizes_of(p, tokens, 1, tokens),
+                       .decode = sizes_of(p, batch, batch, tokens + 1),
                        .json = json,
+                       .op_width = p->options.form == PLAN_PADDED ? 21 : 17,
+                       .shape_width = p->options.form == PLAN_PADDED ? 53 : 43,
                        .out = out};
     if (json) s.rows = cJSON_CreateArray();
     if (!json)
-        strbuf_printf(out, "%-15s %-17s %-10s %-9s %-43s %-19s %s\n", "step", "operator", "writes",
-                      "part", "shape", "prefill", "decode");
+        strbuf_printf(out, "%-15s %-*s %-10s %-9s %-*s %-19s %s\n", "step", s.op_width, "operator",
+                      "writes", "part", s.shape_width, "shape", "prefill", "decode");
     print_steps(&s);
     if (!json) print_legend(&s, out);
     return json ? output_json(s.rows, out, error) : output_done(out, error);
@@ -235,6 +249,7 @@ qp_status plan_print_shapes(const shapes_print_options *o, strbuf *out, qp_error
     plan_options options = plan_default_options(model_get_config(model));
     options.max_tokens = o->tokens > o->batch ? o->tokens : o->batch;
     options.max_sequences = options.max_outputs = o->batch;
+    options.form = o->form;
     options.fuse = o->fuse;
     options.sums = o->sums;
     options.kv_partitions = o->kv_partitions;

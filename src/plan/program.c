@@ -28,7 +28,9 @@ static int add_area(program *p, program_area area)
 static uint64_t row_bytes_of(const plan_tensor *t)
 {
     int64_t rows = t->rank ? t->dims[0].size : 0;
-    if (rows != -AXIS_TOKENS && rows != -AXIS_OUTPUTS && rows != -AXIS_PAGES) return 0;
+    if (rows != -AXIS_TOKENS && rows != -AXIS_OUTPUTS && rows != -AXIS_PAGES &&
+        rows != -AXIS_PREFILL_TOKENS)
+        return 0;
     uint64_t bytes = dtype_block_bytes(t->type);
     for (int d = 1; d < t->rank; d++)
         bytes *= (uint64_t)t->dims[d].size;
@@ -123,6 +125,22 @@ static void split_last(program_view *view, int64_t outer, int64_t size, const ch
     view->rank++;
 }
 
+/* A cache of one page for each sequence as [1, n_slots, n_kv_heads, max_seq_len, head_dim]. */
+static void view_slots(program_view *view)
+{
+    const program_view cache = *view;
+    static const int from[] = {0, 2, 1, 3};
+    view->rank = 5;
+    view->shape[0] = 1;
+    view->stride[0] = 0;
+    view->symbols[0] = "1";
+    for (int d = 0; d < 4; d++) {
+        view->shape[d + 1] = cache.shape[from[d]];
+        view->stride[d + 1] = cache.stride[from[d]];
+        view->symbols[d + 1] = cache.symbols[from[d]];
+    }
+}
+
 static void view_columns(program_view *view, const plan_operand *operand)
 {
     int last = view->rank - 1;
@@ -160,6 +178,9 @@ static program_view tensor_view(const tables *t, const plan_operand *operand, in
         lay_out_cache(&view);
         view.area += (int)layer;
     }
+    if (operand->slots) view_slots(&view);
+    if (operand->rows) view.shape[0] = -(int64_t)operand->rows;
+    if (operand->rows) view.symbols[0] = operand->rows_symbol;
     view_columns(&view, operand);
     return view;
 }
@@ -240,6 +261,13 @@ static int find_view(tables *t, const program_view *view)
 
 /* ---- nodes --------------------------------------------------------------------------------- */
 
+/* Whether an axis counts rows of the batch. */
+static bool counts_rows(program_axis axis)
+{
+    return axis == AXIS_TOKENS || axis == AXIS_OUTPUTS || axis == AXIS_SEQUENCES ||
+           axis == AXIS_PREFILL_TOKENS || axis == AXIS_DECODE_TOKENS;
+}
+
 /* Rows that a node's instructions may share: those of the first operand that it writes by rows, or
  * where there is none (a cache is written by slots) of the first that has rows. */
 static program_axis row_axis_of(const program *p, const program_node *node)
@@ -249,7 +277,7 @@ static program_axis row_axis_of(const program *p, const program_node *node)
     for (int i = 0; i < op_n_tensors(op); i++) {
         const program_view *view = &p->views[node->operands[i]];
         if (view->rank == 0) continue;
-        if (view->shape[0] != -AXIS_TOKENS && view->shape[0] != -AXIS_OUTPUTS) continue;
+        if (view->shape[0] >= 0 || !counts_rows((program_axis)-view->shape[0])) continue;
         program_axis axis = (program_axis)-view->shape[0];
         if (op->tensors[i].direction != OP_IN) return axis;
         if (read == AXES) read = axis;

@@ -27,6 +27,15 @@ typedef enum program_axis {
     AXIS_OUTPUTS,       /* rows whose logits are wanted */
     AXIS_PAGES,         /* pages of the KV cache */
     AXIS_POSITIONS,     /* rows of the RoPE table */
+    /* Of the form PLAN_FLASHINFER, by program_set_phase(): */
+    AXIS_PREFILL_TOKENS, /* tokens if any sequence has several, else 0 */
+    AXIS_PREFILL_ENDS,   /* sequences of that batch + 1 */
+    AXIS_DECODE_TOKENS,  /* tokens if each sequence has one, else 0 */
+    AXIS_DECODE_ENDS,    /* sequences of that batch + 1 */
+    AXIS_PAST_REFS,      /* entries of past_indices */
+    /* Of the form PLAN_PADDED: */
+    AXIS_LONGEST_Q,  /* new tokens of the sequence that has most */
+    AXIS_LONGEST_KV, /* cached and new tokens of the longest sequence */
     AXES
 } program_axis;
 
@@ -34,6 +43,17 @@ typedef enum program_axis {
 typedef struct program_sizes {
     int64_t of[AXES];
 } program_sizes;
+
+/* A batch reads prompts if any sequence has several tokens, else it decodes. */
+static inline void program_set_phase(program_sizes *sizes)
+{
+    int64_t *of = sizes->of;
+    const bool decodes = of[AXIS_TOKENS] == of[AXIS_SEQUENCES];
+    of[AXIS_PREFILL_TOKENS] = decodes ? 0 : of[AXIS_TOKENS];
+    of[AXIS_PREFILL_ENDS] = 1 + (decodes ? 0 : of[AXIS_SEQUENCES]);
+    of[AXIS_DECODE_TOKENS] = decodes ? of[AXIS_TOKENS] : 0;
+    of[AXIS_DECODE_ENDS] = 1 + (decodes ? of[AXIS_SEQUENCES] : 0);
+}
 
 typedef struct plan_dim {
     const char *symbol; /* "n_tokens", "qkv_hidden_units" */
@@ -75,6 +95,14 @@ typedef enum plan_tensor_id {
     PLAN_REPETITIONS,
     PLAN_PRESENCES,
     PLAN_FREQUENCIES,
+    /* inputs of PLAN_FLASHINFER: the page table of the positions before this batch */
+    PLAN_PAST_INDPTR,
+    PLAN_PAST_INDICES,
+    PLAN_PAST_LAST_PAGE_LEN,
+    /* inputs of PLAN_PADDED */
+    PLAN_Q_LENS,
+    PLAN_PAST_LENS,
+    PLAN_PADDING_OFFSETS,
     /* of sequences, for the changes that their requests make to logits */
     PLAN_HISTORY,
     PLAN_BIAS,
@@ -92,8 +120,23 @@ typedef enum plan_tensor_id {
     PLAN_PART_VALUES,
     PLAN_PART_SUMS,
     PLAN_FFN,
-    PLAN_ATTN_ALL, /* attention's output of all ranks */
-    PLAN_FFN_ALL,  /* the activation's output of all ranks */
+    PLAN_ATTN_ALL,   /* attention's output of all ranks */
+    PLAN_FFN_ALL,    /* the activation's output of all ranks */
+    PLAN_NEW_VALUES, /* PLAN_FLASHINFER: attention over the batch's own positions */
+    PLAN_NEW_SUMS,
+    PLAN_PAST_VALUES, /* and over those before */
+    PLAN_PAST_SUMS,
+    PLAN_MASK, /* PLAN_PADDED: the rectangle of sequences */
+    PLAN_PADDED_Q,
+    PLAN_PADDED_K,
+    PLAN_PADDED_V,
+    PLAN_REPEATED_K,
+    PLAN_REPEATED_V,
+    PLAN_SCORES,
+    PLAN_TOP_VALUES, /* top-k of each block of the vocabulary, and of all */
+    PLAN_TOP_IDS,
+    PLAN_BEST_VALUES,
+    PLAN_BEST_IDS,
     PLAN_X_OUT,
     PLAN_LOGITS,
     PLAN_NEXT,
@@ -125,6 +168,18 @@ typedef enum plan_copies {
     PLAN_COPIES_OFF,
 } plan_copies;
 
+/* Which operators make the forward pass: a page of the plan each. */
+typedef enum plan_form {
+    PLAN_PAGED,      /* quipu's own: paged attention for prompts and decoding alike (llama.c) */
+    PLAN_FLASHINFER, /* as engines on FlashInfer's operators run it (llama_flashinfer.c) */
+    PLAN_PADDED,     /* as padded-batch engines run it (llama_padded.c) */
+    PLAN_FORMS
+} plan_form;
+
+/* "paged", "flashinfer", "padded". */
+const char *plan_form_name(plan_form form);
+qp_status plan_form_find(const char *name, plan_form *out, qp_error *error);
+
 typedef struct plan_options {
     int64_t max_tokens;    /* new tokens in one batch, all sequences together */
     int64_t max_sequences; /* sequences in one batch */
@@ -135,6 +190,7 @@ typedef struct plan_options {
     dtype kv_type;         /* F32, F16 or BF16 */
     int ranks, rank;       /* of tensor parallelism; 1 and 0 without */
     plan_cut cut;          /* of several ranks */
+    plan_form form;        /* the others than PLAN_PAGED: one rank, not fused */
     bool fuse;             /* for few tokens: what needs no other worker's result is one operator */
     bool sums;      /* fused further, as the megakernel runs it: workers add to the residual in
                      * fixed point; implies fuse */

@@ -57,6 +57,10 @@ static void fill_options(schedule_options *o, const program *p)
 
 static qp_status check_limits(const program *p, qp_error *error)
 {
+    if (p->options.form == PLAN_PADDED)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the plan padded has no schedule: rows of its tensors have other sizes in "
+                         "each batch; use the machine operators or reference");
     if (p->n_steps <= UINT16_MAX && p->config.n_layers <= INT16_MAX) return QP_OK;
     return error_set(error, QP_UNSUPPORTED,
                      "a schedule has room for %d steps and %d layers, the program has %d and %lld",

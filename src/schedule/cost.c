@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 const cost_curve *cost_find(const cost_table *table, op_code op, dtype type)
 {
@@ -104,8 +105,14 @@ static void usual_init(usual_batch *u, const draft *d, int64_t rows, int64_t con
     u->sizes[AXIS_SEQUENCE_ENDS] = 2;
     u->sizes[AXIS_PAGE_REFS] = pages;
     u->sizes[AXIS_OUTPUTS] = 1;
+    u->sizes[AXIS_LONGEST_Q] = rows;
+    u->sizes[AXIS_LONGEST_KV] = context;
     u->sizes[AXIS_PAGES] = d->out->program->capacity.of[AXIS_PAGES];
     u->sizes[AXIS_POSITIONS] = d->out->program->capacity.of[AXIS_POSITIONS];
+    program_sizes sizes;
+    memcpy(sizes.of, u->sizes, sizeof u->sizes);
+    program_set_phase(&sizes);
+    memcpy(u->sizes, sizes.of, sizeof u->sizes);
     u->memory.data[PLAN_QO_INDPTR] = u->qo_indptr;
     u->memory.data[PLAN_KV_INDPTR] = u->kv_indptr;
     u->memory.data[PLAN_KV_LAST_PAGE_LEN] = u->last_page_len;

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "op/adjust_logits/adjust_logits.h"
+#include "op/padding.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -65,6 +66,9 @@ void batch_clear(batch *b)
     b->sizes.of[AXIS_SEQUENCE_ENDS] = 1;
     b->sizes.of[AXIS_PAGE_REFS] = 0;
     b->sizes.of[AXIS_OUTPUTS] = 0;
+    b->sizes.of[AXIS_PAST_REFS] = 0;
+    b->sizes.of[AXIS_LONGEST_Q] = b->sizes.of[AXIS_LONGEST_KV] = 0;
+    program_set_phase(&b->sizes);
     batch_i32(b, PLAN_QO_INDPTR)[0] = batch_i32(b, PLAN_KV_INDPTR)[0] = 0;
 }
 
@@ -73,6 +77,36 @@ int64_t batch_room(const batch *b)
     const int64_t *most = b->program->capacity.of;
     if (b->sizes.of[AXIS_SEQUENCES] == most[AXIS_SEQUENCES]) return 0;
     return most[AXIS_TOKENS] - batch_tokens(b);
+}
+
+/* The page table of the positions before the batch. */
+static void add_past(batch *b, int64_t past, const int32_t *pages)
+{
+    if (!b->of[PLAN_PAST_INDPTR]) return;
+    const int64_t page_size = b->program->options.page_size;
+    const int64_t n_pages = (past + page_size - 1) / page_size;
+    const int64_t sequence = b->sizes.of[AXIS_SEQUENCES], refs = b->sizes.of[AXIS_PAST_REFS];
+    for (int64_t i = 0; i < n_pages; i++)
+        batch_i32(b, PLAN_PAST_INDICES)[refs + i] = pages[i];
+    batch_i32(b, PLAN_PAST_INDPTR)[0] = 0;
+    batch_i32(b, PLAN_PAST_INDPTR)[sequence + 1] = (int32_t)(refs + n_pages);
+    batch_i32(b, PLAN_PAST_LAST_PAGE_LEN)[sequence] =
+        (int32_t)(n_pages ? past - (n_pages - 1) * page_size : 0);
+    b->sizes.of[AXIS_PAST_REFS] += n_pages;
+}
+
+/* The sequence's place in the rectangle of a padded batch. */
+static void add_padding(batch *b, int64_t count, int64_t past)
+{
+    int64_t *of = b->sizes.of;
+    const int64_t sequence = of[AXIS_SEQUENCES];
+    if (count > of[AXIS_LONGEST_Q]) of[AXIS_LONGEST_Q] = count;
+    if (past + count > of[AXIS_LONGEST_KV]) of[AXIS_LONGEST_KV] = past + count;
+    if (!b->of[PLAN_Q_LENS]) return;
+    batch_i32(b, PLAN_Q_LENS)[sequence] = (int32_t)count;
+    batch_i32(b, PLAN_PAST_LENS)[sequence] = (int32_t)past;
+    padding_offsets(batch_i32(b, PLAN_Q_LENS), sequence + 1, of[AXIS_LONGEST_Q],
+                    batch_i32(b, PLAN_PADDING_OFFSETS));
 }
 
 /* Adds a sequence of `count` new tokens with the pages of `positions`. */
@@ -96,10 +130,13 @@ static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, in
         (int32_t)(positions - (n_pages - 1) * page_size);
     batch_i32(b, PLAN_QO_INDPTR)[sequence + 1] = (int32_t)(row + count);
     batch_i32(b, PLAN_KV_INDPTR)[sequence + 1] = (int32_t)(refs + n_pages);
+    add_past(b, past, pages);
+    add_padding(b, count, past);
     of[AXIS_TOKENS] += count;
     of[AXIS_SEQUENCES]++;
     of[AXIS_SEQUENCE_ENDS]++;
     of[AXIS_PAGE_REFS] += n_pages;
+    program_set_phase(&b->sizes);
 }
 
 void batch_add(batch *b, const int32_t *tokens, int64_t count, int64_t past, const int32_t *pages)

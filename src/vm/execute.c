@@ -47,6 +47,9 @@ static void choose_kernel(const executor *x, int n, const op_call *call, const o
     if (!given || *variant != given || !given->accepts) return;
     one.of[AXIS_TOKENS] = one.of[AXIS_SEQUENCES] = one.of[AXIS_OUTPUTS] = 1;
     one.of[AXIS_SEQUENCE_ENDS] = 2;
+    one.of[AXIS_LONGEST_Q] = one.of[AXIS_LONGEST_KV] = 1;
+    one.of[AXIS_PREFILL_TOKENS] = one.of[AXIS_DECODE_TOKENS] = 1;
+    one.of[AXIS_PREFILL_ENDS] = one.of[AXIS_DECODE_ENDS] = 2;
     executor_bind(x, n, &one, &least);
     if (!given->accepts(&least)) op_select(op_get(op), x->cpu_features, call, variant);
 }

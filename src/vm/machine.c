@@ -254,11 +254,9 @@ qp_status machine_time(const machine *m, const machine_timing *timing, qp_error 
 {
     if (m->type->time) return m->type->time(m->self, timing, error);
     if (!timing) return QP_OK;
-    return error_set(
-        error, QP_UNSUPPORTED,
-        "what is timed are a schedule's instructions, but the machine %s runs operator "
-        "by operator; use threads or serial",
-        m->type->name);
+    return error_set(error, QP_UNSUPPORTED,
+                     "the machine %s times nothing; use threads, serial or operators",
+                     m->type->name);
 }
 
 qp_status machine_limits(const machine *m, machine_profile *out, qp_error *error)

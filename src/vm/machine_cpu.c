@@ -37,6 +37,7 @@ typedef struct cpu_machine {
     bool owns;
     thread_pool *pool;
     cpu_queues *queues; /* NULL: the program is run node by node */
+    schedule nodes;     /* then, for traces: the program alone, without instructions */
     uint64_t order;
     uint32_t part_features;
     parts **parts; /* [n_parts]: run operators in parts: one for `serial`, one per worker for
@@ -116,6 +117,8 @@ static qp_status open_executor(const machine_setup *setup, uint32_t features, cp
     m->pool = setup->pool;
     m->order = setup->order;
     m->part_features = setup->cpu_features;
+    m->nodes = (schedule){
+        .program = setup->program, .n_nodes = setup->program->n_nodes, .options = {.workers = 1}};
     TRY(batch_init(&m->later, setup->program, error));
     if (setup->over) {
         m->executor = ((cpu_machine *)setup->over->self)->executor;
@@ -277,8 +280,10 @@ static void run_nodes_in_parts(cpu_machine *m, const batch *b, machine_steps ste
         op_call call;
         executor_bind(x, n, &b->sizes, &call);
         call.scratch = x->scratch.data;
+        const op_variant *variant = m->queues ? NULL : x->nodes[n].variant;
+        op_kernel *kernel = variant ? variant->kernel : op_get(node->op)->reference;
         if (call.begin < call.end)
-            parts_run_node(m->parts[0], n, &call, op_get(node->op)->reference, m->timing.n_tracks);
+            parts_run_node(m->parts[0], n, &call, kernel, m->timing.n_tracks);
     }
 }
 
@@ -292,12 +297,13 @@ static qp_status hand_over(cpu_machine *m, qp_error *error)
 static qp_status run_steps(cpu_machine *m, const batch *b, machine_steps steps,
                            instruction_timing *timings, qp_error *error)
 {
-    if (!m->queues) {
+    if (!m->queues && !m->parts) {
         executor_run(m->executor, b, steps.first, steps.last);
         return QP_OK;
     }
+    if (!m->queues) executor_take_inputs(m->executor, b);
     if (steps.first == 0) executor_begin_pass(m->executor);
-    if (m->queues->serial && m->parts) {
+    if (!m->queues || (m->queues->serial && m->parts)) {
         run_nodes_in_parts(m, b, steps);
         return QP_OK;
     }
@@ -423,13 +429,15 @@ static qp_status time_cpu(void *self, const machine_timing *timing, qp_error *er
     free_parts(m);
     m->timing = timing ? *timing : (machine_timing){0};
     if (m->timing.max_passes == 0 || !m->timing.sink) return QP_OK;
-    if (m->queues->serial && m->queues->scheduled.schedule.options.skip)
+    const bool threads = m->queues && m->queues->threads;
+    const bool serial = m->queues && m->queues->serial;
+    if (serial && m->queues->scheduled.schedule.options.skip)
         return error_set(error, QP_UNSUPPORTED,
                          "serial is timed operator by operator, so that what is left out of its "
                          "schedule would run: use --exec threads, or leave --skip, --start-after "
                          "and --stop-after out");
-    TRY(make_parts(m, m->queues->threads ? thread_pool_size(m->pool) : 1, error));
-    if (m->queues->threads) threads_machine_in_parts(m->queues->threads, m->parts);
+    TRY(make_parts(m, threads ? thread_pool_size(m->pool) : 1, error));
+    if (threads) threads_machine_in_parts(m->queues->threads, m->parts);
     return QP_OK;
 }
 
@@ -477,6 +485,13 @@ static qp_status limits_of_serial(void *self, machine_profile *out, qp_error *er
     return status;
 }
 
+/* For traces of machines that run the program node by node. */
+static const schedule *nodes_of_cpu(const void *self)
+{
+    const cpu_machine *m = self;
+    return &m->nodes;
+}
+
 #define OF_CPU                                                                                     \
     .close = close_cpu, .accepts = accepts_cpu, .pace = pace_of_cpu, .run = run_cpu,               \
     .wait = wait_cpu, .logits = logits_of_cpu, .read = read_cpu, .write = write_cpu,               \
@@ -520,7 +535,10 @@ const machine_type machine_threads = {.name = "threads",
 const machine_type machine_operators = {.name = "operators",
                                         .help = "the program node by node, each over all threads",
                                         .takes_kernels = true,
+                                        .in_parts = true,
                                         .count_bytes = count_variants,
                                         .open = open_operators,
-                                        .limits = limits_of_cpu,
+                                        .time = time_cpu,
+                                        .schedule = nodes_of_cpu,
+                                        .limits = limits_of_serial,
                                         OF_CPU};

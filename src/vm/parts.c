@@ -281,7 +281,17 @@ static const char *kind_of(const parts *p)
     case OP_ROPE:
         return "RoPE";
     case OP_KV_APPEND:
+    case OP_UNPAD:
         return "MemCopy";
+    case OP_CONCAT_PAST_KV:
+        return "Concat";
+    case OP_REPEAT_KV:
+        return "RepeatKV";
+    case OP_CAUSAL_MASK:
+        return "Mask";
+    case OP_ATTENTION_SCORES:
+    case OP_ATTENTION_VALUES:
+        return "MatMul";
     case OP_ADD:
         return "Add";
     case OP_SAMPLING:
@@ -312,7 +322,8 @@ static void describe(const parts *p, const op_call *call, part_shape *shape)
         const op_direction direction = op->tensors[t].direction;
         if (view->rank == 0) continue;
         const bool weight = program_weight_of(p->program, p->node, t) != NULL;
-        const bool cache = op == op_get(OP_KV_APPEND) && op_writes(direction);
+        const int id = program_tensor_of(p->program, p->node, t);
+        const bool cache = (id == PLAN_K_CACHE || id == PLAN_V_CACHE) && op_writes(direction);
         if (weight || cache) shape->type = view->type;
         if (cache) continue;
         if (op_reads(direction)) list_shape(call, t, shape->inputs, sizeof shape->inputs);
@@ -408,6 +419,12 @@ static void run_activation_chunk(parts *p, const op_call *call)
     if (low < high) run_activation(p, call, low, high);
 }
 
+/* The parts of attention leave no log-sum-exp. */
+static bool leaves_sums(const op_call *call)
+{
+    return call->tensors[PAGED_PREFILL_LSE].rank > 0;
+}
+
 /* False: the operator is not cut. */
 static bool run_chunk(parts *p, const op_call *call, op_kernel *kernel)
 {
@@ -416,6 +433,7 @@ static bool run_chunk(parts *p, const op_call *call, op_kernel *kernel)
         run_linear_chunk(p, call, kernel);
         return true;
     case OP_PAGED_PREFILL:
+        if (leaves_sums(call)) return false;
         run_attention_chunk(p, call);
         return true;
     case OP_SILU_AND_MUL:
@@ -461,7 +479,10 @@ void parts_run_slice(parts *p, int node, const op_call *call, op_kernel *kernel,
         run_linear(p, call, kernel);
         break;
     case OP_PAGED_PREFILL:
-        parts_run_attention(p, call, 0, call->tensors[PAGED_PREFILL_Q].shape[1]);
+        if (leaves_sums(call))
+            run_whole(p, call, kernel);
+        else
+            parts_run_attention(p, call, 0, call->tensors[PAGED_PREFILL_Q].shape[1]);
         break;
     case OP_SILU_AND_MUL:
         run_activation(p, call, 0, call->tensors[SILU_AND_MUL_OUT].shape[1]);
