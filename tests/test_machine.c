@@ -381,11 +381,11 @@ static void test_records(void **state)
     assert_true(records[1].begin >= records[0].end);
     free(timings);
     bench_close(&b);
-    bench_open(&b, &machine_operators, "golden/models/llama-text.gguf", 0);
+    bench_open(&b, &machine_reference, "golden/models/llama-text.gguf", 0);
     assert_null(machine_schedule(&b.machine));
     assert_int_equal(machine_time(&b.machine, &(machine_timing){.max_passes = 2}, &error),
                      QP_UNSUPPORTED);
-    assert_non_null(strstr(error.message, "use threads or serial"));
+    assert_non_null(strstr(error.message, "use threads, serial or operators"));
     bench_close(&b);
 }
 
