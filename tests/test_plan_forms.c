@@ -248,6 +248,8 @@ static void what_cannot_run_is_refused(void **state)
     assert_refused((qp_engine_options){.plan = "padded", .exec = "threads"}, "has no schedule");
     assert_refused((qp_engine_options){.plan = "flashinfer", .exec = "megakernel"}, "on the CPU");
     assert_refused((qp_engine_options){.plan = "flashinfer", .ranks = 2}, "on one rank");
+    assert_refused((qp_engine_options){.plan = "flashinfer", .speculate = "lookup"}, "other bits");
+    assert_refused((qp_engine_options){.plan = "padded", .context = 1 << 17}, "in one page");
 }
 
 int main(void)

@@ -36,6 +36,10 @@ static qp_status tell_device(const cli_call *call, const plan_print_options *o, 
 static qp_status tell_plan(const cli_call *call, plan_print_options *o, strbuf *out, strbuf *gpu)
 {
     const bool device = call->settings->kernel_device;
+    if (device && o->form != PLAN_PAGED)
+        return error_set(call->error, QP_UNSUPPORTED,
+                         "the plan %s runs on the CPU: leave --device cuda out",
+                         plan_form_name(o->form));
     if (device) TRY(tell_device(call, o, gpu));
     if (device && o->json) o->gpu = strbuf_text(gpu);
     TRY(plan_print_lifetimes(o, out, call->error));

@@ -105,6 +105,11 @@ static qp_status open_speculation(qp_engine *e, const qp_engine_options *options
                          "%s has RoPE angles that depend on the length of the text, so a pass "
                          "cannot verify several tokens: leave --speculate and --draft out",
                          model_path(e->model));
+    if (e->program.options.form != PLAN_PAGED)
+        return error_set(error, QP_UNSUPPORTED,
+                         "with the plan %s a pass that verifies several tokens has other bits than "
+                         "passes of one: leave --speculate and --draft out, or --plan",
+                         plan_form_name(e->program.options.form));
     if (e->step.fixed.rows)
         return error_set(error, QP_INVALID,
                          "passes of fixed shapes have no room for tokens to verify: leave "

@@ -73,7 +73,13 @@ qp_status plan_form_find(const char *name, plan_form *out, qp_error *error)
 
 static qp_status check_form(const plan_options *o, qp_error *error)
 {
+    enum { LARGEST_PAGE = 1 << 16 };
     if (o->form == PLAN_PAGED) return QP_OK;
+    if (o->form == PLAN_PADDED && o->context > LARGEST_PAGE)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the plan padded keeps each sequence in one page: its context must be at "
+                         "most %d positions, found %lld",
+                         LARGEST_PAGE, (long long)o->context);
     if (o->fuse || o->sums)
         return error_set(error, QP_UNSUPPORTED,
                          "the plan %s is not fused: leave fuse and sums out, or choose the plan "
@@ -193,8 +199,8 @@ qp_status plan_build(const model_config *config, const model *model, const plan_
     *out = (program){.model = model, .whole = *config, .config = *config, .options = *options};
     if (out->options.kv_partitions == 0) out->options.kv_partitions = 1;
     if (out->options.form == PLAN_PADDED) out->options.page_size = out->options.context;
-    TRY(check_options(&out->options, error));
     TRY(check_form(&out->options, error));
+    TRY(check_options(&out->options, error));
     TRY(check_window(config, &out->options, error));
     TRY(take_share(out, model, error));
     if (options->sums) out->options.fuse = true;
@@ -302,15 +308,16 @@ int64_t plan_largest_context(const model_config *config, const plan_options *opt
 {
     /* Bisects whole pages, up to the model's own length or the longer one that is asked for, which
      * may end inside a page and is tried first. */
+    enum { PADDED_STEP = 16 }; /* a padded sequence has one page, of any size */
+    const int64_t step = options->form == PLAN_PADDED ? PADDED_STEP : options->page_size;
     int64_t most = config->context_length;
     if (options->context > most) most = options->context;
     if (context_fits(config, *options, most, weight_bytes, available)) return most;
-    int64_t low = 0, high = most / options->page_size + 1;
+    int64_t low = 0, high = most / step + 1;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        bool fits =
-            context_fits(config, *options, middle * options->page_size, weight_bytes, available);
+        bool fits = context_fits(config, *options, middle * step, weight_bytes, available);
         *(fits ? &low : &high) = middle;
     }
-    return low * options->page_size;
+    return low * step;
 }
