@@ -126,7 +126,7 @@ static fingerprint of_engine(const qp_engine *e)
     mix_number(&f, (uint64_t)o->kv_type);
     mix_number(&f, (uint64_t)o->page_size);
     mix_number(&f, o->fuse);
-    if (o->form != PLAN_PAGED) mix_number(&f, (uint64_t)o->form); /* other roundings */
+    if (o->form != PLAN_PAGED) mix_number(&f, (uint64_t)o->form);     /* other roundings */
     mix_number(&f, e->step.fixed.rows ? (uint64_t)o->max_tokens : 0); /* see step_pad.c */
     mix_number(&f, e->cpu_features);
     mix_text(&f, e->info.device);
