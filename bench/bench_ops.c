@@ -8,6 +8,7 @@
 #include "op/bench/bench.h"
 #include "op/harness/fill.h"
 #include "op/linear/linear.h"
+#include "op/table.h"
 
 #include <sched.h>
 #include <stdio.h>
