@@ -429,14 +429,15 @@ static void test_what_cannot_be_is_refused(void **state)
     qp_trace *trace;
     char *text;
     size_t length;
-    qp_engine *ops =
-        open_engine((qp_engine_options){.model = "synthetic:tiny", .exec = "operators"});
+    qp_engine *reference =
+        open_engine((qp_engine_options){.model = "synthetic:tiny", .exec = "reference"});
     assert_int_equal(
-        qp_trace_open(ops, &(qp_trace_options){.size = sizeof(qp_trace_options), .max_passes = 4},
+        qp_trace_open(reference,
+                      &(qp_trace_options){.size = sizeof(qp_trace_options), .max_passes = 4},
                       &trace, &error),
         QP_UNSUPPORTED);
     assert_null(trace);
-    qp_engine_close(ops);
+    qp_engine_close(reference);
     qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:tiny", .threads = 2});
     assert_int_equal(qp_trace_open(engine,
                                    &(qp_trace_options){.size = sizeof(qp_trace_options),
