@@ -157,8 +157,12 @@ int32_t timeline_cause(const timeline_panel *panel, int32_t at)
 {
     const timeline_slice *slice = &panel->slices[at];
     bool waited = slice->blocker >= 0 && panel->slices[slice->blocker].signal > slice->wait;
-    if (waited) return slice->blocker;
-    return at > 0 && panel->slices[at - 1].track == slice->track ? at - 1 : -1;
+    if (waited && panel->slices[slice->blocker].work <= slice->work) return slice->blocker;
+    for (int32_t before = at - 1; before >= 0; before--) {
+        if (panel->slices[before].track != slice->track) break;
+        if (panel->slices[before].work <= slice->work) return before;
+    }
+    return -1;
 }
 
 /* The chain goes from the slice that ended last back to the beginning of the pass. */

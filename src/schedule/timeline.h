@@ -123,8 +123,8 @@ qp_status timeline_join_ranks(const timeline *timeline, const timeline_panel *ra
 /* "worker 3", or "rank 1 worker 3". */
 void timeline_print_track(const timeline *timeline, int track, strbuf *out);
 
-/* The slice whose end this one waited for: its blocker, or the one before on its track; -1: none.
- */
+/* The slice whose end this one waited for: its blocker, or the last one before on its track.
+ * Neither began later than this one. -1: none. */
 int32_t timeline_cause(const timeline_panel *panel, int32_t slice);
 
 /* Finds the critical slices; false: there is no memory. */
