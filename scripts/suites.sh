@@ -62,8 +62,9 @@ run_suites() {
     if [[ $dir == *tsan* ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
         run=(setarch "$(uname -m)" -R)
     fi
+    # One suite more than processors, because some wait for a server or for a retry.
     rm -f "$dir/suites.xml"
-    "${run[@]}" ctest --test-dir "$dir" --output-on-failure --no-tests=error -j "$(jobs)" \
+    "${run[@]}" ctest --test-dir "$dir" --output-on-failure --no-tests=error -j "$(($(jobs) + 1))" \
         --test-output-size-passed 1000000 --test-output-size-failed 1000000 \
         --output-junit suites.xml </dev/null >&2 || true
     scripts/tally "$dir" "$dir/suites.xml" >>"$TALLY"
