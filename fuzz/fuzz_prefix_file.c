@@ -1,7 +1,9 @@
-/* Files of the prompt cache: whatever is restored is a sound tree. The input's first byte chooses:
- * even, the rest is the file, behind a good header if it begins with "+"; odd, each four bytes of
- * the rest become a record with a good checksum (parent, key, token, damage), so that the tree gets
- * hostile records too. */
+/* Files of the prompt cache: whatever is restored is a sound tree.
+ *
+ * The input's first byte decides what the rest is. If it is even, the rest is the file; if the rest
+ * begins with "+", a good header goes before it. If it is odd, each four bytes of the rest (parent,
+ * key, token, damage) become a record with a good checksum, so that the tree also gets hostile
+ * records. */
 #include "engine/engine.h"
 #include "engine/prefix_file.h"
 

@@ -8,7 +8,7 @@ set(GPU_IMAGE_SOURCES) # these give no image of their own name
 macro(gpu_image name source)
   list(APPEND GPU_IMAGES ${name})
   list(APPEND GPU_IMAGE_SOURCES ${PROJECT_SOURCE_DIR}/src/${source})
-  compile_image(${name} ${PROJECT_SOURCE_DIR}/src/${source} ${ARGN})
+  compile_image(${name} ${PROJECT_SOURCE_DIR}/src/${source} ${NVCC_PTX} ${ARGN})
 endmacro()
 
 macro(gpu_test_image name source)

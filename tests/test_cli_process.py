@@ -295,6 +295,7 @@ def bad_input():
     expect(2, "bash, zsh and fish", "completion", "ksh")
     expect(2, "'ops' is followed by one of list, describe", "ops", "zzzzzz")
     expect(2, "need a context of 512, --context says 5", "bench", "-m", MODEL, "-c", "5")
+    expect(2, "no \"\" to skip", "bench", "-m", MODEL, "-p", "0", "-n", "2", "--skip", "")
     expect(2, "no \"lineer\" to skip", "bench", "-m", MODEL, "-p", "0", "-n", "2", "--skip", "lineer")
     expect(1, "wait for each other's rows", "bench", "-m", MODEL, "-n", "2", "-p", "0", "--skip", "waits", "--ranks", "2", "-t", "1")
     expect(1, "timed operator by operator", "trace", "-m", MODEL, "-p", "hi", "--skip", "linear", "--exec", "serial")

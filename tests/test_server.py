@@ -178,6 +178,8 @@ def models_and_own_endpoints(s):
     assert s.get("/v1/models/llama-text")[0] == 200 and s.get("/v1/models/other")[0] == 404
     tokens = s.post("/tokenize", {"content": "hello"})[1]["tokens"]
     assert s.post("/detokenize", {"tokens": tokens})[1]["content"].strip() == "hello"
+    for wrong in ["x", 1.5, -1]:
+        assert s.post("/detokenize", {"tokens": [wrong]})[0] == 400, wrong
     assert "hello" in s.post("/apply-template", {"messages": HELLO})[1]["prompt"]
     paths = s.get("/openapi.json")[1]["paths"]
     assert "/v1/chat/completions" in paths

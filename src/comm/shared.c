@@ -7,7 +7,8 @@
  *
  * The stages of threads are allocated. Those of processes lie in one file without a name, which the
  * first rank makes and the others open through /proc, so nothing is left when all have ended,
- * however they end. It is as large as stages can become; pages that nobody writes take no memory.
+ * however they end. The file has the largest size that stages can have; only pages that were
+ * written take memory.
  */
 #define _GNU_SOURCE /* memfd_create() */
 #include "comm/comm_parts.h"

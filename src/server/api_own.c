@@ -210,13 +210,11 @@ qp_status answer_detokenize(call *c, cJSON **out, api_error *error)
     TRY(server_vocabulary(c->server, error));
     int32_t *ids = calloc(count + 1, sizeof *ids);
     if (!ids) return api_failed(error, error_no_memory(&error->error, "the tokens", count));
-    cJSON_ArrayForEach(item, c->p.prompt)
-    {
-        double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
-        ids[used++] = id >= 0 && id <= INT32_MAX ? (int32_t)id : -1;
-    }
-    qp_status status =
-        qp_detokenize(c->server->vocabulary, ids, used, QP_SPECIAL, &text, &length, &error->error);
+    cJSON_ArrayForEach(item, c->p.prompt) if (call_token_id(item, &ids[used])) used++;
+    qp_status status = used == count ? qp_detokenize(c->server->vocabulary, ids, used, QP_SPECIAL,
+                                                     &text, &length, &error->error)
+                                     : error_set(&error->error, QP_INVALID,
+                                                 "token ids must be whole numbers from 0 on");
     free(ids);
     if (status != QP_OK) return api_failed(error, status);
     strbuf json = {0};

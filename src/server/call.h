@@ -157,6 +157,9 @@ void call_take_events(request *r);
 extern const field call_sampling_fields[], call_openai_fields[], call_vendor_fields[],
     call_template_fields[];
 
+/* Whether an item of a list is a whole number that can be a token's id. */
+bool call_token_id(const cJSON *item, int32_t *id);
+
 /* Adds a prompt: ids (the call then owns them), text, or a conversation for the model's template.
  * `messages` has OpenAI's form, and is freed. */
 qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error);

@@ -114,14 +114,20 @@ static const char *text_of(const call *c, const cJSON *prompt)
     return cJSON_IsString(text) ? text->valuestring : NULL;
 }
 
+bool call_token_id(const cJSON *item, int32_t *id)
+{
+    const double number = cJSON_IsNumber(item) ? item->valuedouble : -1;
+    *id = number >= 0 && number <= INT32_MAX ? (int32_t)number : -1;
+    return *id >= 0 && number == (double)*id;
+}
+
 /* An item of a prompt: a token id, or a text; only one that comes first begins with BOS. */
 static qp_status append_item(const call *c, const char *name, const cJSON *item, qp_tokens *to,
                              api_error *error)
 {
-    const double number = cJSON_IsNumber(item) ? item->valuedouble : -1;
-    const int32_t id = number >= 0 && number <= INT32_MAX ? (int32_t)number : -1;
+    int32_t id;
     const char *text = c->p.mixed ? text_of(c, item) : NULL;
-    if (!text && (id < 0 || number != (double)id))
+    if (!text && !call_token_id(item, &id))
         return api_refuse(error, 400, name,
                           "token ids of a prompt must be whole numbers from 0 on");
     if (!text) return append_token(to, id, error);

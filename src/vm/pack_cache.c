@@ -149,7 +149,7 @@ bool pack_cache_load(pack_cache *cache, thread_pool *pool, uint64_t shape, size_
     packed_file f;
     if (describe(&f, cache, shape, bytes) != QP_OK) return false;
     const int fd = open(cache->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    const char *why = fd >= 0 ? load(&f, fd, pool, out) : errno == ENOENT ? "" : strerror(errno);
+    const char *why = fd >= 0 ? load(&f, fd, pool, out) : errno == ENOENT ? "" : "cannot be opened";
     if (fd >= 0) close(fd);
     free(f.sums);
     cache->loaded = !why;

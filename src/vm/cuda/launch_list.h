@@ -9,24 +9,8 @@
 #ifndef QUIPU_VM_CUDA_LAUNCH_LIST_H
 #define QUIPU_VM_CUDA_LAUNCH_LIST_H
 
-#include "plan/program.h"
 #include "vm/cuda/chain.h"
-#include "vm/cuda/weights.h"
-
-/* Areas (cuda/launch.h): the program's tensors by their ids, with whole caches, then these. */
-enum {
-    LAUNCH_WEIGHTS = PLAN_TENSOR_COUNT,
-    LAUNCH_DECODED, /* matrices in BF16 that are stored in other types */
-    LAUNCH_PACKED,  /* matrices in the order of chains (packed.h) */
-    LAUNCH_WORKSPACE,
-    LAUNCH_LIKELIEST, /* where the likeliest token of each row goes */
-    LAUNCH_COUNTERS,  /* counters of the exchange with other ranks, */
-    LAUNCH_FAILURE,   /* its failure, */
-    LAUNCH_RECEIVE,   /* and the receive buffers of all ranks */
-    LAUNCH_LAST = LAUNCH_RECEIVE + EXCHANGE_RANKS - 1,
-    LAUNCH_AREAS
-};
-_Static_assert((int)LAUNCH_AREAS <= (int)CUDA_MAX_AREAS, "an area each");
+#include "vm/cuda/launch_setting.h"
 
 /* What a list depends on besides the program and the GPU. */
 typedef struct launch_class {
@@ -69,34 +53,6 @@ typedef struct launch_list {
     bool bound;
     uint64_t used; /* time of the last use, counted in uses */
 } launch_list;
-
-/* What lists are made from. */
-typedef struct launch_setting {
-    const program *program;
-    program_memory memory; /* areas */
-    cuda_ops ops;          /* its workspace is LAUNCH_WORKSPACE; it has no recording */
-    exchange exchange;     /* with the other ranks, in areas; ops refers to it if there are any */
-    const void **weights;  /* [program->n_weights]: places in LAUNCH_WEIGHTS */
-    const void *
-        *decoded; /* the same in LAUNCH_DECODED, or NULL for a weight; NULL: none is there */
-    const cuda_packed *packed; /* what chains read; NULL: weights in BF16 */
-} launch_setting;
-
-/* Up to how many rows products keep x in float32 (cuda_ops.few_rows): one where the GPU has the
- * kernels for batches and the program has several sequences, because batches of 2 to 64 rows then
- * have the same bits and run as chains. The engine's settings decide that, never a batch. */
-int cuda_few_rows(const program *program, const cuda_device *device);
-
-/* The GPU may be a description only: the function needs the device's properties, and no cuBLAS
- * handle if cuBLAS can be assumed to exist. launch_setting_free() it, also after a failure. */
-qp_status launch_setting_init(launch_setting *setting, const program *program,
-                              const cuda_weights *weights, cuda_device *device, cuda_blas *blas,
-                              bool has_blas, size_t workspace_bytes, qp_error *error);
-void launch_setting_free(launch_setting *setting);
-
-/* A node's call for a batch of these sizes, in areas, as lists take it. */
-void launch_bind(const launch_setting *setting, const program_sizes *sizes, int node,
-                 op_call *call);
 
 /* Receives an entry, the last of the list so far. */
 typedef qp_status launch_sink(void *context, launch_list *list, const launch_entry *entry,
