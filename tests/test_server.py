@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """quipu serve over its sockets: APIs, corners that clients trip over, limits, keys, signals. Ends
 with "N passed, N failed"."""
+import atexit
 import base64
 import http.client
 import json
@@ -32,8 +33,13 @@ class Server:
             [QUIPU, "serve", "-m", str(model), "--port", "0", "-t", "1", "--device", "cpu",
              *arguments],
             stderr=subprocess.PIPE, text=True)
-        self.said = self.process.stderr.readline()
-        self.port = int(self.said.rsplit(":", 1)[1]) if "listening" in self.said else 0
+        atexit.register(self.process.kill)  # one that a failed test leaves would keep our pipes open
+        # The model is read meanwhile, and may say something first.
+        self.said, line = "", "..."
+        while line and "listening" not in line:
+            line = self.process.stderr.readline()
+            self.said += line
+        self.port = int(line.rsplit(":", 1)[1]) if line else 0
         while wait and self.get("/health")[0] != 200:
             time.sleep(0.01)
 
@@ -603,7 +609,7 @@ def cached_prompts_outlive_the_server(_):
             status, reply = s.post("/v1/completions", body, **headers)
             assert status == 200, reply
             s.process.terminate()
-            said = s.process.stderr.read()
+            said = s.said + s.process.stderr.read()
             assert s.process.wait(60) == 0
             return (reply["usage"]["prompt_tokens_details"]["cached_tokens"],
                     reply["choices"][0]["text"], said)
@@ -645,7 +651,7 @@ def a_kill_leaves_a_sound_cache(_):
             s.process.terminate()
             time.sleep(i % 6 * 0.002)
             s.process.kill()
-            said = s.process.stderr.read()
+            said = s.said + s.process.stderr.read()
             s.process.wait(60)
             assert status == 200 and "damaged" not in said, said
 
