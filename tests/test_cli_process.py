@@ -321,9 +321,35 @@ def models_that_are_refused():
         expect(1, said, *arguments, "-m", str(folder))
 
     refused('architecture "GemmaForCausalLM" is not supported', {"architectures": ["GemmaForCausalLM"]}, "info")
-    refused("slides over the latest 64 positions", {"sliding_window": 64}, "run", "-p", "a", "-c", "100")
+    slides = {"sliding_window": 64}, "-c", "100", "-p", "a"
+    refused("which a fused plan does not compute; choose a context of at most 64", slides[0], "run", "--fuse", *slides[1:])
+    refused("which only the plan paged computes", slides[0], "run", "--plan", "flashinfer", *slides[1:])
+    refused("positions is not taken apart", slides[0], "trace", "--exec", "serial", "--tracks", "2", *slides[1:])
+    refused("the GPU has no kernel of paged_prefill", slides[0], "plan", "--device", "cuda", "-c", "100")
     refused('"model.layers.1.', {"num_hidden_layers": 1}, "run", "-p", "a")
     refused('"num_local_experts" is set', {"num_local_experts": 8}, "logits", "--ids", "1")
+
+
+def windows():
+    """Where attention slides over 8 positions, the last token of 24 is reached through two layers from the latest
+    15 alone, on every machine."""
+    folder = Path(TEMPORARY, "slides")
+    shutil.copytree(MODELS / "llama-text", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"sliding_window": 8}))
+
+    def logits(changed, *arguments):
+        ids = [str(100 + i + (i == changed)) for i in range(24)]
+        path = Path(TEMPORARY, "logits.f32")
+        status, _, err = quipu("logits", "-m", str(folder), "--ids", ",".join(ids), "-o", str(path), *arguments)
+        check(status == 0, f"{arguments}: {err}")
+        return path.read_bytes()[-4 * config["vocab_size"]:]
+
+    for machine in ("reference", "serial", "threads"):
+        where = ["-c", "30", "--exec", machine]
+        check(logits(8, *where) == logits(None, *where), f"{machine}: a token outside of the windows")
+        check(logits(9, *where) != logits(None, *where), f"{machine}: a token inside")
+    expect(2, "-c sets a longer context, on the CPU", "logits", "-m", str(folder), "--ids", ",".join(["3"] * 9))
 
 
 def without_a_gpu():
@@ -808,7 +834,7 @@ def editing():
 
 def main():
     try:
-        for part in (answers, speculation, texts, bad_input, models_that_are_refused, without_a_gpu,
+        for part in (answers, speculation, texts, bad_input, models_that_are_refused, windows, without_a_gpu,
                      environment_and_precedence, writing_fails,
                      conversion, conversation, traces, interrupts, terminal, editing, progress):
             start = time.monotonic()

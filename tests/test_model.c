@@ -157,7 +157,8 @@ static void families_have_their_usual_values(void **state)
     model_config c = good_config(without);
     assert_int_equal(c.n_kv_heads, 8);
     assert_int_equal(c.window, 4096);
-    assert_int_equal(c.context_length, 4096);
+    assert_int_equal(c.context_length, 131072);
+    assert_int_equal(config_usual_context(&c), 4096);
     assert_int_equal(c.biases, 0);
     c = good_config("{\"architectures\":[\"InternLM2ForCausalLM\"]}");
     assert_int_equal(c.biases, SLOTS_ATTENTION);
@@ -179,18 +180,24 @@ static void windows_are_used_where_the_family_does(void **state)
     (void)state;
     static const struct {
         const char *changes;
-        int64_t window;
+        int64_t window, first;
     } cases[] = {
-        {"{\"sliding_window\":40}", 0},
-        {"{\"sliding_window\":40,\"use_sliding_window\":true}", 0}, /* from layer 28 on */
-        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":0}", 40},
-        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":1}", 0},
+        {"{\"sliding_window\":40}", 0, 0},
+        {"{\"sliding_window\":40,\"use_sliding_window\":true}", 0, 0}, /* from layer 28 on */
+        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":0}", 40, 0},
+        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":1}", 0, 0},
+        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":2,"
+         "\"num_hidden_layers\":5}",
+         40, 2},
+        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"num_hidden_layers\":3,"
+         "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"]}",
+         40, -1},
         {"{\"sliding_window\":40,\"use_sliding_window\":true,\"layer_types\":"
          "[\"sliding_attention\"]}",
-         40},
+         40, 0},
         {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":0,"
          "\"layer_types\":[\"full_attention\"]}",
-         0},
+         0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char changes[256];
@@ -198,7 +205,8 @@ static void windows_are_used_where_the_family_does(void **state)
                  cases[i].changes + 1);
         model_config c = good_config(changes);
         assert_int_equal(c.window, cases[i].window);
-        assert_int_equal(c.context_length, cases[i].window ? cases[i].window : 64);
+        assert_int_equal(c.window_first, cases[i].first);
+        assert_int_equal(config_usual_context(&c), cases[i].window ? cases[i].window : 64);
     }
 }
 
@@ -207,11 +215,13 @@ static void sizes_have_their_rules(void **state)
     (void)state;
     assert_int_equal(good_config("{\"head_dim\":16}").head_dim, 16);
     assert_true(good_config("{\"tie_word_embeddings\":true}").tied);
-    assert_int_equal(good_config("{\"sliding_window\":40}").context_length, 40);
-    assert_int_equal(good_config("{\"sliding_window\":400}").context_length, 64);
-    assert_int_equal(
-        good_config("{\"sliding_window\":40,\"use_sliding_window\":false}").context_length, 64);
-    assert_int_equal(good_config("{\"sliding_window\":40}").window, 40);
+    model_config sliding = good_config("{\"sliding_window\":40}");
+    assert_int_equal(sliding.window, 40);
+    assert_int_equal(sliding.context_length, 64);
+    assert_int_equal(config_usual_context(&sliding), 40);
+    sliding = good_config("{\"sliding_window\":400}");
+    assert_int_equal(config_usual_context(&sliding), 64);
+    assert_int_equal(good_config("{\"sliding_window\":40,\"use_sliding_window\":false}").window, 0);
     assert_int_equal(good_config("{\"partial_rotary_factor\":1.0}").rope.dim, 8);
 }
 
@@ -869,7 +879,7 @@ static void gguf_keys_that_cannot_be_run_are_refused(void **state)
     model *m;
     assert_ok(open_gguf_with("", put_window, &m));
     assert_int_equal(model_get_config(m)->window, 16);
-    assert_int_equal(model_get_config(m)->context_length, 16);
+    assert_int_equal(config_usual_context(model_get_config(m)), 16);
     model_close(m);
     /* An empty list says nothing. */
     qp_status status = open_gguf_with("", put_no_heads, &m);

@@ -538,6 +538,11 @@ static void impossible_options_are_named(void **state)
     plan_options options = good;
     model_config sliding = config;
     sliding.window = options.context - 1;
+    sliding.window_first = -1;
+    assert_int_equal(plan_build(&sliding, NULL, &options, &p, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "in layers that quipu does not know"));
+    sliding.window_first = 1;
+    options.fuse = true;
     assert_int_equal(plan_build(&sliding, NULL, &options, &p, &error), QP_UNSUPPORTED);
     assert_non_null(strstr(error.message, "slides over the latest"));
     options.context--;

@@ -70,7 +70,7 @@ static int64_t find_largest(const memory_view *v)
 {
     memory_view probe = *v;
     const int64_t page_size = v->options.page_size;
-    int64_t most = model_get_config(v->model)->context_length;
+    int64_t most = config_usual_context(model_get_config(v->model));
     int64_t low = 0, high = most / page_size + 1;
     if (count(&probe, most, NULL) == QP_OK && probe.operators.total <= v->available) return most;
     while (high - low > 1) {

@@ -41,7 +41,7 @@ static qp_status build_plan(timed_model *m, qp_error *error)
     if (options.context == 0) {
         int64_t usual = options.max_tokens;
         if (usual < USUAL_TIMED_CONTEXT) usual = USUAL_TIMED_CONTEXT;
-        options.context = at_most(usual, config->context_length);
+        options.context = at_most(usual, config_usual_context(config));
     }
     options.fuse = o->fuse && plan_can_fuse(config);
     if (options.fuse)

@@ -17,14 +17,21 @@ typedef struct model_config {
     int64_t n_kv_heads;
     int64_t head_dim;
     int64_t vocab_size;
-    int64_t context_length; /* positions that the model was trained for, at most its window */
+    int64_t context_length; /* positions that the model was trained for */
     int64_t window;         /* the latest positions that attention looks at; 0: all */
+    int64_t window_first;   /* layers from this one on have the window; -1: it is not known which */
     double rms_norm_eps;
     bool tied;              /* the output projection is the embedding table */
     uint32_t biases;        /* slots (family/family.h) that must have a bias */
     uint32_t biases_if_any; /* slots whose bias is used where the file has one */
     rope_config rope;
 } model_config;
+
+/* A context within which no window matters: every machine and every plan computes it. */
+static inline int64_t config_usual_context(const model_config *c)
+{
+    return c->window > 0 && c->window < c->context_length ? c->window : c->context_length;
+}
 
 static inline int64_t config_q_hidden_units(const model_config *c)
 {

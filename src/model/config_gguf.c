@@ -165,7 +165,7 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
     read_per_layer(&r, "attention.head_count_kv", &out->n_kv_heads);
     read_double(&r, "attention.layer_norm_rms_epsilon", &out->rms_norm_eps);
     read_i64(&r, "attention.sliding_window", &out->window);
-    if (out->window > 0 && out->window < out->context_length) out->context_length = out->window;
+    if (out->family->window_by_switch) out->window_first = -1; /* files do not say which layers */
     refuse_experts(&r);
     refuse_other_arithmetic(&r);
     if (out->n_heads > 0) out->head_dim = out->hidden_size / out->n_heads;

@@ -147,32 +147,34 @@ static qp_status read_rope(const cJSON *json, const char *where, const model_con
     return QP_OK;
 }
 
-/* Whether layer_types, where it is given, names a layer whose attention slides. */
-static qp_status read_layer_types(const cJSON *json, const char *where, bool *slides,
+/* The first layer whose attention slides by layer_types, where it is given: INT64_MAX if none does,
+ * -1 if others follow. */
+static qp_status read_layer_types(const cJSON *json, const char *where, int64_t *first,
                                   qp_error *error)
 {
+    int64_t layer = 0, sliding = 0, from = -1;
     const cJSON *types = json_get(json, "layer_types"), *type;
     if (!types) return QP_OK;
     if (!cJSON_IsArray(types))
         return error_set(error, QP_FORMAT, "%s: \"layer_types\" must be an array, found %s", where,
                          json_type_name(types));
-    *slides = false;
     cJSON_ArrayForEach(type, types)
     {
         const char *name = cJSON_IsString(type) ? type->valuestring : json_type_name(type);
         char quoted[SLICE_QUOTE_SIZE];
-        if (strcmp(name, "sliding_attention") == 0)
-            *slides = true;
-        else if (strcmp(name, "full_attention") != 0)
+        layer++;
+        if (strcmp(name, "sliding_attention") == 0) {
+            if (sliding++ == 0) from = layer - 1;
+        } else if (strcmp(name, "full_attention") != 0)
             return error_set(error, QP_UNSUPPORTED,
                              "%s: a layer of the type \"%s\" in \"layer_types\" is not supported; "
-                             "expected full_attention",
+                             "expected full_attention or sliding_attention",
                              where, slice_quote(slice_of(name), quoted));
     }
+    *first = sliding == 0 ? INT64_MAX : sliding == layer - from ? from : -1;
     return QP_OK;
 }
 
-/* Within its window a sliding window attends to everything, so the context ends there. */
 static qp_status read_window(const cJSON *json, const char *where, model_config *out,
                              qp_error *error)
 {
@@ -183,11 +185,11 @@ static qp_status read_window(const cJSON *json, const char *where, model_config 
     if (cJSON_HasObjectItem(json, "sliding_window")) window = 0;
     TRY(json_get_i64(json, "sliding_window", where, &window, error));
     TRY(json_get_i64(json, "max_window_layers", where, &first, error));
-    bool slides = first < out->n_layers;
-    TRY(read_layer_types(json, where, &slides, error));
-    if (!used || (family->window_by_switch && !slides)) return QP_OK;
+    TRY(read_layer_types(json, where, &first, error));
+    if (!family->window_by_switch) first = 0;
+    if (!used || first >= out->n_layers) return QP_OK;
     out->window = window;
-    if (window > 0 && window < out->context_length) out->context_length = window;
+    out->window_first = first < 0 ? -1 : first;
     return QP_OK;
 }
 

@@ -277,6 +277,8 @@ void llama_attention_params(const plan_builder *b, plan_node *node)
 {
     node_param(node, "sm_scale", llama_attention_scale(b));
     node_param(node, "causal", 1);
+    if (program_window(b->program, b->layer))
+        node_param(node, "window", (double)program_window(b->program, b->layer));
 }
 
 void llama_qkv(plan_builder *b)

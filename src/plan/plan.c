@@ -16,7 +16,7 @@ plan_options plan_default_options(const model_config *config)
     return (plan_options){.max_tokens = 512,
                           .max_sequences = 1,
                           .max_outputs = 1,
-                          .context = config->context_length,
+                          .context = config_usual_context(config),
                           .page_size = 16,
                           .kv_type = DTYPE_F16,
                           .ranks = 1,
@@ -96,12 +96,22 @@ static qp_status check_form(const plan_options *o, qp_error *error)
 /* Up to its window, sliding attention reads every position. */
 static qp_status check_window(const model_config *c, const plan_options *o, qp_error *error)
 {
-    if (c->window == 0 || o->context <= c->window) return QP_OK;
-    return error_set(
-        error, QP_UNSUPPORTED,
-        "a context of %lld: this model's attention slides over the latest %lld positions, "
-        "which quipu does not compute; choose a context of at most %lld",
-        (long long)o->context, (long long)c->window, (long long)c->window);
+    const char *why = c->window_first < 0     ? "in layers that quipu does not know"
+                      : o->form != PLAN_PAGED ? "which only the plan paged computes"
+                      : o->fuse || o->sums    ? "which a fused plan does not compute"
+                                              : NULL;
+    if (c->window == 0 || o->context <= c->window || !why) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "a context of %lld: this model's attention slides over the latest %lld "
+                     "positions, %s; choose a context of at most %lld",
+                     (long long)o->context, (long long)c->window, why, (long long)c->window);
+}
+
+int64_t program_window(const program *p, int64_t layer)
+{
+    const model_config *c = &p->config;
+    const bool slides = c->window > 0 && p->options.context > c->window && layer >= c->window_first;
+    return slides ? c->window : 0;
 }
 
 /* The sizes as the rank sees them. */
@@ -310,7 +320,7 @@ int64_t plan_largest_context(const model_config *config, const plan_options *opt
      * may end inside a page and is tried first. */
     enum { PADDED_STEP = 16 }; /* a padded sequence has one page, of any size */
     const int64_t step = options->form == PLAN_PADDED ? PADDED_STEP : options->page_size;
-    int64_t most = config->context_length;
+    int64_t most = config_usual_context(config);
     if (options->context > most) most = options->context;
     if (context_fits(config, *options, most, weight_bytes, available)) return most;
     int64_t low = 0, high = most / step + 1;

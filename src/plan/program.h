@@ -408,6 +408,9 @@ qp_status program_rebuild(const program *of, const plan_options *options, progra
 
 void program_free(program *program);
 
+/* The positions that a layer's attention looks at, the latest ones; 0: all of the context. */
+int64_t program_window(const program *p, int64_t layer);
+
 /* Whether a token's RoPE angles depend on how long its sequence is: then each token of a batch has
  * its own row of the RoPE table, else each position. */
 static inline bool program_turns_by_length(const program *p)

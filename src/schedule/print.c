@@ -328,8 +328,9 @@ static qp_status build_program(report *r, const model *model, const schedule_opt
     plan_options options = plan_default_options(config);
     options.context = o->context;
     if (o->context == 0)
-        options.context = config->context_length < USUAL_MOST_CONTEXT ? config->context_length
-                                                                      : USUAL_MOST_CONTEXT;
+        options.context = config_usual_context(config) < USUAL_MOST_CONTEXT
+                              ? config_usual_context(config)
+                              : USUAL_MOST_CONTEXT;
     options.sums = latency && o->sums;
     options.fuse = latency && (o->sums || o->fuse);
     if (options.sums) options.max_tokens = 1; /* as the megakernel runs it */

@@ -412,7 +412,15 @@ static bool is_fused(const program *program)
 
 static qp_status make_parts(cpu_machine *m, int count, qp_error *error)
 {
-    if (is_fused(m->executor->program))
+    const program *program = m->executor->program;
+    const int64_t window = program_window(program, program->config.n_layers - 1);
+    if (window)
+        return error_set(error, QP_UNSUPPORTED,
+                         "attention that slides over the latest %lld positions is not taken "
+                         "apart; choose a context of at most that, or trace whole instructions: "
+                         "--exec threads without --parts",
+                         (long long)window);
+    if (is_fused(program))
         return error_set(error, QP_UNSUPPORTED,
                          "fused operators are not taken apart; leave --fuse out, or trace whole "
                          "instructions: --exec threads without --parts");

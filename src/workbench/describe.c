@@ -148,7 +148,8 @@ static void print_inputs(const op_info *op, page *page)
     strbuf_puts(&text,
                 ". In a case, a name with = is an axis or a parameter, or a view that shares "
                 "another's memory; name:TYPE is an element type (F32 where none is named), "
-                "name:- leaves an optional tensor out, name+N makes the strides N elements "
+                "name:- leaves an optional tensor out, as a case without an axis of its own "
+                "does, name+N makes the strides N elements "
                 "larger than what they step over, name@0213 orders the dimensions in "
                 "memory.");
     page_paragraph(page, strbuf_text(&text));

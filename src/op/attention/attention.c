@@ -31,11 +31,34 @@ int64_t attention_visible(bool causal, int64_t i, int64_t qo_length, int64_t kv_
     return visible < 0 ? 0 : visible;
 }
 
-double attention_pairs(bool causal, int64_t qo_length, int64_t kv_length)
+attention_range attention_range_of(const attention_rule *rule, int64_t i, int64_t qo_length,
+                                   int64_t kv_length)
+{
+    bool causal = rule->causal && !rule->mask;
+    attention_range range = {.end = attention_visible(causal, i, qo_length, kv_length),
+                             .mask = rule->mask,
+                             .first_bit = i * kv_length};
+    int64_t after_own = kv_length - qo_length + i + 1;
+    if (rule->window > 0 && after_own > rule->window) range.first = after_own - rule->window;
+    return range;
+}
+
+static int64_t count_seen(const attention_range *range)
+{
+    int64_t count = 0;
+    if (!range->mask) return range->end > range->first ? range->end - range->first : 0;
+    for (int64_t j = range->first; j < range->end; j++)
+        count += attention_sees(range, j);
+    return count;
+}
+
+double attention_pairs(const attention_rule *rule, int64_t qo_length, int64_t kv_length)
 {
     double pairs = 0;
-    for (int64_t i = 0; i < qo_length; i++)
-        pairs += (double)attention_visible(causal, i, qo_length, kv_length);
+    for (int64_t i = 0; i < qo_length; i++) {
+        attention_range range = attention_range_of(rule, i, qo_length, kv_length);
+        pairs += (double)count_seen(&range);
+    }
     return pairs;
 }
 
@@ -61,20 +84,23 @@ static void rebase(running *state, double maximum, int64_t head_dim)
     state->base = base;
 }
 
-/* Adds the positions [first, first + count), count <= TILE. */
-static void add_tile(const attention_source *source, int64_t kv_head, int64_t first, int64_t count,
-                     const double *q, running *state, double *row)
+/* Adds the positions of [first, first + TILE) that the row sees. */
+static void add_tile(const attention_source *source, const attention_row *about, int64_t kv_head,
+                     int64_t first, const double *q, running *state, double *row)
 {
     const tensor *k = &source->k, *v = &source->v;
     int64_t head_dim = k->shape[3];
-    double scores[TILE], maximum = state->maximum;
-    for (int64_t i = 0; i < count; i++) {
+    double scores[TILE], maximum = state->maximum, cap = about->soft_cap;
+    for (int64_t i = 0; i < TILE; i++) {
+        if (!attention_sees(&about->range, first + i)) continue;
         row_load(k->type, cache_row(k, source->pages, first + i, kv_head), head_dim, row);
         scores[i] = row_dot(q, row, head_dim);
+        if (cap != 0) scores[i] = cap * tanh(scores[i] / cap);
         if (scores[i] > maximum) maximum = scores[i];
     }
     rebase(state, maximum, head_dim);
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < TILE; i++) {
+        if (!attention_sees(&about->range, first + i)) continue;
         double weight = exp(scores[i] - state->base);
         state->sum += weight;
         row_load(v->type, cache_row(v, source->pages, first + i, kv_head), head_dim, row);
@@ -109,9 +135,8 @@ void attention_compute(const attention_source *source, const attention_row *row,
         q[i] *= scale;
         state.out[i] = 0;
     }
-    for (int64_t first = 0; first < row->n_visible; first += TILE) {
-        int64_t rest = row->n_visible - first;
-        add_tile(source, kv_head, first, rest < TILE ? rest : TILE, q, &state, kv_row);
-    }
+    int64_t first = row->range.first / TILE * TILE;
+    for (; first < row->range.end; first += TILE)
+        add_tile(source, row, kv_head, first, q, &state, kv_row);
     finish(row, &state, head_dim);
 }

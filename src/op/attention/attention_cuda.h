@@ -27,6 +27,12 @@ extern const op_tolerance cuda_attention_tolerances[];
 /* By units. */
 bool cuda_attention_by_heads_accepts(const op_call *call);
 
+/* Whether a call has neither window nor cap nor masks, which no kernel computes. */
+#define CUDA_ATTENTION_IS_PLAIN(call, OP)                                                          \
+    ((call)->params[OP##_WINDOW] == 0 && (call)->params[OP##_SOFT_CAP] == 0)
+#define CUDA_PREFILL_IS_PLAIN(call, OP)                                                            \
+    (CUDA_ATTENTION_IS_PLAIN(call, OP) && (call)->tensors[OP##_MASK].rank == 0)
+
 /* The tensors of every kind of attention over a cache. */
 typedef struct paged_tensors {
     const tensor *q, *k, *v, *out, *lse, *kv_indptr, *kv_indices, *kv_last_page_len;

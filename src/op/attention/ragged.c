@@ -185,8 +185,9 @@ double paged_derive(const tensor *qo_indptr, const page_table *table, bool causa
 {
     if (!qo_indptr->data || !page_table_has_data(table)) return 0;
     if (strcmp(axis, "kv_tokens") == 0) return page_table_total(table);
+    attention_rule rule = {.causal = causal};
     double pairs = 0;
     for (int64_t b = 0; b < indptr_sequences(qo_indptr); b++)
-        pairs += attention_pairs(causal, indptr_count(qo_indptr, b), page_table_length(table, b));
+        pairs += attention_pairs(&rule, indptr_count(qo_indptr, b), page_table_length(table, b));
     return pairs;
 }

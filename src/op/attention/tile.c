@@ -8,10 +8,10 @@
 size_t attention_tile_scratch(int64_t head_dim)
 {
     size_t row = round_up((size_t)head_dim, 16), block = ATTENTION_BLOCK, queries = ATTENTION_TILE;
-    size_t floats = 2 * queries * row         /* q, out */
-                    + queries * block         /* scores */
-                    + (2 * block + 1) * row   /* k, v, zeros */
-                    + queries * (16 + 2 + 1); /* sums, maximum, shrink, seen */
+    size_t floats = 2 * queries * row             /* q, out */
+                    + queries * block             /* scores */
+                    + (2 * block + 1) * row       /* k, v, zeros */
+                    + queries * (16 + 2 + 1 + 2); /* sums, maximum, shrink, seen, hidden */
     return floats * sizeof(float) + 64;
 }
 
@@ -22,9 +22,9 @@ typedef struct rectangle {
 } rectangle;
 
 /* Passes the units of the slice that lie in the rectangle to the kernel. Its heads' groups have
- * `group` heads each, and token `token + i` sees n_visible[i] positions. */
+ * `group` heads each, and token `token + i` sees ranges[i]. */
 static void run_tile(const attention_slice *slice, attention_tile *tile, rectangle part,
-                     int64_t group, const int64_t *n_visible)
+                     int64_t group, const attention_range *ranges)
 {
     int64_t n_heads = slice->q->shape[1], last = part.head + part.n_heads;
     tile->n_queries = 0;
@@ -40,7 +40,7 @@ static void run_tile(const attention_slice *slice, attention_tile *tile, rectang
                     .out = tensor_row2(slice->out, t, head),
                     .lse = slice->lse->rank ? tensor_row2(slice->lse, t, head) : NULL,
                     .kv_head = head / group,
-                    .n_visible = n_visible[t - part.token],
+                    .range = ranges[t - part.token],
                 };
             }
         }
@@ -52,15 +52,17 @@ static attention_tile tile_of(const attention_slice *slice, const attention_sour
 {
     int64_t head_dim = slice->q->shape[2];
     double scale = slice->sm_scale != 0 ? slice->sm_scale : 1 / sqrt((double)head_dim);
+    static const double log2_e = 1.4426950408889634074;
     return (attention_tile){.source = source,
                             .head_dim = head_dim,
                             .q_type = slice->q->type,
                             .out_type = slice->out->type,
-                            .scale = (float)(scale * 1.4426950408889634074)};
+                            .scale = (float)(scale * log2_e),
+                            .soft_cap = (float)(slice->soft_cap * log2_e)};
 }
 
 void attention_sequence(const attention_slice *slice, const attention_source *source, int64_t first,
-                        int64_t count, int64_t kv_length, bool causal)
+                        int64_t count, int64_t kv_length, const attention_rule *rule)
 {
     int64_t n_heads = slice->q->shape[1], group = n_heads / source->k.shape[2];
     int64_t end_head = slice->end_head ? slice->end_head : n_heads;
@@ -71,15 +73,16 @@ void attention_sequence(const attention_slice *slice, const attention_source *so
     if (end > first + count) end = first + count;
     for (rectangle part = {.token = begin}; part.token < end; part.token += part.n_tokens) {
         /* As many tokens as there is room for, then as many groups. */
-        int64_t heads = group < ATTENTION_TILE ? group : ATTENTION_TILE, n_visible[ATTENTION_TILE];
+        attention_range ranges[ATTENTION_TILE];
+        int64_t heads = group < ATTENTION_TILE ? group : ATTENTION_TILE;
         part.n_tokens = ATTENTION_TILE / heads;
         if (part.n_tokens > end - part.token) part.n_tokens = end - part.token;
         heads *= ATTENTION_TILE / (part.n_tokens * heads);
         for (int64_t i = 0; i < part.n_tokens; i++)
-            n_visible[i] = attention_visible(causal, part.token + i - first, count, kv_length);
+            ranges[i] = attention_range_of(rule, part.token + i - first, count, kv_length);
         for (part.head = slice->first_head; part.head < end_head; part.head += part.n_heads) {
             part.n_heads = end_head - part.head < heads ? end_head - part.head : heads;
-            run_tile(slice, &tile, part, group, n_visible);
+            run_tile(slice, &tile, part, group, ranges);
         }
     }
 }
@@ -89,10 +92,11 @@ void attention_token(const attention_slice *slice, const attention_source *sourc
 {
     int64_t group = slice->q->shape[1] / source->k.shape[2];
     attention_tile tile = tile_of(slice, source);
+    attention_range range = {.end = n_visible};
     rectangle part = {.token = token, .n_tokens = 1, .head = slice->first_head};
     for (; part.head < slice->end_head; part.head += part.n_heads) {
         int64_t left = slice->end_head - part.head;
         part.n_heads = left < ATTENTION_TILE ? left : ATTENTION_TILE;
-        run_tile(slice, &tile, part, group, &n_visible);
+        run_tile(slice, &tile, part, group, &range);
     }
 }

@@ -30,14 +30,15 @@ typedef struct attention_query {
     void *out;     /* (head_dim); may be q */
     float *lse;    /* or NULL */
     int64_t kv_head;
-    int64_t n_visible; /* positions [0, n_visible) are seen */
+    attention_range range; /* the positions that are seen */
 } attention_query;
 
 typedef struct attention_tile {
     const attention_source *source;
     int64_t head_dim;
     dtype q_type, out_type;
-    float scale; /* of the scores, times log2 e */
+    float scale;    /* of the scores, times log2 e */
+    float soft_cap; /* of these scores; 0: none */
     int n_queries;
     attention_query queries[ATTENTION_TILE]; /* in rising order of KV heads */
 } attention_tile;
@@ -54,6 +55,7 @@ typedef struct attention_slice {
     const tensor *q, *out; /* (n, n_heads, head_dim) */
     const tensor *lse;     /* (n, n_heads), any strides; rank 0: not wanted */
     double sm_scale;       /* 0: 1 / sqrt(head_dim) */
+    double soft_cap;       /* 0: none */
     int64_t begin, end;
     int64_t first_head, end_head; /* of every token, those alone; end_head 0: all */
     attention_kernel *kernel;
@@ -61,9 +63,9 @@ typedef struct attention_slice {
 } attention_slice;
 
 /* Computes the part of the slice that lies in tokens [first, first + count) of one sequence: token
- * first + i sees attention_visible(causal, i, count, kv_length) positions. */
+ * first + i sees attention_range_of(rule, i, count, kv_length). */
 void attention_sequence(const attention_slice *slice, const attention_source *source, int64_t first,
-                        int64_t count, int64_t kv_length, bool causal);
+                        int64_t count, int64_t kv_length, const attention_rule *rule);
 
 /* Computes the heads [first_head, end_head) of one token that sees positions [0, n_visible) of the
  * source. */

@@ -107,7 +107,7 @@ static void run_unit(const op_call *call, int64_t token, int64_t kv_head, int64_
                          .out = &out,
                          .lse = &lse,
                          .token = token,
-                         .n_visible = end - begin,
+                         .range = {.end = end - begin},
                          .sm_scale = call->params[ATTENTION_PARTIAL_SM_SCALE]};
     for (row.head = kv_head * group; row.head < (kv_head + 1) * group; row.head++)
         attention_compute(&source, &row, call->scratch);
@@ -151,13 +151,13 @@ static void run_sequences(const op_call *call, attention_slice *slice, attention
 {
     const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
     page_table table = table_of(call);
-    bool causal = call->params[ATTENTION_PARTIAL_CAUSAL] != 0;
+    attention_rule rule = {.causal = call->params[ATTENTION_PARTIAL_CAUSAL] != 0};
     slice->out = &call->tensors[ATTENTION_PARTIAL_V];
     slice->lse = &call->tensors[ATTENTION_PARTIAL_S];
     for (int64_t b = 0; b < indptr_sequences(qo_indptr); b++) {
         source->pages = page_table_pages(&table, b);
         attention_sequence(slice, source, ((const int32_t *)qo_indptr->data)[b],
-                           indptr_count(qo_indptr, b), page_table_length(&table, b), causal);
+                           indptr_count(qo_indptr, b), page_table_length(&table, b), &rule);
     }
 }
 

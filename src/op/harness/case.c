@@ -179,8 +179,19 @@ static qp_status share_view(const op_info *op, int t, op_case *out, qp_error *er
     return QP_OK;
 }
 
+/* Whether a dimension of the tensor has no value: its axis is not in the case. */
+static bool lacks_axis(const op_info *op, int t, const op_case *about)
+{
+    int64_t shape[TENSOR_MAX_RANK];
+    int rank;
+    return op_shape(op, t, about->axes, shape, &rank, NULL) != QP_OK;
+}
+
 static qp_status find_views(const op_info *op, op_case *out, qp_error *error)
 {
+    for (int t = 0; t < op_n_tensors(op); t++) {
+        if (op->tensors[t].optional && lacks_axis(op, t, out)) out->tensors[t].absent = true;
+    }
     for (int t = 0; t < op_n_tensors(op); t++) {
         int other = out->tensors[t].same_as;
         if (other >= 0) out->tensors[t].type = out->tensors[other].type;

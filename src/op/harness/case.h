@@ -22,8 +22,9 @@ typedef struct op_case {
     case_tensor tensors[OP_MAX_TENSORS];
 } op_case;
 
-/* Reads `text`, with or without a workload's "name: " before it. The message names the part of the
- * text that is wrong. `out->text` points into `text`. */
+/* Reads `text`, with or without a workload's "name: " before it. An optional tensor is absent if
+ * the text gives an axis of its shape no value. The message names the part of the text that is
+ * wrong. `out->text` points into `text`. */
 qp_status op_case_parse(const op_info *op, const char *text, op_case *out, qp_error *error);
 
 /* Whether the variant handles the case's types and shapes. */

@@ -81,7 +81,9 @@ const op_info op_merge_state = {
     .name = "merge_state",
     .summary = "two attention states over disjoint positions, merged into one",
     .place = "After attention that was split over the context: each part gives an output and a "
-             "log-sum-exp.",
+             "log-sum-exp. A prefix that sequences share is such a part: ragged_prefill without "
+             "causal computes it once for the tokens of all of them, paged_prefill or paged_decode "
+             "the pages that follow in each.",
     .formula = "a = 2^s_a[t, h], b = 2^s_b[t, h]: v[t, h] = (a * v_a[t, h] + b * v_b[t, h]) / (a + "
                "b), s[t, h] = log2(a + b)",
     .precision = "float32 or wider, weights relative to the larger of the two sums; one rounding "

@@ -6,6 +6,7 @@
 #include "op/paged_decode/paged_decode.h"
 
 #include "op/attention/attention.h"
+#include "op/attention/mask.h"
 #include "op/attention/ragged.h"
 #include "op/attention/tile.h"
 #include "op/variants.h"
@@ -27,10 +28,18 @@ static page_table table_of(const op_call *call)
                         .k_cache = &call->tensors[PAGED_DECODE_K_CACHE]};
 }
 
+/* A sequence's only token is its last. */
+static attention_rule rule_of(const op_call *call)
+{
+    return (attention_rule){.window = (int64_t)call->params[PAGED_DECODE_WINDOW]};
+}
+
 static qp_status check(const op_call *call, qp_error *error)
 {
     const tensor *q = &call->tensors[PAGED_DECODE_Q];
     page_table table = table_of(call);
+    TRY(attention_check_limits("paged_decode", call->params[PAGED_DECODE_WINDOW],
+                               call->params[PAGED_DECODE_SOFT_CAP], error));
     TRY(attention_check_heads("paged_decode", q->shape[1], table.k_cache->shape[2], error));
     return page_table_check("paged_decode", &table, error);
 }
@@ -38,8 +47,12 @@ static qp_status check(const op_call *call, qp_error *error)
 static double derive(const op_call *call, const char *axis)
 {
     page_table table = table_of(call);
+    attention_rule rule = rule_of(call);
     if (strcmp(axis, "kv_tokens") != 0 || !page_table_has_data(&table)) return 0;
-    return page_table_total(&table);
+    double seen = 0;
+    for (int64_t b = 0; b < indptr_sequences(table.kv_indptr); b++)
+        seen += attention_pairs(&rule, 1, page_table_length(&table, b));
+    return seen;
 }
 
 static size_t scratch_bytes(const op_call *call)
@@ -62,12 +75,14 @@ void paged_decode_reference(const op_call *call)
     attention_row row = {.q = q,
                          .out = &call->tensors[PAGED_DECODE_OUT],
                          .lse = &call->tensors[PAGED_DECODE_LSE],
-                         .sm_scale = call->params[PAGED_DECODE_SM_SCALE]};
+                         .sm_scale = call->params[PAGED_DECODE_SM_SCALE],
+                         .soft_cap = call->params[PAGED_DECODE_SOFT_CAP]};
+    attention_rule rule = rule_of(call);
 
     for (int64_t unit = call->begin; unit < call->end; unit++) {
         row.token = unit / q->shape[1];
         row.head = unit % q->shape[1];
-        row.n_visible = page_table_length(&table, row.token);
+        row.range = attention_range_of(&rule, 0, 1, page_table_length(&table, row.token));
         source.pages = page_table_pages(&table, row.token);
         attention_compute(&source, &row, call->scratch);
     }
@@ -83,14 +98,16 @@ static void run_tiles(const op_call *call, attention_kernel *kernel)
                              .out = &call->tensors[PAGED_DECODE_OUT],
                              .lse = &call->tensors[PAGED_DECODE_LSE],
                              .sm_scale = call->params[PAGED_DECODE_SM_SCALE],
+                             .soft_cap = call->params[PAGED_DECODE_SOFT_CAP],
                              .begin = call->begin,
                              .end = call->end,
                              .kernel = kernel,
                              .scratch = call->scratch};
+    attention_rule rule = rule_of(call);
     if (call->begin == call->end) return;
     for (int64_t b = call->begin / n_heads; b <= (call->end - 1) / n_heads; b++) {
         source.pages = page_table_pages(&table, b);
-        attention_sequence(&slice, &source, b, 1, page_table_length(&table, b), false);
+        attention_sequence(&slice, &source, b, 1, page_table_length(&table, b), &rule);
     }
 }
 
@@ -117,6 +134,10 @@ static const char *const cases[] = {
     "q:BF16 k_cache:BF16 v_cache:BF16 out:BF16",
     "n_sequences=5 n_heads=2 n_kv_heads=2 head_dim=8 n_pages=4 page_size=16 n_kv_indices=0",
     "n_sequences=0 n_heads=2 n_kv_heads=2 head_dim=8 n_pages=4 page_size=16 n_kv_indices=0",
+    "n_sequences=4 n_heads=8 n_kv_heads=2 head_dim=64 n_pages=80 page_size=16 n_kv_indices=70 "
+    "window=100 k_cache:F16 v_cache:F16",
+    "n_sequences=3 n_heads=2 n_kv_heads=1 head_dim=32 n_pages=40 page_size=5 n_kv_indices=37 "
+    "window=1 logits_soft_cap=20",
     NULL,
 };
 
@@ -140,10 +161,12 @@ const op_info op_paged_decode = {
     .summary = "attention of one token per sequence over a paged KV cache",
     .place = "After rope and kv_append when every sequence has one new token: the cache already "
              "holds its key and value.",
-    .formula = "p[b, h, j] = exp(sm_scale * sum_i q[b, h, i] * k[j, h / group, i]) for j < kv_len; "
-               "out[b, h] = sum_j p[b, h, j] * v[j, h / group] / sum_j p[b, h, j]; lse[b, h] = "
+    .formula = "p[b, h, j] = exp(cap(sm_scale * sum_i q[b, h, i] * k[j, h / group, i])) for j < "
+               "kv_len, with a window for kv_len - window <= j < kv_len; out[b, h] = sum_j p[b, h, "
+               "j] * v[j, h / group] / sum_j p[b, h, j]; lse[b, h] = "
                "log2(sum_j p[b, h, j]). group = n_heads / n_kv_heads, kv_len = (pages - 1) * "
-               "page_size + kv_last_page_len[b]. Position j of sequence b lies at "
+               "page_size + kv_last_page_len[b]. cap(s) = s, or with a logits_soft_cap c, c * "
+               "tanh(s / c). Position j of sequence b lies at "
                "[kv_indices[kv_indptr[b] + j / page_size], j % page_size, h / group] of the "
                "caches.",
     .precision = "float32 or wider, the softmax relative to its running maximum; out is rounded "
@@ -164,7 +187,7 @@ const op_info op_paged_decode = {
              {"page_size", AXIS_CONSTANT, "positions in a page"},
              {"n_kv_heads", AXIS_CONSTANT, "heads of keys and values"},
              {"n_kv_indices", AXIS_VARIABLE, "pages in use, over all sequences"},
-             {"kv_tokens", AXIS_DERIVED, "cached positions, over all sequences"}},
+             {"kv_tokens", AXIS_DERIVED, "positions that are seen, over all sequences"}},
     .tensors = {{"q", OP_IN, OP_FLOATS, "n_sequences, n_heads, head_dim", false,
                  "any strides of sequences and heads"},
                 TENSOR_K_CACHE(OP_IN),
@@ -176,7 +199,9 @@ const op_info op_paged_decode = {
                  "any strides of sequences and heads; may be q"},
                 {"lse", OP_OUT, OP_TYPE(F32) | OP_TYPE(F64), "n_sequences, n_heads", true,
                  "log-sum-exp in base 2, for merge_state"}},
-    .params = {{"sm_scale", PARAM_FLOAT, 0, "factor of the scores; 0: 1 / sqrt(head_dim)"}},
+    .params = {{"sm_scale", PARAM_FLOAT, 0, "factor of the scores; 0: 1 / sqrt(head_dim)"},
+               PARAM_WINDOW,
+               PARAM_SOFT_CAP},
     .units = units,
     .check = check,
     .derive = derive,

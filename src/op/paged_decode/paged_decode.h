@@ -14,7 +14,7 @@ enum {
     PAGED_DECODE_OUT,
     PAGED_DECODE_LSE,
 };
-enum { PAGED_DECODE_SM_SCALE };
+enum { PAGED_DECODE_SM_SCALE, PAGED_DECODE_WINDOW, PAGED_DECODE_SOFT_CAP };
 
 op_kernel paged_decode_reference;
 

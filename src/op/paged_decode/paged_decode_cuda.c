@@ -6,10 +6,16 @@
 
 #include <stdio.h>
 
+static bool by_heads_accepts(const op_call *call)
+{
+    return CUDA_ATTENTION_IS_PLAIN(call, PAGED_DECODE) && cuda_attention_by_heads_accepts(call);
+}
+
 bool cuda_decode_accepts(const op_call *call)
 {
     const tensor *t = call->tensors, *q = &t[PAGED_DECODE_Q], *k = &t[PAGED_DECODE_K_CACHE];
-    return cuda_paged_accepts(q, k, &t[PAGED_DECODE_V_CACHE], &t[PAGED_DECODE_OUT],
+    return CUDA_ATTENTION_IS_PLAIN(call, PAGED_DECODE) &&
+           cuda_paged_accepts(q, k, &t[PAGED_DECODE_V_CACHE], &t[PAGED_DECODE_OUT],
                               &t[PAGED_DECODE_LSE]) &&
            q->shape[1] / k->shape[2] <= PAGED_DECODE_MAX_GROUP &&
            q->shape[0] * k->shape[2] <= CUDA_COUNTERS && q->shape[0] < 65536;
@@ -41,6 +47,8 @@ op_call cuda_decode_of_prefill(const op_call *prefill)
     for (int i = 0; i <= PAGED_DECODE_LSE; i++)
         call.tensors[i] = prefill->tensors[from[i]];
     call.params[PAGED_DECODE_SM_SCALE] = prefill->params[PAGED_PREFILL_SM_SCALE];
+    call.params[PAGED_DECODE_WINDOW] = prefill->params[PAGED_PREFILL_WINDOW];
+    call.params[PAGED_DECODE_SOFT_CAP] = prefill->params[PAGED_PREFILL_SOFT_CAP];
     return call;
 }
 
@@ -179,7 +187,7 @@ static qp_status launch_few(cuda_ops *ops, const cuda_kernel *kernel, const op_c
 
 const cuda_kernel paged_decode_cuda[] = {
     {CUDA_UNITS(PAGED_DECODE, "cuda_ops", paged_decode, CUDA_ATTENTION_THREADS, 1,
-                cuda_attention_by_heads_accepts),
+                by_heads_accepts),
      .early = true},
     {.op = OP_PAGED_DECODE,
      .name = "cuda_batch",

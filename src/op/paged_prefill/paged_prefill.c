@@ -6,10 +6,13 @@
 #include "op/paged_prefill/paged_prefill.h"
 
 #include "op/attention/attention.h"
+#include "op/attention/mask.h"
 #include "op/attention/ragged.h"
 #include "op/attention/tile.h"
 #include "op/variants.h"
 #include "op/cuda_ops.h"
+
+#include <string.h>
 
 static int64_t units(const op_call *call)
 {
@@ -25,18 +28,51 @@ static page_table table_of(const op_call *call)
                         .k_cache = &call->tensors[PAGED_PREFILL_K_CACHE]};
 }
 
+static int64_t kv_length(const op_call *call, int64_t b)
+{
+    page_table table = table_of(call);
+    return page_table_length(&table, b);
+}
+
+static attention_masks masks_of(const op_call *call)
+{
+    return (attention_masks){.mask = &call->tensors[PAGED_PREFILL_MASK],
+                             .qo_indptr = &call->tensors[PAGED_PREFILL_QO_INDPTR],
+                             .call = call,
+                             .kv_length = kv_length};
+}
+
+static attention_rule rule_of(const op_call *call, int64_t b)
+{
+    attention_masks masks = masks_of(call);
+    return (attention_rule){.causal = call->params[PAGED_PREFILL_CAUSAL] != 0,
+                            .window = (int64_t)call->params[PAGED_PREFILL_WINDOW],
+                            .mask = attention_mask_of(&masks, b)};
+}
+
 static qp_status check(const op_call *call, qp_error *error)
 {
     page_table table = table_of(call);
-    return paged_check("paged_prefill", &call->tensors[PAGED_PREFILL_Q],
-                       &call->tensors[PAGED_PREFILL_QO_INDPTR], &table, error);
+    attention_masks masks = masks_of(call);
+    TRY(attention_check_limits("paged_prefill", call->params[PAGED_PREFILL_WINDOW],
+                               call->params[PAGED_PREFILL_SOFT_CAP], error));
+    TRY(paged_check("paged_prefill", &call->tensors[PAGED_PREFILL_Q],
+                    &call->tensors[PAGED_PREFILL_QO_INDPTR], &table, error));
+    return attention_masks_check("paged_prefill", &masks, error);
 }
 
 static double derive(const op_call *call, const char *axis)
 {
+    const tensor *qo_indptr = &call->tensors[PAGED_PREFILL_QO_INDPTR];
     page_table table = table_of(call);
-    return paged_derive(&call->tensors[PAGED_PREFILL_QO_INDPTR], &table,
-                        call->params[PAGED_PREFILL_CAUSAL] != 0, axis);
+    if (!qo_indptr->data || !page_table_has_data(&table)) return 0;
+    if (strcmp(axis, "kv_tokens") == 0) return page_table_total(&table);
+    double pairs = 0;
+    for (int64_t b = 0; b < indptr_sequences(qo_indptr); b++) {
+        attention_rule rule = rule_of(call, b);
+        pairs += attention_pairs(&rule, indptr_count(qo_indptr, b), kv_length(call, b));
+    }
+    return pairs;
 }
 
 static size_t scratch_bytes(const op_call *call)
@@ -50,6 +86,8 @@ static void prepare(op_call *call, uint64_t seed)
     page_table table = table_of(call);
     indptr_fill(qo_indptr, call->tensors[PAGED_PREFILL_Q].shape[0], seed);
     page_table_fill(&table, qo_indptr, seed + 1);
+    attention_masks masks = masks_of(call);
+    attention_masks_fill(&masks, seed + 2);
 }
 
 void paged_prefill_reference(const op_call *call)
@@ -62,16 +100,16 @@ void paged_prefill_reference(const op_call *call)
     attention_row row = {.q = q,
                          .out = &call->tensors[PAGED_PREFILL_OUT],
                          .lse = &call->tensors[PAGED_PREFILL_LSE],
-                         .sm_scale = call->params[PAGED_PREFILL_SM_SCALE]};
-    bool causal = call->params[PAGED_PREFILL_CAUSAL] != 0;
+                         .sm_scale = call->params[PAGED_PREFILL_SM_SCALE],
+                         .soft_cap = call->params[PAGED_PREFILL_SOFT_CAP]};
 
     for (int64_t unit = call->begin; unit < call->end; unit++) {
         row.token = unit / q->shape[1];
         row.head = unit % q->shape[1];
         int64_t b = indptr_find(qo_indptr, row.token);
         int64_t i = row.token - ((const int32_t *)qo_indptr->data)[b];
-        row.n_visible =
-            attention_visible(causal, i, indptr_count(qo_indptr, b), page_table_length(&table, b));
+        attention_rule rule = rule_of(call, b);
+        row.range = attention_range_of(&rule, i, indptr_count(qo_indptr, b), kv_length(call, b));
         source.pages = page_table_pages(&table, b);
         attention_compute(&source, &row, call->scratch);
     }
@@ -89,19 +127,20 @@ static void run_tiles(const op_call *call, attention_kernel *kernel)
                              .out = &call->tensors[PAGED_PREFILL_OUT],
                              .lse = &call->tensors[PAGED_PREFILL_LSE],
                              .sm_scale = call->params[PAGED_PREFILL_SM_SCALE],
+                             .soft_cap = call->params[PAGED_PREFILL_SOFT_CAP],
                              .begin = call->begin,
                              .end = call->end,
                              .kernel = kernel,
                              .scratch = call->scratch};
-    bool causal = call->params[PAGED_PREFILL_CAUSAL] != 0;
 
     if (call->begin == call->end) return;
     int64_t first = indptr_find(qo_indptr, call->begin / n_heads);
     int64_t last = indptr_find(qo_indptr, (call->end - 1) / n_heads);
     for (int64_t b = first; b <= last; b++) {
+        attention_rule rule = rule_of(call, b);
         source.pages = page_table_pages(&table, b);
         attention_sequence(&slice, &source, border[b], indptr_count(qo_indptr, b),
-                           page_table_length(&table, b), causal);
+                           kv_length(call, b), &rule);
     }
 }
 
@@ -134,6 +173,14 @@ static const char *const cases[] = {
     "n_kv_indices=0",
     "n_tokens=0 n_sequences=2 n_heads=2 n_kv_heads=2 head_dim=8 n_pages=4 page_size=16 "
     "n_kv_indices=4",
+    "n_tokens=150 n_sequences=2 n_heads=4 n_kv_heads=2 head_dim=32 n_pages=40 page_size=16 "
+    "n_kv_indices=30 window=37",
+    "n_tokens=9 n_sequences=1 n_heads=6 n_kv_heads=1 head_dim=64 n_pages=40 page_size=16 "
+    "n_kv_indices=33 window=128 logits_soft_cap=1.5 causal=0 k_cache:F16 v_cache:F16",
+    "n_tokens=40 n_sequences=3 n_heads=2 n_kv_heads=1 head_dim=20 n_pages=40 page_size=7 "
+    "n_kv_indices=35 n_mask_words=310 logits_soft_cap=30 q:BF16 k_cache:BF16 v_cache:BF16 out:BF16",
+    "n_tokens=5 n_sequences=2 n_heads=2 n_kv_heads=2 head_dim=48 n_pages=30 page_size=10 "
+    "n_kv_indices=30 n_mask_words=60 window=100 lse:-",
     NULL,
 };
 
@@ -157,18 +204,22 @@ const op_info op_paged_prefill = {
     .summary = "attention of new tokens over a paged KV cache",
     .place = "After rope and kv_append: the cache already holds the new tokens' own keys and "
              "values. Prompts, their chunks, and tokens of several sequences in one call.",
-    .formula = "p[t, h, j] = exp(sm_scale * sum_i q[t, h, i] * k[j, h / group, i]) over the "
-               "positions j that t sees; out[t, h] = sum_j p[t, h, j] * v[j, h / group] / sum_j "
-               "p[t, h, j]; lse[t, h] = log2(sum_j p[t, h, j]). group = n_heads / n_kv_heads. "
-               "Token t is number i = t - qo_indptr[b] of qo_len in its sequence b, of kv_len = "
-               "(pages - 1) * page_size + kv_last_page_len[b] cached positions; j is seen if not "
-               "causal or j + qo_len <= kv_len + i. Position j lies at [kv_indices[kv_indptr[b] "
-               "+ j / page_size], j % page_size, h / group] of the caches.",
+    .formula =
+        "p[t, h, j] = exp(cap(sm_scale * sum_i q[t, h, i] * k[j, h / group, i])) over the "
+        "positions j that t sees; out[t, h] = sum_j p[t, h, j] * v[j, h / group] / sum_j "
+        "p[t, h, j]; lse[t, h] = log2(sum_j p[t, h, j]). group = n_heads / n_kv_heads. "
+        "Token t is number i = t - qo_indptr[b] of qo_len in its sequence b, of kv_len = "
+        "(pages - 1) * page_size + kv_last_page_len[b] cached positions; j is seen if not "
+        "causal or j + qo_len <= kv_len + i; with a mask, if bit i * kv_len + j is set; with a "
+        "window, only if also j + qo_len + window > kv_len + i. cap(s) = s, or with a "
+        "logits_soft_cap c, c * tanh(s / c). Position j lies at [kv_indices[kv_indptr[b] "
+        "+ j / page_size], j % page_size, h / group] of the caches.",
     .precision = "float32 or wider, the softmax relative to its running maximum; out is rounded "
                  "once. Positions are taken in an order fixed by j alone: the value does not "
                  "depend on page_size, on how a prompt was cut, or on other sequences.",
     .edge_cases = "A token that sees nothing (an empty sequence; causal with more queries than "
-                  "positions) gives 0, and -inf in lse. Sequences may have no tokens, or no pages "
+                  "positions; a row of zeros in the mask) gives 0, and -inf in lse. Sequences may "
+                  "have no tokens, or no pages "
                   "and a last page length of 0. A NaN in q or in a key or value that is seen makes "
                   "the head's output NaN. out may be q. Several sequences may share pages.",
     .source = "FlashInfer BatchPrefillWithPagedKVCacheWrapper",
@@ -184,6 +235,7 @@ const op_info op_paged_prefill = {
              {"n_kv_heads", AXIS_CONSTANT, "heads of keys and values"},
              {"n_sequences", AXIS_VARIABLE, "sequences"},
              {"n_kv_indices", AXIS_VARIABLE, "pages in use, over all sequences"},
+             AXIS_MASK_WORDS,
              {"kv_tokens", AXIS_DERIVED, "cached positions, over all sequences"},
              {"attended_pairs", AXIS_DERIVED, "pairs of a token and a position that it sees"}},
     .tensors = {{"q", OP_IN, OP_FLOATS, "n_tokens, n_heads, head_dim", false,
@@ -197,9 +249,12 @@ const op_info op_paged_prefill = {
                 {"out", OP_OUT, OP_FLOATS, "n_tokens, n_heads, head_dim", false,
                  "any strides of tokens and heads; may be q"},
                 {"lse", OP_OUT, OP_TYPE(F32) | OP_TYPE(F64), "n_tokens, n_heads", true,
-                 "log-sum-exp in base 2, for merge_state"}},
+                 "log-sum-exp in base 2, for merge_state"},
+                TENSOR_MASK},
     .params = {{"sm_scale", PARAM_FLOAT, 0, "factor of the scores; 0: 1 / sqrt(head_dim)"},
-               {"causal", PARAM_BOOL, 1, "a token sees no later one of its sequence"}},
+               {"causal", PARAM_BOOL, 1, "a token sees no later one of its sequence"},
+               PARAM_WINDOW,
+               PARAM_SOFT_CAP},
     .units = units,
     .check = check,
     .derive = derive,

@@ -7,10 +7,16 @@
 
 enum { GROUP_THREADS = 128 /* warps of a warpgroup, which wgmma needs */ };
 
+static bool by_heads_accepts(const op_call *call)
+{
+    return CUDA_PREFILL_IS_PLAIN(call, PAGED_PREFILL) && cuda_attention_by_heads_accepts(call);
+}
+
 bool cuda_prefill_accepts(const op_call *call)
 {
     const tensor *t = call->tensors;
-    return cuda_paged_accepts(&t[PAGED_PREFILL_Q], &t[PAGED_PREFILL_K_CACHE],
+    return CUDA_PREFILL_IS_PLAIN(call, PAGED_PREFILL) &&
+           cuda_paged_accepts(&t[PAGED_PREFILL_Q], &t[PAGED_PREFILL_K_CACHE],
                               &t[PAGED_PREFILL_V_CACHE], &t[PAGED_PREFILL_OUT],
                               &t[PAGED_PREFILL_LSE]);
 }
@@ -114,7 +120,7 @@ static qp_status launch_mma(cuda_ops *ops, const cuda_kernel *kernel, const op_c
 
 const cuda_kernel paged_prefill_cuda[] = {
     {CUDA_UNITS(PAGED_PREFILL, "cuda_ops", paged_prefill, CUDA_ATTENTION_THREADS, 1,
-                cuda_attention_by_heads_accepts),
+                by_heads_accepts),
      .early = true},
     {.op = OP_PAGED_PREFILL,
      .name = "cuda_mma",

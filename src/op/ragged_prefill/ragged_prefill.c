@@ -6,6 +6,7 @@
 #include "op/ragged_prefill/ragged_prefill.h"
 
 #include "op/attention/attention.h"
+#include "op/attention/mask.h"
 #include "op/attention/ragged.h"
 #include "op/attention/tile.h"
 #include "op/variants.h"
@@ -19,14 +20,39 @@ static int64_t units(const op_call *call)
     return q->shape[0] * q->shape[1];
 }
 
+static int64_t kv_length(const op_call *call, int64_t b)
+{
+    return indptr_count(&call->tensors[RAGGED_PREFILL_KV_INDPTR], b);
+}
+
+static attention_masks masks_of(const op_call *call)
+{
+    return (attention_masks){.mask = &call->tensors[RAGGED_PREFILL_MASK],
+                             .qo_indptr = &call->tensors[RAGGED_PREFILL_QO_INDPTR],
+                             .call = call,
+                             .kv_length = kv_length};
+}
+
+static attention_rule rule_of(const op_call *call, int64_t b)
+{
+    attention_masks masks = masks_of(call);
+    return (attention_rule){.causal = call->params[RAGGED_PREFILL_CAUSAL] != 0,
+                            .window = (int64_t)call->params[RAGGED_PREFILL_WINDOW],
+                            .mask = attention_mask_of(&masks, b)};
+}
+
 static qp_status check(const op_call *call, qp_error *error)
 {
+    attention_masks masks = masks_of(call);
     const tensor *q = &call->tensors[RAGGED_PREFILL_Q], *k = &call->tensors[RAGGED_PREFILL_K];
+    TRY(attention_check_limits("ragged_prefill", call->params[RAGGED_PREFILL_WINDOW],
+                               call->params[RAGGED_PREFILL_SOFT_CAP], error));
     TRY(attention_check_heads("ragged_prefill", q->shape[1], k->shape[1], error));
     TRY(indptr_check("ragged_prefill", "qo_indptr", &call->tensors[RAGGED_PREFILL_QO_INDPTR],
                      q->shape[0], error));
-    return indptr_check("ragged_prefill", "kv_indptr", &call->tensors[RAGGED_PREFILL_KV_INDPTR],
-                        k->shape[0], error);
+    TRY(indptr_check("ragged_prefill", "kv_indptr", &call->tensors[RAGGED_PREFILL_KV_INDPTR],
+                     k->shape[0], error));
+    return attention_masks_check("ragged_prefill", &masks, error);
 }
 
 static double derive(const op_call *call, const char *axis)
@@ -34,10 +60,11 @@ static double derive(const op_call *call, const char *axis)
     const tensor *qo_indptr = &call->tensors[RAGGED_PREFILL_QO_INDPTR];
     const tensor *kv_indptr = &call->tensors[RAGGED_PREFILL_KV_INDPTR];
     if (strcmp(axis, "attended_pairs") != 0 || !qo_indptr->data || !kv_indptr->data) return 0;
-    bool causal = call->params[RAGGED_PREFILL_CAUSAL] != 0;
     double pairs = 0;
-    for (int64_t b = 0; b < indptr_sequences(qo_indptr); b++)
-        pairs += attention_pairs(causal, indptr_count(qo_indptr, b), indptr_count(kv_indptr, b));
+    for (int64_t b = 0; b < indptr_sequences(qo_indptr); b++) {
+        attention_rule rule = rule_of(call, b);
+        pairs += attention_pairs(&rule, indptr_count(qo_indptr, b), kv_length(call, b));
+    }
     return pairs;
 }
 
@@ -54,6 +81,8 @@ static void prepare(op_call *call, uint64_t seed)
     /* With as many keys as queries, prompts attend to themselves. */
     indptr_fill(&call->tensors[RAGGED_PREFILL_KV_INDPTR], n_kv_tokens,
                 n_kv_tokens == n_tokens ? seed : seed + 1);
+    attention_masks masks = masks_of(call);
+    attention_masks_fill(&masks, seed + 2);
 }
 
 /* Keys or values of one sequence as a cache of one page. */
@@ -72,8 +101,8 @@ void ragged_prefill_reference(const op_call *call)
     attention_row row = {.q = q,
                          .out = &call->tensors[RAGGED_PREFILL_OUT],
                          .lse = &call->tensors[RAGGED_PREFILL_LSE],
-                         .sm_scale = call->params[RAGGED_PREFILL_SM_SCALE]};
-    bool causal = call->params[RAGGED_PREFILL_CAUSAL] != 0;
+                         .sm_scale = call->params[RAGGED_PREFILL_SM_SCALE],
+                         .soft_cap = call->params[RAGGED_PREFILL_SOFT_CAP]};
 
     for (int64_t unit = call->begin; unit < call->end; unit++) {
         row.token = unit / q->shape[1];
@@ -81,10 +110,11 @@ void ragged_prefill_reference(const op_call *call)
         int64_t b = indptr_find(qo_indptr, row.token);
         int64_t i = row.token - ((const int32_t *)qo_indptr->data)[b];
         int64_t kv_first = ((const int32_t *)kv_indptr->data)[b];
-        int64_t kv_length = indptr_count(kv_indptr, b);
-        row.n_visible = attention_visible(causal, i, indptr_count(qo_indptr, b), kv_length);
-        source.k = single_page(call->tensors[RAGGED_PREFILL_K], kv_first, kv_length);
-        source.v = single_page(call->tensors[RAGGED_PREFILL_V], kv_first, kv_length);
+        int64_t length = kv_length(call, b);
+        attention_rule rule = rule_of(call, b);
+        row.range = attention_range_of(&rule, i, indptr_count(qo_indptr, b), length);
+        source.k = single_page(call->tensors[RAGGED_PREFILL_K], kv_first, length);
+        source.v = single_page(call->tensors[RAGGED_PREFILL_V], kv_first, length);
         attention_compute(&source, &row, call->scratch);
     }
 }
@@ -101,21 +131,21 @@ static void run_tiles(const op_call *call, attention_kernel *kernel)
                              .out = &call->tensors[RAGGED_PREFILL_OUT],
                              .lse = &call->tensors[RAGGED_PREFILL_LSE],
                              .sm_scale = call->params[RAGGED_PREFILL_SM_SCALE],
+                             .soft_cap = call->params[RAGGED_PREFILL_SOFT_CAP],
                              .begin = call->begin,
                              .end = call->end,
                              .kernel = kernel,
                              .scratch = call->scratch};
-    bool causal = call->params[RAGGED_PREFILL_CAUSAL] != 0;
 
     if (call->begin == call->end) return;
     int64_t first = indptr_find(qo_indptr, call->begin / n_heads);
     int64_t last = indptr_find(qo_indptr, (call->end - 1) / n_heads);
     for (int64_t b = first; b <= last; b++) {
-        int64_t kv_length = indptr_count(kv_indptr, b);
-        source.k = single_page(call->tensors[RAGGED_PREFILL_K], kv_border[b], kv_length);
-        source.v = single_page(call->tensors[RAGGED_PREFILL_V], kv_border[b], kv_length);
-        attention_sequence(&slice, &source, border[b], indptr_count(qo_indptr, b), kv_length,
-                           causal);
+        int64_t length = kv_length(call, b);
+        attention_rule rule = rule_of(call, b);
+        source.k = single_page(call->tensors[RAGGED_PREFILL_K], kv_border[b], length);
+        source.v = single_page(call->tensors[RAGGED_PREFILL_V], kv_border[b], length);
+        attention_sequence(&slice, &source, border[b], indptr_count(qo_indptr, b), length, &rule);
     }
 }
 
@@ -143,6 +173,13 @@ static const char *const cases[] = {
     "causal=0",
     "n_tokens=4 n_kv_tokens=0 n_sequences=2 n_heads=2 n_kv_heads=1 head_dim=16",
     "n_tokens=0 n_kv_tokens=4 n_sequences=2 n_heads=2 n_kv_heads=1 head_dim=16",
+    "n_tokens=200 n_kv_tokens=200 n_sequences=1 n_heads=4 n_kv_heads=2 head_dim=32 window=70",
+    "n_tokens=20 n_kv_tokens=270 n_sequences=1 n_heads=3 n_kv_heads=1 head_dim=64 window=130 "
+    "logits_soft_cap=2 causal=0 q:BF16 k:BF16 v:BF16 out:BF16",
+    "n_tokens=33 n_kv_tokens=150 n_sequences=2 n_heads=4 n_kv_heads=2 head_dim=24 "
+    "n_mask_words=160 logits_soft_cap=50",
+    "n_tokens=6 n_kv_tokens=90 n_sequences=3 n_heads=2 n_kv_heads=1 head_dim=16 n_mask_words=40 "
+    "window=20 k:F16 v:F16 lse:-",
     NULL,
 };
 
@@ -165,17 +202,21 @@ const op_info op_ragged_prefill = {
     .name = "ragged_prefill",
     .summary = "attention over sequences that lie one after the other, without a cache",
     .place = "Prompts without history, straight from the rotated output of attn_qkv.",
-    .formula = "p[t, h, j] = exp(sm_scale * sum_i q[t, h, i] * k[f + j, h / group, i]) over the j "
-               "that t sees; out[t, h] = sum_j p[t, h, j] * v[f + j, h / group] / sum_j p[t, h, "
-               "j]; lse[t, h] = log2(sum_j p[t, h, j]). group = n_heads / n_kv_heads. Token t is "
-               "number i = t - qo_indptr[b] of qo_len in its sequence b, whose kv_len keys and "
-               "values begin at f = kv_indptr[b]; j < kv_len is seen if not causal or j + qo_len "
-               "<= kv_len + i.",
+    .formula =
+        "p[t, h, j] = exp(cap(sm_scale * sum_i q[t, h, i] * k[f + j, h / group, i])) over "
+        "the j that t sees; out[t, h] = sum_j p[t, h, j] * v[f + j, h / group] / sum_j p[t, h, "
+        "j]; lse[t, h] = log2(sum_j p[t, h, j]). group = n_heads / n_kv_heads. Token t is "
+        "number i = t - qo_indptr[b] of qo_len in its sequence b, whose kv_len keys and "
+        "values begin at f = kv_indptr[b]; j < kv_len is seen if not causal or j + qo_len "
+        "<= kv_len + i; with a mask, if bit i * kv_len + j is set; with a window, only if "
+        "also j + qo_len + window > kv_len + i. cap(s) = s, or with a logits_soft_cap c, c "
+        "* tanh(s / c).",
     .precision = "float32 or wider, the softmax relative to its running maximum; out is rounded "
                  "once. Positions are taken in an order fixed by j alone: the value does not "
                  "depend on other sequences and is that of paged_prefill.",
     .edge_cases = "A token that sees nothing (an empty sequence; causal with more queries than "
-                  "keys) gives 0, and -inf in lse. Sequences may have no tokens or no keys. A NaN "
+                  "keys; a row of zeros in the mask) gives 0, and -inf in lse. Sequences may have "
+                  "no tokens or no keys. A NaN "
                   "in q or in a key or value that is seen makes the head's output NaN. out may be "
                   "q.",
     .source = "FlashInfer BatchPrefillWithRaggedKVCacheWrapper",
@@ -187,6 +228,7 @@ const op_info op_ragged_prefill = {
              {"n_kv_tokens", AXIS_VARIABLE, "keys and values of all sequences"},
              {"n_kv_heads", AXIS_CONSTANT, "heads of keys and values"},
              {"n_sequences", AXIS_VARIABLE, "sequences"},
+             AXIS_MASK_WORDS,
              {"attended_pairs", AXIS_DERIVED, "pairs of a token and a position that it sees"}},
     .tensors = {{"q", OP_IN, OP_FLOATS, "n_tokens, n_heads, head_dim", false,
                  "any strides of tokens and heads"},
@@ -199,9 +241,12 @@ const op_info op_ragged_prefill = {
                 {"out", OP_OUT, OP_FLOATS, "n_tokens, n_heads, head_dim", false,
                  "any strides of tokens and heads; may be q"},
                 {"lse", OP_OUT, OP_TYPE(F32) | OP_TYPE(F64), "n_tokens, n_heads", true,
-                 "log-sum-exp in base 2, for merge_state"}},
+                 "log-sum-exp in base 2, for merge_state"},
+                TENSOR_MASK},
     .params = {{"sm_scale", PARAM_FLOAT, 0, "factor of the scores; 0: 1 / sqrt(head_dim)"},
-               {"causal", PARAM_BOOL, 1, "a token sees no later one of its sequence"}},
+               {"causal", PARAM_BOOL, 1, "a token sees no later one of its sequence"},
+               PARAM_WINDOW,
+               PARAM_SOFT_CAP},
     .units = units,
     .check = check,
     .derive = derive,

@@ -35,9 +35,17 @@ op_call cuda_prefill_of_ragged(const op_call *ragged)
     call.tensors[PAGED_PREFILL_KV_INDICES] = t[RAGGED_PREFILL_KV_INDPTR];
     call.tensors[PAGED_PREFILL_OUT] = t[RAGGED_PREFILL_OUT];
     call.tensors[PAGED_PREFILL_LSE] = t[RAGGED_PREFILL_LSE];
+    call.tensors[PAGED_PREFILL_MASK] = t[RAGGED_PREFILL_MASK];
     call.params[PAGED_PREFILL_SM_SCALE] = ragged->params[RAGGED_PREFILL_SM_SCALE];
     call.params[PAGED_PREFILL_CAUSAL] = ragged->params[RAGGED_PREFILL_CAUSAL];
+    call.params[PAGED_PREFILL_WINDOW] = ragged->params[RAGGED_PREFILL_WINDOW];
+    call.params[PAGED_PREFILL_SOFT_CAP] = ragged->params[RAGGED_PREFILL_SOFT_CAP];
     return call;
+}
+
+static bool by_heads_accepts(const op_call *call)
+{
+    return CUDA_PREFILL_IS_PLAIN(call, RAGGED_PREFILL) && cuda_attention_by_heads_accepts(call);
 }
 
 static bool accepts(const op_call *call)
@@ -61,7 +69,7 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
 
 const cuda_kernel ragged_prefill_cuda[] = {
     {CUDA_UNITS(RAGGED_PREFILL, "cuda_ops", ragged_prefill, CUDA_ATTENTION_THREADS, 1,
-                cuda_attention_by_heads_accepts),
+                by_heads_accepts),
      .early = true},
     {.op = OP_RAGGED_PREFILL,
      .name = "cuda_tiles",
