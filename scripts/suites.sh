@@ -79,7 +79,7 @@ build_tree() {
 build_sanitized() {
     local dir=$1 sanitizers=$2
     build_tree "$dir" -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug \
-        -DCMAKE_C_FLAGS_DEBUG="-O1 -g" -DQUIPU_SANITIZE="$sanitizers"
+        -DCMAKE_C_FLAGS_DEBUG="-O1 -g1" -DQUIPU_SANITIZE="$sanitizers"
 }
 
 test_sanitized() {

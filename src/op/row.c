@@ -48,15 +48,14 @@ void row_store(dtype type, void *row, int64_t n, const double *values)
 }
 
 enum { LANES = 8 };
+typedef double lanes __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double))));
 
 double row_dot(const double *a, const double *b, int64_t n)
 {
-    double sums[LANES] = {0};
+    lanes sums = {0};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (int lane = 0; lane < LANES; lane++)
-            sums[lane] += a[i + lane] * b[i + lane];
-    }
+    for (; i + LANES <= n; i += LANES)
+        sums += *(const lanes *)(a + i) * *(const lanes *)(b + i);
     for (int lane = 0; i < n; i++, lane++)
         sums[lane] += a[i] * b[i];
     for (int half = LANES / 2; half > 0; half /= 2) {

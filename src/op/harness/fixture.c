@@ -205,11 +205,14 @@ static void make_image(fixture *fixture, int t, poison poison)
 {
     fixture_tensor *own = &fixture->tensors[t];
     dtype type = fixture->call.tensors[t].type;
+    memcpy(own->images[poison], own->memory, own->bytes);
+    memset(own->locked, 0xff, own->bytes);
     for (size_t i = 0; i < own->bytes; i++) {
-        unsigned char role = own->roles[i], byte = own->memory[i];
-        if (!(role & ROLE_INPUT)) byte = role ? filler(poison) : gap_byte(type, poison, i);
-        own->images[poison][i] = byte;
-        own->locked[i] = role & ROLE_OUTPUT ? 0 : 0xff;
+        const unsigned char role = own->roles[i];
+        if (role == ROLE_INPUT) continue;
+        if (!(role & ROLE_INPUT))
+            own->images[poison][i] = role ? filler(poison) : gap_byte(type, poison, i);
+        if (role & ROLE_OUTPUT) own->locked[i] = 0;
     }
 }
 
