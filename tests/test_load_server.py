@@ -137,6 +137,14 @@ def test_replay(server):
     prompts = [r[3]["prompt"] for r in asked]
     check("JSON lines", code == 0 and [len(p) for p in prompts] == [600, 700, 30], err)
     check("blocks are shared", prompts[0][:512] == prompts[1][:512] and prompts[0][512:600] != prompts[1][512:600])
+    lines = file("turns.jsonl", "".join(row % (i, 1100, f"0, {1 + i % 8}, {100 + i}") for i in range(32)))
+    code, f, err, asked = load(server, "--replay", lines, "--sample", "2", "--scale", "0.01")
+    second = [tuple(r[3]["prompt"][5:10]) for r in asked]
+    check("a sample has whole conversations", code == 0 and 4 <= len(second) < 32 and
+          all(second.count(s) == 4 for s in second), f"{err} {len(second)}")
+    rows = file("rows.csv", "".join(f"{i / 1000},4,1\n" for i in range(64)))
+    code, f, err, asked = load(server, "--replay", rows, "--sample", "4")
+    check("without blocks a sample has rows", code == 0 and 4 <= len(asked) < 40, f"{err} {len(asked)}")
 
 
 def test_failures(server):
@@ -166,7 +174,8 @@ def test_usage(server):
                                (["--shared-prefix", "2000"], "--shared-prefix 2000 is longer"),
                                (["--replay", file("empty", "")], "no requests"),
                                (["--text", file("nothing", "")], "empty"),
-                               (["--replay", file("one", "1,1,1\n"), "--skip", "5"], "--skip leaves out 5")):
+                               (["--replay", file("one", "1,1,1\n"), "--skip", "5"], "--skip leaves out 5"),
+                               (["--sample", "0"], "--sample")):
         done = subprocess.run([QUIPU, "load", "--url", server.url, *arguments], capture_output=True,
                               text=True, timeout=60)
         check(arguments, done.returncode in (1, 2) and message in done.stderr, done.stderr)

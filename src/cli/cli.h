@@ -77,7 +77,7 @@ typedef struct cli_settings {
     const char *url, *served, *text, *replay, *limits, *api_key_file;
     bool words;
     int64_t streams, requests, warmup, input_tokens, output_tokens, shared_prefix, prefix_groups;
-    int64_t vocab_size, skip;
+    int64_t vocab_size, skip, sample;
     double rate, duration, speed, scale, silence;
     /* serve; the key file is that of load */
     const char *host, *alias;

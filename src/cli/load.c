@@ -76,6 +76,7 @@ static qp_status options_of(const cli_call *call, load_options *o, load_files *f
                         .scale = s->scale,
                         .context = s->context,
                         .skip = s->skip,
+                        .sample = s->sample,
                         .timeout = s->silence,
                         .cancel = &cli_interrupted,
                         .progress = cli_progress()};

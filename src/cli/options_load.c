@@ -78,6 +78,10 @@ static const option_spec replay_options[] = {
      .maximum = 1 << 26, .help = "leave out requests of more positions; 0: none"},
     {"skip", 0, OPTION_INTEGER_AT(SETTINGS, skip), .argument = "N", .fallback = "0",
      .maximum = 1 << 30, .help = "begin after the first N requests of the trace"},
+    {"sample", 0, OPTION_INTEGER_AT(SETTINGS, sample), .argument = "N", .fallback = "1",
+     .minimum = 1, .maximum = 1 << 30,
+     .help = "keep one conversation in N, with all its requests; without hash_ids one request in "
+             "N"},
     {0}};
 const option_group cli_replay_options = {"Traces", replay_options};
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Keys of parts: keys of shared parts and of other parts must differ. */
-enum { KEY_PREFIX = 1, KEY_OWN = 2, KEY_BLOCK = 3, KEY_ARRIVAL = 4 };
+enum { KEY_PREFIX = 1, KEY_OWN = 2, KEY_BLOCK = 3, KEY_ARRIVAL = 4, KEY_SAMPLE = 5 };
 
 static qp_status check_options(const load_options *o, qp_error *error)
 {
@@ -33,6 +33,22 @@ static int64_t scaled(const workload *w, int64_t tokens)
     return value < 1 ? 1 : (int64_t)value;
 }
 
+static uint64_t key_of(int kind, uint64_t id)
+{
+    return prompt_mix((uint64_t)kind, id);
+}
+
+/* Whether row i is of a conversation that the sample has. The first block of a prompt is often one
+ * that all conversations share, a system prompt, so the second one tells them apart. */
+static bool is_sampled(const workload *w, size_t i)
+{
+    const trace_request *r = &w->trace.requests[i];
+    const uint64_t *blocks = &w->trace.blocks[r->first_block];
+    uint64_t conversation = r->n_blocks ? blocks[r->n_blocks > 1] : i;
+    uint64_t key = prompt_mix(w->options->seed, key_of(KEY_SAMPLE, conversation));
+    return w->options->sample < 2 || key % (uint64_t)w->options->sample == 0;
+}
+
 static qp_status choose_rows(workload *w, qp_error *error)
 {
     const load_options *o = w->options;
@@ -43,6 +59,7 @@ static qp_status choose_rows(workload *w, qp_error *error)
     for (size_t i = (size_t)o->skip; i < w->trace.n_requests && w->n_rows < most; i++) {
         const trace_request *r = &w->trace.requests[i];
         int64_t need = scaled(w, r->input_tokens) + scaled(w, r->output_tokens);
+        if (!is_sampled(w, i)) continue;
         if (o->context && need > o->context) {
             w->left_out++;
             continue;
@@ -54,8 +71,9 @@ static qp_status choose_rows(workload *w, qp_error *error)
         return error_set(
             error, QP_INVALID,
             "no request of the trace can be run: %zu of its %zu need more than --context "
-            "%lld positions, and --skip leaves out %lld",
-            w->left_out, w->trace.n_requests, (long long)o->context, (long long)o->skip);
+            "%lld positions, --skip leaves out %lld, and --sample keeps one in %lld",
+            w->left_out, w->trace.n_requests, (long long)o->context, (long long)o->skip,
+            (long long)o->sample);
     w->trace_begin = w->trace.requests[w->rows[0]].seconds;
     w->parts = calloc(most_blocks + 2, sizeof *w->parts);
     return w->parts ? QP_OK : error_no_memory(error, "a prompt", most_blocks);
@@ -123,11 +141,6 @@ void workload_lengths(const workload *w, size_t i, int64_t *input, int64_t *outp
     if (!w->options->replay) return;
     *input = scaled(w, row_of(w, i)->input_tokens);
     *output = scaled(w, row_of(w, i)->output_tokens);
-}
-
-static uint64_t key_of(int kind, uint64_t id)
-{
-    return prompt_mix((uint64_t)kind, id);
 }
 
 /* The prompt of a row with hash_ids: one part for each block, and one for the remaining tokens. The
