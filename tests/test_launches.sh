@@ -66,6 +66,28 @@ grep -q "^cublasLt " "$folder/one/prompt-100.log" || fail "no product of cuBLASL
 over norms bench -m golden/models/qwen3.gguf -p 4 -n 0 -r 1 --device cuda || fail "$(cat "$folder/norms.err")"
 grep -q " run_head_norm " "$folder/norms" || fail "no head_norm"
 
+# An embedding needs no logits: a batch of it ends before their product.
+embed() {
+    python3 - "$folder/embed.err" <<'END'
+import json, re, sys, time, urllib.request
+for _ in range(600):
+    found = re.search(r"listening at (http://\S+)", open(sys.argv[1]).read())
+    if found and "ready" in open(sys.argv[1]).read():
+        break
+    time.sleep(0.1)
+body = json.dumps({"input": list(range(1, 101))}).encode()
+print(urllib.request.urlopen(urllib.request.Request(found[1] + "/v1/embeddings", body)).read()[:60])
+END
+}
+QUIPU_FAKE_CUDA_LOG=$folder/embed "$program" serve -m synthetic:smollm2-135m --device cuda --port 0 \
+    -c 128 --parallel 1 >"$folder/embed.out" 2>"$folder/embed.err" &
+server=$!
+embed >"$folder/embedding" || fail "no embedding: $(cat "$folder/embed.err")"
+kill $server
+wait $server || true
+awk '/^launch /{last = $2} /^copy to host /{copies++; other += last !~ /^run_rms_norm/}
+     END {exit !copies || other}' "$folder/embed" || fail "an embedding computes logits: $(tail -3 "$folder/embed")"
+
 # Copies of weights in BF16 are said, and left out if that is asked for.
 copies() {
     over copies-$1 bench -m synthetic:tiny:Q8_0 -p 0 -n 2 -r 1 --parallel 9 -c 64 --device cuda --bf16-copies "$@"

@@ -234,8 +234,7 @@ static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *
     run->request.logits = wants_logits(st, e->device.context);
     const bool all_rows = list_logit_rows(st, &run->request);
     st->reads_hidden = wants_hidden(st);
-    if (st->reads_hidden && st->choice == MACHINE_LOGITS && !run->request.logits &&
-        !e->device.context) /* a GPU has its passes as graphs, whole */
+    if (st->reads_hidden && st->choice == MACHINE_LOGITS && !run->request.logits)
         run->request.last = hidden_steps(&e->program);
     TRY(step_begin_run(e, run, error));
     TRY(step_end_run(e, &passes, error));
