@@ -291,6 +291,22 @@ def prompts_and_fields_as_llama_cpp_has_them(s):
 
 
 @test
+def biases_of_texts(s):
+    body = {"prompt": "the cat", "n_predict": 8, "temperature": 0, "ignore_eos": True, "return_tokens": True}
+    first = s.post("/completion", body)[1]["tokens"][0]
+    text = s.post("/detokenize", {"tokens": [first]})[1]["content"]
+    ids = s.post("/tokenize", {"content": text})[1]["tokens"]
+    for biases in ([[first, False]], {str(first): -1000}, [[text, False]], {text: -1000}, [[text, -1000.0]]):
+        reply = s.post("/completion", {**body, "logit_bias": biases})[1]
+        banned = ids if text in json.dumps(biases, ensure_ascii=False) else [first]
+        assert not set(banned) & set(reply["tokens"]), (biases, reply["tokens"])
+        assert {b["token"] for b in reply["generation_settings"]["logit_bias"]} == set(banned)
+    for wrong in ({"x": 1e9}, [[1]], [["x", True]], [{}], [[-1, 1]]):
+        refusal(s, "/completion", {**body, "logit_bias": wrong}, "logit_bias")
+    refusal(s, "/v1/completions", {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias")
+
+
+@test
 def tokens_as_vllm_has_them(s):
     info = s.get("/tokenizer_info")[1]
     assert info["bos_token"] and info["model_max_length"] == 512 and "chat_template" in info, info
@@ -314,6 +330,33 @@ def conversations_are_counted(s):
     assert s.post("/chat/completions/input_tokens", without)[1]["input_tokens"] < whole
     texts = [s.post("/apply-template", b)[1]["prompt"] for b in ({"messages": HELLO}, without)]
     assert texts[0].startswith(texts[1]) and len(texts[0]) > len(texts[1])
+
+
+@test
+def an_answer_may_continue_the_last_message(s):
+    begun = [*HELLO, {"role": "assistant", "content": " The cat "}]
+    asked = {"messages": begun, "continue_final_message": True}
+    text = s.post("/apply-template", asked)[1]["prompt"]
+    closed = s.post("/apply-template", {"messages": begun, "add_generation_prompt": False})[1]["prompt"]
+    assert text.rstrip().endswith("The cat") and closed.startswith(text) and closed != text, (text, closed)
+    counts = [s.post(path, body)[1]["input_tokens"] for path, body in
+              (("/chat/completions/input_tokens", asked), ("/v1/messages/count_tokens", {"messages": begun}))]
+    assert counts[0] == counts[1] < s.post("/chat/completions/input_tokens", {"messages": begun})[1]["input_tokens"]
+    answer = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}
+    whole = s.post("/v1/chat/completions", {**asked, **answer})[1]["choices"][0]["message"]["content"]
+    assert whole == s.post("/v1/messages", {"messages": begun, **answer})[1]["content"][0]["text"]
+    for wrong in ({"messages": HELLO}, {"messages": begun, "add_generation_prompt": True},
+                  {"messages": [*HELLO, {"role": "assistant", "content": ""}]}):
+        refusal(s, "/v1/chat/completions", {**wrong, "continue_final_message": True}, "continue_final_message")
+
+
+@test
+def chats_have_times_if_they_want_them(s):
+    body = {"messages": HELLO, "max_tokens": 4, "temperature": 0, "ignore_eos": True, "timings_per_token": True}
+    assert s.post("/v1/chat/completions", body)[1]["timings"]["predicted_n"] == 4
+    events = s.stream("/v1/chat/completions", {**body, "stream_options": {"include_usage": True}})
+    events = [e for e in events if e != "[DONE]"]
+    assert events[-1]["timings"]["predicted_n"] == 4 and not any("timings" in e for e in events[:-1]), events
 
 
 @test

@@ -44,17 +44,56 @@ static qp_status make_context(const qp_vocabulary *v, cJSON *given, bool add_gen
     return QP_OK;
 }
 
+static bool is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* The content of the last message, if it is a text; else NULL. */
+static const char *last_content(const cJSON *context)
+{
+    const cJSON *messages = json_get(context, "messages");
+    const cJSON *last = cJSON_GetArrayItem(messages, cJSON_GetArraySize(messages) - 1);
+    return cJSON_GetStringValue(json_get(last, "content"));
+}
+
+/* Cuts the conversation behind the last place where it has `text`, as transformers'
+ * continue_final_message does. Templates may strip white space from messages. */
+static qp_status cut_after(strbuf *out, const char *text, qp_error *error)
+{
+    while (text && is_space(*text))
+        text++;
+    const size_t whole = text ? strlen(text) : 0;
+    size_t trimmed = whole;
+    while (trimmed && is_space(text[trimmed - 1]))
+        trimmed--;
+    for (size_t at = out->length; trimmed && at-- > 0;) {
+        const size_t left = out->length - at;
+        if (left < trimmed || memcmp(out->data + at, text, trimmed) != 0) continue;
+        const bool kept = left >= whole && memcmp(out->data + at, text, whole) == 0;
+        out->length = at + (kept ? whole : trimmed);
+        out->data[out->length] = '\0';
+        return QP_OK;
+    }
+    return error_set(error, QP_INVALID,
+                     "continue_final_message: the last message must have a text that the chat "
+                     "template writes as it is, found %s",
+                     trimmed ? "another one" : "none");
+}
+
 /* Renders with the variables in `given`, and frees it. */
 static qp_status render(const qp_vocabulary *v, cJSON *given, bool add_generation_prompt,
                         strbuf *out, qp_error *error)
 {
     cJSON *context;
-    qp_status status = make_context(v, given, add_generation_prompt, &context, error);
+    const bool continues = cJSON_IsTrue(json_get(given, "continue_final_message"));
+    qp_status status = make_context(v, given, add_generation_prompt && !continues, &context, error);
     time_t now = time(NULL);
     struct tm local;
     localtime_r(&now, &local);
     template_options options = {.now = now, .utc_offset = (int32_t)local.tm_gmtoff};
     if (status == QP_OK) status = template_render(v->template, context, &options, out, error);
+    if (status == QP_OK && continues) status = cut_after(out, last_content(context), error);
     cJSON_Delete(context);
     if (status == QP_OK && out->failed)
         status = error_no_memory(error, "the rendered conversation", out->length);

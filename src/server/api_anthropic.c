@@ -192,6 +192,7 @@ static qp_status convert(call *c, cJSON **variables, api_error *error)
     {
         if (status == QP_OK) status = add_message(message, list, error);
     }
+    c->p.continues = call_ends_in_answer(list);
     if (status == QP_OK) status = call_chat_variables(c, list, tools, variables, error);
     /* The names of the tools stay with the call. */
     if (tools) cJSON_AddItemToObject(c->body, "quipu tools", tools);

@@ -54,11 +54,19 @@ static const field chat_fields[] = {
      .high = REQUEST_MAX_TOP,
      .help = "alternatives of each token"},
     {.name = "stream_options", .type = FIELD_OBJECT, .fields = stream_options},
+    {.name = "timings_per_token",
+     .type = FIELD_BOOL,
+     AT(timings),
+     .help = "the reply, or the usage of a stream, has the times of the first answer (llama.cpp)"},
     {0}};
 
-const field *const openai_chat_tables[] = {chat_fields,        call_template_fields,
-                                           call_openai_fields, call_sampling_fields,
-                                           call_vendor_fields, NULL};
+const field *const openai_chat_tables[] = {chat_fields,
+                                           call_template_fields,
+                                           call_openai_fields,
+                                           call_bias_fields,
+                                           call_sampling_fields,
+                                           call_vendor_fields,
+                                           NULL};
 
 static qp_status read_chat(call *c, const cJSON *body, api_error *error)
 {
@@ -196,6 +204,7 @@ static void chat_end(call *c)
         put_head(c, "chat.completion.chunk", &c->out);
         strbuf_puts(&c->out, ",\"choices\":[]");
         put_openai_usage(c, &c->out);
+        if (c->p.timings) put_timings(c, &c->answers[0], true, &c->out);
         strbuf_puts(&c->out, "}\n\n");
     }
     strbuf_puts(&c->out, "data: [DONE]\n\n");
@@ -237,6 +246,7 @@ static void chat_whole(call *c)
     }
     strbuf_putc(out, ']');
     put_openai_usage(c, out);
+    if (c->p.timings) put_timings(c, &c->answers[0], false, out);
     strbuf_putc(out, '}');
 }
 

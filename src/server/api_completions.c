@@ -72,8 +72,9 @@ static const field completion_fields[] = {
     {.name = "stream_options", .type = FIELD_OBJECT, .fields = stream_options},
     {0}};
 
-static const field *const completion_tables[] = {completion_fields, call_openai_fields,
-                                                 call_sampling_fields, call_vendor_fields, NULL};
+static const field *const completion_tables[] = {completion_fields,  call_openai_fields,
+                                                 call_bias_fields,   call_sampling_fields,
+                                                 call_vendor_fields, NULL};
 
 /* ---- Prompts ------------------------------------------------------------------------------- */
 

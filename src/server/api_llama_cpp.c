@@ -3,7 +3,6 @@
  * of editors, use it in place of OpenAI's API. */
 #include "server/api_llama_cpp.h"
 
-#include "base/clock.h"
 #include "server/api_parts.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
@@ -86,6 +85,12 @@ static const field completion_fields[] = {
      .types = JSON_NUMBER,
      .read = read_n_probs,
      .help = "how likely tokens were, and so many alternatives of each"},
+    {.name = "logit_bias",
+     .type = FIELD_JSON,
+     .types = JSON_OBJECT | JSON_ARRAY,
+     AT(text_biases),
+     .help = "added to the logits of tokens: {\"50256\": -1, \" word\": -1}, or arrays of an id or "
+             "a text and a number or false"},
     {.name = "return_tokens",
      .type = FIELD_BOOL,
      AT(token_ids),
@@ -118,6 +123,8 @@ static qp_status read_completion(call *c, const cJSON *body, api_error *error)
                               "\"response_fields\" must be an array of names, found %s in it",
                               json_type_name(item));
     }
+    if (c->p.text_biases)
+        TRY(call_add_biases(&c->p, "logit_bias", c->p.text_biases, c->server->vocabulary, error));
     if (c->p.stream) c->p.token_ids = true;
     c->p.mixed = true;
     return call_add_prompts(c, "prompt", NULL, error);
@@ -188,35 +195,6 @@ static void put_stop(const answer *a, strbuf *out)
     strbuf_printf(out, ",\"truncated\":%s", a->finish == QP_FINISH_CONTEXT ? "true" : "false");
 }
 
-/* Milliseconds from one time to another; 0 if one of them never came. */
-static double span_ms(uint64_t from, uint64_t to)
-{
-    return from && to > from ? (double)(to - from) * 1e-6 : 0;
-}
-
-static double share(double value, double of)
-{
-    return of > 0 ? value / of : 0;
-}
-
-/* The first token comes with the prompt's last pass, so the others alone count for the rate. In a
- * stream the engine thread may still have other answers of the request to end. */
-static void put_timings(const answer *a, const request *r, bool last, strbuf *out)
-{
-    const size_t read = r->n_prompt - r->cached_tokens, later = a->n_tokens ? a->n_tokens - 1 : 0;
-    const uint64_t end = last ? clock_ns() : r->finished;
-    const double prompt = span_ms(r->admitted, r->first_token ? r->first_token : end);
-    const double made = span_ms(r->first_token, end);
-    strbuf_printf(out,
-                  ",\"timings\":{\"cache_n\":%zu,\"prompt_n\":%zu,\"prompt_ms\":%.17g,"
-                  "\"prompt_per_token_ms\":%.17g,\"prompt_per_second\":%.17g,\"predicted_n\":%zu,"
-                  "\"predicted_ms\":%.17g,\"predicted_per_token_ms\":%.17g,"
-                  "\"predicted_per_second\":%.17g}",
-                  r->cached_tokens, read, prompt, share(prompt, (double)read),
-                  share(1e3 * (double)read, prompt), a->n_tokens, made, share(made, (double)later),
-                  share(1e3 * (double)later, made));
-}
-
 /* The whole answer, or with `last` the last event of its stream, which has no text. */
 static void put_result(const call *c, answer *a, bool last, strbuf *out)
 {
@@ -234,7 +212,7 @@ static void put_result(const call *c, answer *a, bool last, strbuf *out)
     strbuf_printf(out, ",\"has_new_line\":%s",
                   memchr(strbuf_text(&a->text), '\n', a->content) ? "true" : "false");
     put_probabilities(c, a, a->n_notes, out);
-    put_timings(a, r, last, out);
+    put_timings(c, a, last, out);
     strbuf_putc(out, '}');
 }
 

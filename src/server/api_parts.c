@@ -1,6 +1,7 @@
 /* Parts of replies: see api_parts.h. */
 #include "server/api_parts.h"
 
+#include "base/clock.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
 
@@ -59,6 +60,36 @@ size_t notes_before(const answer *a, size_t offset)
     while (count < a->n_notes && a->notes[count].offset < offset)
         count++;
     return count;
+}
+
+/* Milliseconds from one time to another; 0 if one of them never came. */
+static double span_ms(uint64_t from, uint64_t to)
+{
+    return from && to > from ? (double)(to - from) * 1e-6 : 0;
+}
+
+static double share(double value, double of)
+{
+    return of > 0 ? value / of : 0;
+}
+
+/* The first token comes with the prompt's last pass, so the others alone count for the rate. In a
+ * stream the engine thread may still have other answers of the request to end. */
+void put_timings(const call *c, const answer *a, bool last, strbuf *out)
+{
+    const request *r = c->prompts[a->prompt].request;
+    const size_t read = r->n_prompt - r->cached_tokens, later = a->n_tokens ? a->n_tokens - 1 : 0;
+    const uint64_t end = last ? clock_ns() : r->finished;
+    const double prompt = span_ms(r->admitted, r->first_token ? r->first_token : end);
+    const double made = span_ms(r->first_token, end);
+    strbuf_printf(out,
+                  ",\"timings\":{\"cache_n\":%zu,\"prompt_n\":%zu,\"prompt_ms\":%.17g,"
+                  "\"prompt_per_token_ms\":%.17g,\"prompt_per_second\":%.17g,\"predicted_n\":%zu,"
+                  "\"predicted_ms\":%.17g,\"predicted_per_token_ms\":%.17g,"
+                  "\"predicted_per_second\":%.17g}",
+                  r->cached_tokens, read, prompt, share(prompt, (double)read),
+                  share(1e3 * (double)read, prompt), a->n_tokens, made, share(made, (double)later),
+                  share(1e3 * (double)later, made));
 }
 
 void fail_openai(call *c, const api_error *error)

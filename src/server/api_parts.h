@@ -16,6 +16,9 @@ void put_openai_usage(const call *c, strbuf *out);
 /* ,"NAME":[...]: the ids of an answer's tokens from the `from`-th on. */
 void put_ids(const answer *a, const char *name, size_t from, strbuf *out);
 
+/* ,"timings":{...} of an answer, as llama.cpp has them; `last`: it ends now, in a stream. */
+void put_timings(const call *c, const answer *a, bool last, strbuf *out);
+
 /* "token":...,"logprob":...,"bytes":[...] without braces. */
 void put_token_logprob(const call *c, int32_t token, float logprob, strbuf *out);
 

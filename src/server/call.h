@@ -32,11 +32,12 @@ enum { CALL_MOST_PROMPTS = 512, CALL_MOST_STOPS = 16, CALL_MOST_BIASES = 1024 };
 typedef struct parameters {
     const char *model;
     bool stream, include_usage, echo, ignore_eos, special, parse_special, add_special, with_pieces;
-    bool logprobs, raw, token_ids;
-    bool base64; /* embeddings as base64 */
-    bool mixed;  /* a prompt may hold ids and texts, and texts may be {"prompt_string": text} */
-    bool no_tools,
-        no_generation_prompt; /* tools must not be called; no generation prompt is added */
+    bool logprobs, raw, token_ids, timings;
+    bool base64;   /* embeddings as base64 */
+    bool mixed;    /* a prompt may hold ids and texts, and texts may be {"prompt_string": text} */
+    bool no_tools; /* tools must not be called */
+    bool no_generation_prompt, generation_prompt; /* false or true was asked for */
+    bool continues; /* the answer continues the last message, which is the model's */
     int64_t n, best_of, max_tokens, min_tokens, top_logprobs; /* -1: not given */
     int64_t dimensions;                                       /* 0: not given */
     double timeout;                                           /* seconds; 0: none */
@@ -46,6 +47,7 @@ typedef struct parameters {
     qp_logit_bias biases[CALL_MOST_BIASES];
     size_t n_biases;
     const cJSON *prompt, *messages, *tools, *system, *input, *template_variables, *reply_fields;
+    const cJSON *text_biases; /* logit_bias that may have texts */
     const char *text, *instructions, *suffix, *encoding;
 } parameters;
 
@@ -154,8 +156,8 @@ void call_take_events(request *r);
 /* ---- For dialects -------------------------------------------------------------------------- */
 
 /* Fields that endpoints share. */
-extern const field call_sampling_fields[], call_openai_fields[], call_vendor_fields[],
-    call_template_fields[];
+extern const field call_sampling_fields[], call_openai_fields[], call_bias_fields[],
+    call_vendor_fields[], call_template_fields[];
 
 /* Whether an item of a list is a whole number that can be a token's id. */
 bool call_token_id(const cJSON *item, int32_t *id);
@@ -174,6 +176,9 @@ const char *call_prompt_name(const call *c);
 typedef qp_status call_prompt_added(call *c, const cJSON *prompt, api_error *error);
 qp_status call_add_prompts(call *c, const char *name, call_prompt_added *added, api_error *error);
 
+/* Whether the last message is the assistant's, with a text and without calls of tools. */
+bool call_ends_in_answer(const cJSON *messages);
+
 /* The variables of a template: messages in the form that templates expect, and the tools if they
  * may be called. *out: to cJSON_Delete(), or to call_add_chat(). */
 qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools, cJSON **out,
@@ -185,6 +190,9 @@ qp_status call_answer_length(const call *c, cJSON **out);
 /* Fields that several endpoints read in the same way. */
 qp_status call_read_stop(void *parameters, const char *name, const cJSON *value, api_error *error);
 qp_status call_read_bias(void *parameters, const char *name, const cJSON *value, api_error *error);
+/* With a vocabulary, texts too have biases: each of their tokens. */
+qp_status call_add_biases(parameters *parameters, const char *name, const cJSON *value,
+                          const qp_vocabulary *vocabulary, api_error *error);
 qp_status call_read_tool_choice(void *parameters, const char *name, const cJSON *value,
                                 api_error *error);
 qp_status call_read_format(void *parameters, const char *name, const cJSON *value,

@@ -3,6 +3,7 @@
 
 #include "server/server_state.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,35 +88,65 @@ qp_status call_read_stop(void *out, const char *name, const cJSON *value, api_er
     return QP_OK;
 }
 
+static qp_status add_bias(parameters *p, const char *name, int32_t token, double amount,
+                          api_error *error)
+{
+    if (p->n_biases == CALL_MOST_BIASES)
+        return api_refuse(error, 400, name, "\"%s\" may have %d tokens at most", name,
+                          CALL_MOST_BIASES);
+    p->biases[p->n_biases++] = (qp_logit_bias){token, (float)amount};
+    return QP_OK;
+}
+
+/* The same for each token of a text. */
+static qp_status add_text_bias(parameters *p, const char *name, const qp_vocabulary *vocabulary,
+                               const char *text, double amount, api_error *error)
+{
+    qp_tokens tokens = {0};
+    qp_status status =
+        qp_tokenize(vocabulary, text, strlen(text), QP_BOS_NEVER, &tokens, &error->error);
+    if (status != QP_OK) api_failed(error, status);
+    for (size_t i = 0; status == QP_OK && i < tokens.count; i++)
+        status = add_bias(p, name, tokens.data[i], amount, error);
+    qp_tokens_free(&tokens);
+    return status;
+}
+
+/* An entry of an object, "50256": -100, or of an array, [50256, -100]. */
+static qp_status read_bias(parameters *p, const char *name, const cJSON *item,
+                           const qp_vocabulary *vocabulary, api_error *error)
+{
+    const bool pair = cJSON_IsArray(item);
+    const cJSON *bias = pair ? cJSON_GetArrayItem(item, 1) : item, *key = pair ? item->child : NULL;
+    const char *text = pair ? cJSON_GetStringValue(key) : item->string;
+    char *end = NULL;
+    const double number = text ? strtod(text, &end) : cJSON_IsNumber(key) ? key->valuedouble : -1;
+    const bool is_id = (!text || (end != text && !*end)) && number >= 0 && number <= INT32_MAX &&
+                       number == (double)(int32_t)number;
+    const bool off = pair && cJSON_IsFalse(bias);
+    const double amount = off ? -1000 : cJSON_IsNumber(bias) ? bias->valuedouble : NAN;
+    const bool good = amount >= -1000 && amount <= 1000;
+    if (good && is_id) return add_bias(p, name, (int32_t)number, amount, error);
+    if (good && text && vocabulary) return add_text_bias(p, name, vocabulary, text, amount, error);
+    return api_refuse(error, 400, name,
+                      "\"%s\" must have token ids%s as its names and numbers from -1000 to 1000 as "
+                      "their values",
+                      name, vocabulary ? " or texts" : "");
+}
+
+qp_status call_add_biases(parameters *p, const char *name, const cJSON *value,
+                          const qp_vocabulary *vocabulary, api_error *error)
+{
+    const cJSON *item;
+    p->n_biases = 0;
+    cJSON_ArrayForEach(item, value) TRY(read_bias(p, name, item, vocabulary, error));
+    return QP_OK;
+}
+
 /* {"50256": -100}, as OpenAI has it, or [[50256, -100], ...], as llama.cpp has it. */
 qp_status call_read_bias(void *out, const char *name, const cJSON *value, api_error *error)
 {
-    parameters *p = out;
-    const cJSON *item;
-    p->n_biases = 0;
-    cJSON_ArrayForEach(item, value)
-    {
-        char *end = NULL;
-        const cJSON *bias = cJSON_IsArray(value) ? cJSON_GetArrayItem(item, 1) : item;
-        const cJSON *id = cJSON_IsArray(value) ? cJSON_GetArrayItem(item, 0) : NULL;
-        double token = id ? id->valuedouble : item->string ? strtod(item->string, &end) : -1;
-        bool off = id && cJSON_IsFalse(bias);
-        bool good = (id ? cJSON_IsNumber(id) : end && end != item->string && !*end) &&
-                    (off || (cJSON_IsNumber(bias) && bias->valuedouble >= -1000 &&
-                             bias->valuedouble <= 1000)) &&
-                    token >= 0 && token <= INT32_MAX && token == (double)(int32_t)token;
-        if (!good)
-            return api_refuse(error, 400, name,
-                              "\"%s\" must have token ids as its names and numbers from -1000 to "
-                              "1000 as their values",
-                              name);
-        if (p->n_biases == CALL_MOST_BIASES)
-            return api_refuse(error, 400, name, "\"%s\" may have %d tokens at most", name,
-                              CALL_MOST_BIASES);
-        float amount = off ? -1000 : (float)bias->valuedouble;
-        p->biases[p->n_biases++] = (qp_logit_bias){(int32_t)token, amount};
-    }
-    return QP_OK;
+    return call_add_biases(out, name, value, NULL, error);
 }
 
 qp_status call_read_format(void *out, const char *name, const cJSON *value, api_error *error)
@@ -174,12 +205,14 @@ const field call_openai_fields[] = {
      .low = 1,
      .high = REQUEST_MAX_CHOICES,
      .help = "answers to each prompt"},
-    {.name = "logit_bias",
-     .type = FIELD_READ,
-     .types = JSON_OBJECT | JSON_ARRAY,
-     .read = call_read_bias,
-     .help = "added to the logits of tokens"},
     {0}};
+
+const field call_bias_fields[] = {{.name = "logit_bias",
+                                   .type = FIELD_READ,
+                                   .types = JSON_OBJECT | JSON_ARRAY,
+                                   .read = call_read_bias,
+                                   .help = "added to the logits of tokens"},
+                                  {0}};
 
 const field call_vendor_fields[] = {{.name = "min_tokens",
                                      .type = FIELD_INTEGER,
@@ -224,6 +257,7 @@ static qp_status read_generation_prompt(void *out, const char *name, const cJSON
     parameters *p = out;
     (void)name, (void)error;
     p->no_generation_prompt = cJSON_IsFalse(value);
+    p->generation_prompt = cJSON_IsTrue(value);
     return QP_OK;
 }
 
@@ -233,6 +267,11 @@ const field call_template_fields[] = {
      .types = JSON_BOOL,
      .read = read_generation_prompt,
      .help = "false: the conversation does not end with the beginning of an answer"},
+    {.name = "continue_final_message",
+     .type = FIELD_BOOL,
+     AT(continues),
+     .help = "the answer continues the last message, which is the assistant's, in place of "
+             "beginning another one"},
     {.name = "chat_template_kwargs",
      .type = FIELD_JSON,
      .types = JSON_OBJECT,
@@ -333,6 +372,28 @@ static qp_status read_tools(call *c, const cJSON *tools, api_error *error)
     return QP_OK;
 }
 
+bool call_ends_in_answer(const cJSON *messages)
+{
+    const cJSON *last = cJSON_GetArrayItem(messages, cJSON_GetArraySize(messages) - 1);
+    const char *role = cJSON_GetStringValue(json_get(last, "role"));
+    const cJSON *content = json_get(last, "content"), *calls = json_get(last, "tool_calls");
+    const bool text = cJSON_IsString(content) ? *content->valuestring : content && content->child;
+    return role && strcmp(role, "assistant") == 0 && text && !cJSON_GetArraySize(calls);
+}
+
+static qp_status check_continued(const call *c, const cJSON *messages, api_error *error)
+{
+    if (!c->p.continues) return QP_OK;
+    if (c->p.generation_prompt)
+        return api_refuse(error, 400, "continue_final_message",
+                          "\"continue_final_message\" and \"add_generation_prompt\" exclude each "
+                          "other: an answer continues the last message or begins a new one");
+    if (call_ends_in_answer(messages)) return QP_OK;
+    return api_refuse(error, 400, "continue_final_message",
+                      "\"continue_final_message\" needs a last message of the role \"assistant\" "
+                      "with a text");
+}
+
 qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools, cJSON **out,
                               api_error *error)
 {
@@ -341,6 +402,7 @@ qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools
     TRY(server_vocabulary(c->server, error));
     if (!cJSON_GetArraySize(messages))
         return api_refuse(error, 400, "messages", "\"messages\" must hold a message at least");
+    TRY(check_continued(c, messages, error));
     if (tools && !c->p.no_tools) TRY(read_tools(c, tools, error));
     cJSON *variables = c->p.template_variables ? cJSON_Duplicate(c->p.template_variables, true)
                                                : cJSON_CreateObject();
@@ -358,6 +420,8 @@ qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools
     cJSON_DeleteItemFromObjectCaseSensitive(variables, "messages");
     cJSON_AddItemToObject(variables, "messages", list);
     if (c->tools.count) cJSON_AddItemToObject(variables, "tools", cJSON_Duplicate(tools, true));
+    cJSON_DeleteItemFromObjectCaseSensitive(variables, "continue_final_message");
+    cJSON_AddBoolToObject(variables, "continue_final_message", c->p.continues);
     *out = variables;
     return QP_OK;
 }
