@@ -348,6 +348,8 @@ def an_answer_may_continue_the_last_message(s):
     for wrong in ({"messages": HELLO}, {"messages": begun, "add_generation_prompt": True},
                   {"messages": [*HELLO, {"role": "assistant", "content": ""}]}):
         refusal(s, "/v1/chat/completions", {**wrong, "continue_final_message": True}, "continue_final_message")
+    blank = [*HELLO, {"role": "assistant", "content": " "}]
+    assert s.post("/v1/messages", {"messages": blank, **answer})[0] == 200
 
 
 @test

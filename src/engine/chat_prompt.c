@@ -76,9 +76,9 @@ static qp_status cut_after(strbuf *out, const char *text, qp_error *error)
         return QP_OK;
     }
     return error_set(error, QP_INVALID,
-                     "continue_final_message: the last message must have a text that the chat "
-                     "template writes as it is, found %s",
-                     trimmed ? "another one" : "none");
+                     "an answer can only continue a last message whose text the chat template "
+                     "writes as it is, but this one has %s; end with a message of the user",
+                     trimmed ? "another" : "none");
 }
 
 /* Renders with the variables in `given`, and frees it. */

@@ -372,13 +372,20 @@ static qp_status read_tools(call *c, const cJSON *tools, api_error *error)
     return QP_OK;
 }
 
+static bool has_words(const cJSON *text)
+{
+    return cJSON_IsString(text) && text->valuestring[strspn(text->valuestring, " \t\r\n")];
+}
+
 bool call_ends_in_answer(const cJSON *messages)
 {
-    const cJSON *last = cJSON_GetArrayItem(messages, cJSON_GetArraySize(messages) - 1);
+    const cJSON *last = cJSON_GetArrayItem(messages, cJSON_GetArraySize(messages) - 1), *part;
     const char *role = cJSON_GetStringValue(json_get(last, "role"));
-    const cJSON *content = json_get(last, "content"), *calls = json_get(last, "tool_calls");
-    const bool text = cJSON_IsString(content) ? *content->valuestring : content && content->child;
-    return role && strcmp(role, "assistant") == 0 && text && !cJSON_GetArraySize(calls);
+    const cJSON *content = json_get(last, "content");
+    bool text = has_words(content);
+    cJSON_ArrayForEach(part, content) text = text || has_words(json_get(part, "text"));
+    return role && strcmp(role, "assistant") == 0 && text &&
+           !cJSON_GetArraySize(json_get(last, "tool_calls"));
 }
 
 static qp_status check_continued(const call *c, const cJSON *messages, api_error *error)
