@@ -45,6 +45,19 @@ static void warn_of_context(const qp_engine *e)
     engine_say(e, QP_LOG_WARNING, message);
 }
 
+static void say_fp8(const qp_engine *e)
+{
+    const int64_t n = model_fp8_matrices(e->model);
+    if (n == 0) return;
+    char message[200];
+    snprintf(
+        message, sizeof message,
+        "%lld matrices in FP8 are multiplied as BF16, which takes twice their bytes; inputs are "
+        "not rounded to FP8, so scales of inputs are not used",
+        (long long)n);
+    engine_say(e, QP_LOG_INFO, message);
+}
+
 /* Sizes first, so that what does not fit is refused before weights are made; for a GPU they are
  * made on their way. */
 static qp_status open_model(qp_engine *e, const qp_engine_options *options,
@@ -53,6 +66,7 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     model_options sizes_only = {.sizes_only = true};
     TRY(model_open(options->model, &sizes_only, &e->model, error));
     progress_stage_ended(&e->progress, "reading the file's header");
+    say_fp8(e);
     plan_options chosen;
     model_config config = *model_get_config(e->model);
     TRY(plan_take_layers(&config, e->layers, error));

@@ -133,6 +133,10 @@ static void print_model(const model *m, const type_count *counts, strbuf *out)
     print_line(out, "output", c->tied ? "tied to the embedding" : "of its own");
     if (model_is_config(m))
         print_line(out, "weights", "missing: sizes and type are those of config.json");
+    if (model_fp8_matrices(m))
+        strbuf_printf(out,
+                      "%-20s %lld matrices in FP8 (E4M3), read as BF16; inputs are not rounded\n",
+                      "stored", (long long)model_fp8_matrices(m));
     type_count total = {0};
     strbuf_puts(out, "\ntype    tensors        elements           bytes\n");
     for (int type = 0; type < DTYPE_COUNT; type++) {
@@ -203,6 +207,8 @@ static void json_model(cJSON *root, const model *m, const type_count *counts)
     cJSON_AddBoolToObject(root, "rope_interleaved", c->rope.interleaved);
     cJSON_AddBoolToObject(root, "tied", c->tied);
     cJSON_AddBoolToObject(root, "has_weights", !model_is_config(m));
+    if (model_fp8_matrices(m))
+        cJSON_AddNumberToObject(root, "fp8_matrices", (double)model_fp8_matrices(m));
     cJSON *types = cJSON_AddObjectToObject(root, "types");
     for (int type = 0; type < DTYPE_COUNT; type++) {
         if (counts[type].tensors == 0) continue;

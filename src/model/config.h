@@ -24,6 +24,8 @@ typedef struct model_config {
     bool tied;              /* the output projection is the embedding table */
     uint32_t biases;        /* slots (family/family.h) that must have a bias */
     uint32_t biases_if_any; /* slots whose bias is used where the file has one */
+    /* Elements that share a scale in matrices of FP8, by config.json; 0: it does not say. */
+    int64_t fp8_block_rows, fp8_block_columns;
     rope_config rope;
 } model_config;
 

@@ -27,8 +27,6 @@ static qp_status refuse_other_arithmetic(const cJSON *json, const char *where, q
     static const struct {
         const char *key, *why;
     } keys[] = {
-        {"quantization_config", "weights quantised in this way are not read: use the model before "
-                                "quantisation, or a GGUF file of it"},
         {"compression_config", "weights compressed in this way are not read: use the model before "
                                "compression, or a GGUF file of it"},
         {"num_local_experts", "a mixture of experts is not supported; only dense models are"},
@@ -242,6 +240,9 @@ qp_status config_from_json(const cJSON *json, const char *where, arena *arena, m
     TRY(json_get_bool(json, "tie_word_embeddings", where, &out->tied, error));
     TRY(read_biases(json, where, out, error));
     out->rope = (rope_config){.dim = 2, .theta = 1}; /* the sizes first: RoPE is read by them */
+    const cJSON *quantization = json_get(json, "quantization_config");
+    if (quantization && !cJSON_IsFalse(quantization))
+        TRY(config_read_quantization(quantization, where, out, error));
     TRY(config_check(out, where, error));
     TRY(read_rope(json, where, out, &out->rope, error));
     TRY(read_window(json, where, out, error));

@@ -16,6 +16,11 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
 qp_status config_from_json(const cJSON *json, const char *where, arena *arena, model_config *out,
                            qp_error *error);
 
+/* Of config.json's "quantization_config", what matrices in FP8 need; any other kind of weights is
+ * QP_UNSUPPORTED. */
+qp_status config_read_quantization(const cJSON *json, const char *where, model_config *out,
+                                   qp_error *error);
+
 qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, qp_error *error);
 
 /* Checks every size against sane bounds and the sizes against each other. */

@@ -100,7 +100,7 @@ static qp_status check_tied(model *m, const tensor *embedding, qp_error *error)
     TRY(source_get(&m->source, WEIGHT_OUTPUT, 0, false, &stored, error));
     if (stored.rank == 0) return QP_OK;
     TRY(check_shape(m, WEIGHT_OUTPUT, 0, false, &stored, error));
-    if (stored.type == embedding->type &&
+    if (stored.type == embedding->type && stored.data && embedding->data &&
         memcmp(stored.data, embedding->data, tensor_bytes(embedding)) == 0)
         return QP_OK;
     char name[160], table[160];
@@ -384,6 +384,11 @@ void model_discard_weight(const model *m, weight_slot slot, int64_t layer)
 {
     const tensor *view = &model_get_weight(m, slot, layer)->weight;
     if (m->options.discardable) source_discard(&m->source, view->data);
+}
+
+int64_t model_fp8_matrices(const model *m)
+{
+    return m->source.n_fp8;
 }
 
 uint64_t model_weight_bytes(const model *m)

@@ -28,7 +28,7 @@ typedef struct gguf gguf;
 
 typedef struct model_options {
     bool sizes_only; /* leave unmade what no file holds as it is needed (synthetic weights, the
-                      * parts of a fused matrix): those views have no data */
+                      * parts of a fused matrix, matrices in FP8): those views have no data */
     bool config_is_enough; /* with sizes_only: of a directory without safetensors config.json is
                             * read alone, and weights are views without data of its type */
     bool discardable;      /* model_discard_weight() may be called: there is one reader */
@@ -92,7 +92,10 @@ void model_read_sparsely(const model *model, weight_slot slot, int64_t layer);
  * it. */
 void model_discard_weight(const model *model, weight_slot slot, int64_t layer);
 
-/* Bytes of all weights as stored (a tied output counts once). */
+/* Matrices that the file stores in FP8 and that are read as BF16: see fp8.h. */
+int64_t model_fp8_matrices(const model *model);
+
+/* Bytes of all weights as stored, or as read where they are made (a tied output counts once). */
 uint64_t model_weight_bytes(const model *model);
 
 /* Bytes of those that a pass of one token reads: all, but of an embedding that is not the output as

@@ -2,6 +2,7 @@
 #include "model/source.h"
 
 #include "model/family/family.h"
+#include "model/fp8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -143,9 +144,9 @@ static void gather_fused(const weight_source *source, weight_slot slot, const te
                bytes);
 }
 
-/* The slot's rows in memory of their own, or a view without data where only sizes are asked for. */
-static qp_status split_wqkv(weight_source *source, weight_slot slot, const char *name,
-                            const tensor *fused, tensor *out, qp_error *error)
+/* A view of the slot's rows of a fused matrix, without data. */
+static qp_status split_shape(const weight_source *source, weight_slot slot, const char *name,
+                             const tensor *fused, tensor *out, qp_error *error)
 {
     const model_config *c = source->config;
     int64_t total = config_qkv_hidden_units(c);
@@ -158,9 +159,73 @@ static qp_status split_wqkv(weight_source *source, weight_slot slot, const char 
     tensor view = *fused;
     view.data = NULL;
     view.shape[0] = slot == WEIGHT_ATTN_Q ? config_q_hidden_units(c) : config_kv_hidden_units(c);
+    *out = view;
+    return QP_OK;
+}
+
+/* The slot's rows in memory of their own, or a view without data where only sizes are asked for. */
+static qp_status split_wqkv(weight_source *source, weight_slot slot, const char *name,
+                            const tensor *fused, tensor *out, qp_error *error)
+{
+    tensor view;
+    TRY(split_shape(source, slot, name, fused, &view, error));
     if (!source->options->sizes_only) {
         TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
         gather_fused(source, slot, fused, 0, view.shape[0], view.data);
+    }
+    *out = view;
+    return QP_OK;
+}
+
+/* --- Matrices in FP8, decoded to BF16. --- */
+
+/* Rows [begin, begin + rows) of the slot. */
+static void decode_rows(const weight_source *source, weight_slot slot, const fp8_matrix *matrix,
+                        int64_t begin, int64_t rows, uint16_t *dst)
+{
+    if (stored_name(source, slot)) {
+        fp8_decode(matrix, begin, rows, dst);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++)
+        fp8_decode(matrix, fused_row(source->config, slot, begin + i), 1,
+                   dst + (size_t)(i * matrix->columns));
+}
+
+typedef struct decode_task {
+    const weight_source *source;
+    weight_slot slot;
+    const fp8_matrix *matrix;
+    const tensor *view;
+} decode_task;
+
+static void decode_share(void *context, int worker, int n_workers)
+{
+    const decode_task *task = context;
+    int64_t begin, end;
+    thread_share(task->view->shape[0], worker, n_workers, &begin, &end);
+    if (begin < end)
+        decode_rows(task->source, task->slot, task->matrix, begin, end - begin,
+                    tensor_row(task->view, begin));
+}
+
+static qp_status get_fp8(weight_source *source, weight_slot slot, int64_t layer, const char *name,
+                         tensor *out, qp_error *error)
+{
+    fp8_matrix matrix;
+    TRY(fp8_find(source->safetensors, source->config, name, &matrix, error));
+    TRY(fp8_check_scales(&matrix, source->path, name, error));
+    tensor view = tensor_2d(NULL, DTYPE_BF16, matrix.rows, matrix.columns);
+    if (!stored_name(source, slot)) TRY(split_shape(source, slot, name, &view, &view, error));
+    source->n_fp8++;
+    if (!source->options->sizes_only) {
+        TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
+        decode_task task = {source, slot, &matrix, &view};
+        thread_pool_run(source->options->pool, decode_share, &task);
+        if (source->options->progress)
+            progress_advance(source->options->progress, tensor_bytes(&view));
+        if (source_is_mapped(source, slot, layer, matrix.data))
+            buffer_release_pages(matrix.data, (size_t)(matrix.rows * matrix.columns));
     }
     *out = view;
     return QP_OK;
@@ -173,6 +238,8 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
     source_name(source, slot, layer, bias, name, sizeof name);
     if (source->gguf) return gguf_get_tensor(source->gguf, name, out, error);
     if (!source->safetensors) return make_synthetic(source, slot, layer, bias, name, out, error);
+    if (!bias && fp8_is_stored(source->safetensors, name))
+        return get_fp8(source, slot, layer, name, out, error);
     tensor view = {0};
     TRY(safetensors_get_tensor(source->safetensors, name, &view, error));
     if (view.rank == 0 || stored_name(source, slot)) {
@@ -195,6 +262,10 @@ void source_read_rows(const weight_source *source, weight_slot slot, int64_t lay
     source_name(source, slot, layer, bias, name, sizeof name);
     if (view->data) {
         memcpy(dst, (const char *)view->data + (size_t)begin * bytes, (size_t)rows * bytes);
+    } else if (source->safetensors && !bias && fp8_is_stored(source->safetensors, name)) {
+        fp8_matrix matrix;
+        if (fp8_find(source->safetensors, source->config, name, &matrix, NULL) == QP_OK)
+            decode_rows(source, slot, &matrix, begin, rows, dst);
     } else if (source->safetensors) {
         tensor fused = {0};
         safetensors_get_tensor(source->safetensors, name, &fused, NULL);
@@ -272,6 +343,8 @@ static qp_status check_known(const weight_source *source, const stored_tensor *s
                          source->path, slice_quote(stored->name, quoted), (long long)layer,
                          (long long)c->n_layers - 1);
     if (is_known(source, rest, layer)) return QP_OK;
+    if (source->safetensors && fp8_is_companion(source->safetensors, stored->name.data))
+        return QP_OK;
     return error_set(
         error, QP_UNSUPPORTED,
         "%s: tensor \"%s\" is not one that a %s model with this config has; without it "

@@ -24,6 +24,7 @@ typedef struct weight_source {
     const model_config *config;
     arena *arena;
     owned_buffer *owned; /* memory of tensors that no file holds as they are needed */
+    int64_t n_fp8;       /* matrices that the file stores in FP8: see fp8.h */
 } weight_source;
 
 /* The slot's weight (or bias) as the source stores it; *out keeps rank 0 when it is absent. The
