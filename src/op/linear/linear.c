@@ -106,6 +106,7 @@ static const char *const cases[] = {
     "n_rows=3 in_features=2112 out_features=41 weight:Q8_0 residual:-",
     "n_rows=8 in_features=2560 out_features=72 weight:Q4_K bias:- residual:-",
     "n_rows=11 in_features=2560 out_features=20 weight:Q6_K bias:- residual:-",
+    "n_rows=64 in_features=288 out_features=50 weight:Q5_1",
     "n_rows=9 in_features=520 out_features=127 weight:BF16 bias:-",
     "n_rows=64 in_features=1024 out_features=300 weight:BF16",
     "n_rows=200 in_features=64 out_features=140 weight:BF16 residual:-",

@@ -1,9 +1,9 @@
 /* linear for quantised weights: packing, and the order of the work; see linear_quant.h.
  *
- * With one row of x a group of 16 weight rows streams from memory through the registers once. With
- * more rows, x is divided into panels that stay in L2; for every group a chunk is unpacked to bytes
- * once and multiplied with all tiles of the panel. The chunks' sums stay in memory as float32, so
- * that both ways add in the same order.
+ * With few rows of x a group of 16 weight rows streams from memory through the registers once, and
+ * each block meets all rows. With more rows, x is divided into panels that stay in L2; for every
+ * group a chunk is unpacked to bytes once and multiplied with all tiles of the panel. The chunks'
+ * sums stay in memory as float32, so that both ways add in the same order.
  */
 #include "op/linear/linear_quant.h"
 
@@ -120,13 +120,14 @@ void linear_quant_pack(const op_call *call, void *packed)
 
 /* ---- Running ------------------------------------------------------------------------------- */
 
-/* A slice's scratch, for panels of `rows` rows in tiles of `height`. */
+/* A slice's scratch, for panels of `rows` rows in tiles of `height`; few rows are one tile. */
 typedef struct work {
     const quant_format *format;
     int digits;         /* of x: see quant_x */
     int64_t n_blocks;   /* of 32, in a row */
     size_t group_bytes; /* of packed weights */
     int64_t rows;       /* of a whole panel: a multiple of `height` */
+    bool is_few;
     int height;
     quant_x x;
     float *sums;    /* (rows, 2, 16) */
@@ -142,19 +143,22 @@ static void *take(char *base, size_t *used, size_t bytes)
     return taken;
 }
 
-/* Lays out the scratch at `base`, which may be NULL, and returns its bytes. */
-static size_t work_lay_out(work *work, const op_call *call, int digits, void *base)
+/* Lays out the scratch at `base`, which may be NULL, and returns its bytes. Up to `few` rows are a
+ * tile of their own height, if they are no more than a panel of the largest batch has. */
+static size_t work_lay_out(work *work, const op_call *call, int digits, int few, void *base)
 {
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
     int64_t n_rows = call->tensors[LINEAR_X].shape[0], in_features = weight->shape[1];
     int64_t fit = PANEL_BYTES / digits / in_features / QUANT_TILE * QUANT_TILE;
     int64_t tiles = (n_rows + QUANT_TILE - 1) / QUANT_TILE * QUANT_TILE;
+    if (fit < QUANT_TILE) fit = QUANT_TILE;
     work->format = format_of(weight->type);
     work->digits = digits;
     work->n_blocks = in_features / QUANT_BLOCK;
     work->group_bytes = quant_group_bytes(work->format, work->n_blocks);
-    work->height = n_rows == 1 ? 1 : QUANT_TILE;
-    work->rows = n_rows == 1 ? 1 : fit < QUANT_TILE ? QUANT_TILE : fit < tiles ? fit : tiles;
+    work->is_few = n_rows <= few && n_rows <= fit;
+    work->height = work->is_few ? (int)n_rows : QUANT_TILE;
+    work->rows = work->is_few ? n_rows : fit < tiles ? fit : tiles;
 
     size_t used = 0, blocks = (size_t)(work->rows * work->n_blocks);
     size_t groups = (size_t)work->format->groups, rows = (size_t)work->rows;
@@ -171,13 +175,13 @@ static size_t work_lay_out(work *work, const op_call *call, int digits, void *ba
 size_t linear_quant_scratch_bytes_8(const op_call *call)
 {
     work work;
-    return work_lay_out(&work, call, 1, NULL);
+    return work_lay_out(&work, call, 1, 0, NULL);
 }
 
 size_t linear_quant_scratch_bytes_16(const op_call *call)
 {
     work work;
-    return work_lay_out(&work, call, 2, NULL);
+    return work_lay_out(&work, call, 2, 0, NULL);
 }
 
 /* The rounded x of a panel's rows from `row` (its tile's first, or any during rounding) and `block`
@@ -233,14 +237,19 @@ static void fetch_out(const part *part, int64_t row, int rows)
     }
 }
 
-static void run_one_row(const work *work, const part *part)
+static void run_few(const work *work, const part *part)
 {
     int format = (int)(work->format - quant_formats), digits = work->digits;
-    for (int g = 0; g < part->n_groups; g++)
-        part->kernels->of[format].vector[digits - 1](part->group + (size_t)g * work->group_bytes,
-                                                     work->n_blocks, work->x,
-                                                     work->sums + g * QUANT_ROWS);
-    store(work, part, 0, 1);
+    int rows = (int)part->rows;
+    for (int g = 0; g < part->n_groups; g++) {
+        const uint8_t *group = part->group + (size_t)g * work->group_bytes;
+        float *sums = work->sums + g * QUANT_ROWS;
+        if (rows == 1)
+            part->kernels->of[format].vector[digits - 1](group, work->n_blocks, work->x, sums);
+        else
+            part->kernels->of[format].few[digits - 1](group, work->n_blocks, work->x, rows, sums);
+    }
+    store(work, part, 0, rows);
 }
 
 static void run_panel(const work *work, const part *part)
@@ -272,9 +281,9 @@ static void run(const op_call *call, const quant_kernels *kernels, int digits)
 {
     const tensor *x = &call->tensors[LINEAR_X];
     work work;
-    work_lay_out(&work, call, digits, call->scratch);
+    work_lay_out(&work, call, digits, kernels->few_rows, call->scratch);
 
-    const bool tiles = work.height > 1; /* one row needs no tile registers */
+    const bool tiles = !work.is_few; /* few rows need no tile registers */
     if (kernels->begin && tiles) kernels->begin(work.format);
     for (int64_t first = 0; first < x->shape[0]; first += work.rows) {
         part part = {.call = call, .kernels = kernels, .first = first};
@@ -289,8 +298,8 @@ static void run(const op_call *call, const quant_kernels *kernels, int digits)
             if (part.to > call->end) part.to = call->end;
             part.group = (const uint8_t *)call->packed + (size_t)group * work.group_bytes;
             part.n_groups = part.to - group * QUANT_ROWS > QUANT_ROWS ? 2 : 1;
-            if (work.height == 1)
-                run_one_row(&work, &part);
+            if (work.is_few)
+                run_few(&work, &part);
             else
                 run_panel(&work, &part);
         }

@@ -3,8 +3,8 @@
  * The packed weights already have the layout of the second operand: words of four values, rows of
  * the weight side by side. Sums leave the tile registers after every scale, through memory in L1,
  * and the vector unit scales them, one block later than the tile unit so that both are busy. The
- * arithmetic, and thus every bit, is that of the other variants. One row of x, and few rows, use
- * vpdpbusd.
+ * arithmetic, and thus every bit, is that of the other variants. Fewer rows of x than a tile has
+ * use vpdpbusd.
  */
 #include "op/linear/linear_quant_zmm.inc"
 
@@ -129,6 +129,7 @@ INLINE void run_tile_amx(const quant_format *f, int digits, const uint8_t *bytes
 }
 
 #define RUN_TILE run_tile_amx
+#define FEW_ROWS (QUANT_TILE - 1)
 #define BEGIN    configure
 #define END      release
 #include "op/linear/linear_quant_table.inc"

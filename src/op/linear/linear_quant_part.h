@@ -12,7 +12,7 @@
  * vpdpbusd or vpmaddubsw, and nothing is ever summed across lanes. The one word that is rewritten
  * is qh of Q5_0 and Q5_1: bit 8 * b + s of it belongs to value 4 * s + b.
  *
- * Rounded x: rows in tiles of `height`, a block's rows of a tile together:
+ * Rounded x: rows in tiles of `height`, a block's rows of a tile together (few rows are one tile):
  *
  *   q   (tiles, blocks, digits, height, 32) int8; of two digits the value is the first
  *                                                plus 255 times the second, both in [-127, 127]
@@ -32,7 +32,7 @@
 enum {
     QUANT_BLOCK = 32, /* values that share a scale of x */
     QUANT_ROWS = 16,  /* weight rows packed together */
-    QUANT_TILE = 16,  /* rows of x together, when there are several */
+    QUANT_TILE = 16,  /* rows of x together, when there are many */
     QUANT_PAIR = 2,   /* groups multiplied with rows of x at a time: a load of x serves both */
     QUANT_CHUNK = 16, /* blocks of a pair unpacked at a time: with their scales they stay in L1 */
     QUANT_CHUNK_BYTES = QUANT_CHUNK * QUANT_BLOCK * QUANT_ROWS,
@@ -111,6 +111,7 @@ typedef struct quant_x {
 
 /* What an instruction set provides; pointers to packed groups are to their beginning. */
 typedef struct quant_kernels {
+    int few_rows; /* up to so many rows `few` is faster than `unpack` and `tile` */
     /* Around a thread's calls of the tiles of a format; NULL: nothing to prepare. */
     void (*begin)(const quant_format *f);
     void (*end)(void);
@@ -121,6 +122,8 @@ typedef struct quant_kernels {
     struct {
         /* out[16] = one row of x, height 1, times a group. */
         void (*vector[2])(const uint8_t *group, int64_t n_blocks, quant_x x, float *out);
+        /* sums (rows, 2, 16): of its first 16 = `rows` rows of x, height `rows`, times a group. */
+        void (*few[2])(const uint8_t *group, int64_t n_blocks, quant_x x, int rows, float *sums);
         /* Blocks [first, first + count) of a group to bytes (count, 8 words, 16, 4) and scales
          * (count, quant_scale_floats); `first` is a multiple of the stored block. */
         void (*unpack)(const uint8_t *group, int64_t n_blocks, int64_t first, int count,
