@@ -535,13 +535,42 @@ static void logits_are_those_of_bf16(void **state)
     free(copy);
 }
 
+/* quipu convert writes what the matrices stand for. */
+static void a_converted_file_has_the_numbers(void **state)
+{
+    (void)state;
+    char folder[64], config[1024], path[128];
+    folder_list *list = new_model();
+    folder_make(folder);
+    snprintf(config, sizeof config, "%s%s", config_head, blocks_of_16_by_20);
+    write_folder(folder, config, list);
+    snprintf(path, sizeof path, "%s/model.gguf", folder);
+    qp_convert_options options = {.size = sizeof options, .model = folder, .out = path};
+    assert_ok(qp_convert(&options, &error));
+    model *m;
+    assert_ok(model_open(path, NULL, &m, &error));
+    assert_int_equal(model_fp8_matrices(m), 0);
+    for (int c = 2; c < N_CASES; c++) { /* rows of q and k are in another order in a GGUF file */
+        const tensor *view = &model_get_weight(m, slots[c], 0)->weight;
+        assert_int_equal(view->type, DTYPE_BF16);
+        check_rows(list, c, view->data);
+    }
+    model_close(m);
+    folder_remove(folder);
+    free(list);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_number_is_decoded),  cmocka_unit_test(scales_of_every_shape),
-        cmocka_unit_test(a_fused_matrix_is_split),  cmocka_unit_test(scales_of_inputs_are_left),
-        cmocka_unit_test(wrong_files_are_named),    cmocka_unit_test(configs),
+        cmocka_unit_test(every_number_is_decoded),
+        cmocka_unit_test(scales_of_every_shape),
+        cmocka_unit_test(a_fused_matrix_is_split),
+        cmocka_unit_test(scales_of_inputs_are_left),
+        cmocka_unit_test(wrong_files_are_named),
+        cmocka_unit_test(configs),
         cmocka_unit_test(logits_are_those_of_bf16),
+        cmocka_unit_test(a_converted_file_has_the_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
