@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -639,6 +640,28 @@ def keys_and_origins(_):
                 assert time.time() < deadline
                 time.sleep(0.02)
             assert s.post("/tokenize", body, Authorization="Bearer first-key")[0] == 401
+
+
+@test
+def templates_have_variables_of_the_server(_):
+    with tempfile.TemporaryDirectory() as top:
+        model = Path(top) / "model"
+        shutil.copytree(MODEL.parent / "llama-text", model)
+        config = json.loads((model / "tokenizer_config.json").read_text())
+        config["chat_template"] = "{{ mood }}{{ name }}{{ messages[0].content }}"
+        (model / "tokenizer_config.json").write_text(json.dumps(config))
+        with Server("--chat-template-kwargs", '{"mood": "calm ", "name": "Ann "}', "--cors-origin", "localhost",
+                    model=model) as s:
+            texts = [s.post("/apply-template", {"messages": HELLO, **more})[1]["prompt"]
+                     for more in ({}, {"chat_template_kwargs": {"mood": 3}})]
+            assert texts == ["calm Ann hello", "3Ann hello"], texts
+            for origin, status in (("http://localhost:3000", 200), ("https://[::1]", 200), ("http://127.0.0.1", 200),
+                                   ("http://localhost.evil.com", 403), ("null", 403)):
+                assert s.post("/tokenize", {"content": "x"}, Origin=origin)[0] == status, origin
+        for wrong in ("{", "[1]", ""):
+            done = subprocess.run([QUIPU, "serve", "-m", str(model), "--chat-template-kwargs", wrong], timeout=60,
+                                  capture_output=True, text=True)
+            assert done.returncode != 0 and "--chat-template-kwargs" in done.stderr, done
 
 
 @test

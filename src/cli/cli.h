@@ -80,7 +80,7 @@ typedef struct cli_settings {
     int64_t vocab_size, skip, sample;
     double rate, duration, speed, scale, silence;
     /* serve; the key file is that of load */
-    const char *host, *alias;
+    const char *host, *alias, *template_kwargs;
     option_strings origins;
     bool insecure, shared_cache, batch_invariant;
     int pooling; /* index into cli_poolings */

@@ -23,6 +23,11 @@ static const option_spec serve_options[] = {
              "--parallel"},
     {"alias", 0, OPTION_STRING_AT(SETTINGS, alias), .argument = "NAME",
      .help = "the model's name in replies; without it that of its file"},
+    {"chat-template-kwargs", 0, OPTION_STRING_AT(SETTINGS, template_kwargs), .expert = true,
+     .argument = "JSON",
+     .help =
+         "variables of the chat template, as {\"enable_thinking\": false}, for requests that do "
+         "not set them"},
     {"pooling", 0, OPTION_CHOICE_AT(SETTINGS, pooling), .expert = true, .choices = cli_poolings,
      .fallback = "mean", .argument = "HOW",
      .help =
@@ -39,7 +44,9 @@ static const option_spec access_options[] = {
     {"insecure", 0, OPTION_FLAG_AT(SETTINGS, insecure),
      .help = "let other computers in without a key"},
     {"cors-origin", 0, OPTION_STRINGS_AT(SETTINGS, origins), .argument = "ORIGIN",
-     .help = "pages of this origin, such as https://example.org, may use the server; *: all pages"},
+     .help =
+         "pages of this origin, such as https://example.org, may use the server; localhost: pages "
+         "of this computer; *: all pages"},
     {"shared-cache", 0, OPTION_FLAG_AT(SETTINGS, shared_cache), .expert = true,
      .help = "clients with different keys share what was computed for equal beginnings of prompts, "
              "and can tell by the time that another asked the same"},

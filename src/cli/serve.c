@@ -1,6 +1,7 @@
 /* quipu serve: the server's options; all else is in src/server. */
 #include "cli/cli.h"
 
+#include "base/json.h"
 #include "server/server.h"
 
 #include <string.h>
@@ -30,7 +31,7 @@ static qp_status open_model(void *context, qp_engine **engine, qp_sampling *samp
     return status == QP_OK ? cli_sampling(&call, *engine, sampling) : status;
 }
 
-qp_status command_serve(const cli_call *call)
+static qp_status serve(const cli_call *call, const cJSON *template_variables)
 {
     const cli_settings *s = call->settings;
     const char *path;
@@ -51,6 +52,7 @@ qp_status command_serve(const cli_call *call)
                               .n_origins = (size_t)s->origins.count,
                               .insecure = s->insecure,
                               .shared_cache = s->shared_cache,
+                              .template_variables = template_variables,
                               .pool_last = s->pooling == POOLING_LAST,
                               .prompt_cache = s->prompt_cache,
                               .prompt_cache_size = s->prompt_cache_size,
@@ -65,4 +67,21 @@ qp_status command_serve(const cli_call *call)
                               .context = (void *)call,
                               .log = cli_log};
     return server_run(&options, call->error);
+}
+
+qp_status command_serve(const cli_call *call)
+{
+    static const char option[] = "--chat-template-kwargs";
+    const char *text = call->settings->template_kwargs;
+    cJSON *variables = NULL;
+    if (text) TRY(json_parse(text, strlen(text), option, &variables, call->error));
+    qp_status status = QP_OK;
+    if (text && !cJSON_IsObject(variables))
+        status =
+            error_set(call->error, QP_INVALID,
+                      "%s must be a JSON object, such as {\"enable_thinking\": false}, found %s",
+                      option, json_type_name(variables));
+    if (status == QP_OK) status = serve(call, variables);
+    cJSON_Delete(variables);
+    return status;
 }

@@ -401,6 +401,19 @@ static qp_status check_continued(const call *c, const cJSON *messages, api_error
                       "with a text");
 }
 
+/* The members of both objects, each of which may be NULL; those of `given` take precedence. */
+static cJSON *merge_variables(const cJSON *defaults, const cJSON *given)
+{
+    const cJSON *item;
+    cJSON *out = defaults ? cJSON_Duplicate(defaults, true) : cJSON_CreateObject();
+    cJSON_ArrayForEach(item, given)
+    {
+        cJSON_DeleteItemFromObjectCaseSensitive(out, item->string);
+        cJSON_AddItemToObject(out, item->string, cJSON_Duplicate(item, true));
+    }
+    return out;
+}
+
 qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools, cJSON **out,
                               api_error *error)
 {
@@ -411,8 +424,8 @@ qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools
         return api_refuse(error, 400, "messages", "\"messages\" must hold a message at least");
     TRY(check_continued(c, messages, error));
     if (tools && !c->p.no_tools) TRY(read_tools(c, tools, error));
-    cJSON *variables = c->p.template_variables ? cJSON_Duplicate(c->p.template_variables, true)
-                                               : cJSON_CreateObject();
+    cJSON *variables =
+        merge_variables(c->server->options->template_variables, c->p.template_variables);
     cJSON *list = cJSON_CreateArray();
     qp_status status = variables && list ? QP_OK : no_memory(error, 0);
     cJSON_ArrayForEach(message, messages)

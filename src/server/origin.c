@@ -5,14 +5,6 @@
 #include <string.h>
 #include <strings.h>
 
-static bool is_named(const server_options *o, const char *origin)
-{
-    for (size_t i = 0; i < o->n_origins; i++) {
-        if (strcmp(o->origins[i], "*") == 0 || strcasecmp(o->origins[i], origin) == 0) return true;
-    }
-    return false;
-}
-
 /* Whether "host[:port]" names this host itself. */
 static bool is_local(const char *host)
 {
@@ -21,6 +13,18 @@ static bool is_local(const char *host)
         size_t length = strlen(names[i]);
         if (strncasecmp(host, names[i], length) == 0 && (!host[length] || host[length] == ':'))
             return true;
+    }
+    return false;
+}
+
+/* Whether the option names the page's origin; "localhost": pages of this computer, at any port. */
+static bool is_named(const server_options *o, const char *origin)
+{
+    const char *page = strstr(origin, "://");
+    for (size_t i = 0; i < o->n_origins; i++) {
+        const char *name = o->origins[i];
+        if (strcmp(name, "*") == 0 || strcasecmp(name, origin) == 0) return true;
+        if (strcmp(name, "localhost") == 0 && page && is_local(page + 3)) return true;
     }
     return false;
 }

@@ -8,6 +8,7 @@
 #ifndef QUIPU_SERVER_SERVER_H
 #define QUIPU_SERVER_SERVER_H
 
+#include "base/json.h"
 #include "base/status.h"
 
 #include <stdint.h>
@@ -18,11 +19,14 @@ typedef struct server_options {
     const char *alias;          /* the model's name in replies */
     const char *api_key_file;   /* keys, one a line; NULL: no key is needed */
     const char *api_key;        /* one more key, or NULL */
-    const char *const *origins; /* [n_origins] origins of pages that may call; "*": all */
+    const char *const *origins; /* [n_origins] origins of pages that may call; "*": all;
+                                 * "localhost": those of this computer */
     size_t n_origins;
-    bool insecure;              /* other computers may connect without a key */
-    bool shared_cache;          /* clients with different keys share prefixes */
-    bool pool_last;             /* embeddings are the last token's state, not the mean of all */
+    bool insecure;     /* other computers may connect without a key */
+    bool shared_cache; /* clients with different keys share prefixes */
+    bool pool_last;    /* embeddings are the last token's state, not the mean of all */
+    const cJSON *template_variables; /* an object: of chat templates, unless a request has others;
+                                      * NULL: none */
     const char *prompt_cache;   /* folder of cached prompts that outlive the server; NULL: none */
     uint64_t prompt_cache_size; /* most bytes of its file */
     int workers;                /* threads that parse and format */
