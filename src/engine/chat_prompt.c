@@ -1,4 +1,5 @@
 /* Renders conversations as prompts: see quipu.h. */
+#define _GNU_SOURCE /* memmem */
 #include "base/json.h"
 #include "engine/vocabulary.h"
 #include "text/control_marks.h"
@@ -57,28 +58,48 @@ static const char *last_content(const cJSON *context)
     return cJSON_GetStringValue(json_get(last, "content"));
 }
 
-/* Cuts the conversation behind the last place where it has `text`, as transformers'
+static void put_reversed(const char *text, size_t length, char *out)
+{
+    for (size_t i = 0; i < length; i++)
+        out[i] = text[length - 1 - i];
+}
+
+/* The last place of `text` in `in`, or in->length if there is none: the first place in both
+ * reversed, because memmem() takes linear time and texts are hostile. */
+static qp_status find_last(const strbuf *in, const char *text, size_t length, size_t *at,
+                           qp_error *error)
+{
+    char *room = malloc(in->length + length + 1);
+    if (!room) return error_no_memory(error, "the rendered conversation", in->length);
+    put_reversed(in->data, in->length, room);
+    put_reversed(text, length, room + in->length);
+    const char *found = memmem(room, in->length, room + in->length, length);
+    *at = found ? in->length - (size_t)(found - room) - length : in->length;
+    free(room);
+    return QP_OK;
+}
+
+/* Cuts the conversation after the last place where it has `text`, as transformers'
  * continue_final_message does. Templates may strip white space from messages. */
 static qp_status cut_after(strbuf *out, const char *text, qp_error *error)
 {
+    size_t at = out->length;
     while (text && is_space(*text))
         text++;
     const size_t whole = text ? strlen(text) : 0;
     size_t trimmed = whole;
     while (trimmed && is_space(text[trimmed - 1]))
         trimmed--;
-    for (size_t at = out->length; trimmed && at-- > 0;) {
-        const size_t left = out->length - at;
-        if (left < trimmed || memcmp(out->data + at, text, trimmed) != 0) continue;
-        const bool kept = left >= whole && memcmp(out->data + at, text, whole) == 0;
-        out->length = at + (kept ? whole : trimmed);
-        out->data[out->length] = '\0';
-        return QP_OK;
-    }
-    return error_set(error, QP_INVALID,
-                     "an answer can only continue a last message whose text the chat template "
-                     "writes as it is, but this one has %s; end with a message of the user",
-                     trimmed ? "another" : "none");
+    if (trimmed) TRY(find_last(out, text, trimmed, &at, error));
+    if (at == out->length)
+        return error_set(error, QP_INVALID,
+                         "an answer can only continue a last message whose text the chat template "
+                         "writes as it is, but this one has %s; end with a message of the user",
+                         trimmed ? "another" : "none");
+    const bool kept = out->length - at >= whole && memcmp(out->data + at, text, whole) == 0;
+    out->length = at + (kept ? whole : trimmed);
+    out->data[out->length] = '\0';
+    return QP_OK;
 }
 
 /* Renders with the variables in `given`, and frees it. */

@@ -43,10 +43,10 @@ static uint64_t key_of(int kind, uint64_t id)
 static bool is_sampled(const workload *w, size_t i)
 {
     const trace_request *r = &w->trace.requests[i];
-    const uint64_t *blocks = &w->trace.blocks[r->first_block];
-    uint64_t conversation = r->n_blocks ? blocks[r->n_blocks > 1] : i;
+    if (w->options->sample < 2) return true;
+    uint64_t conversation = r->n_blocks ? w->trace.blocks[r->first_block + (r->n_blocks > 1)] : i;
     uint64_t key = prompt_mix(w->options->seed, key_of(KEY_SAMPLE, conversation));
-    return w->options->sample < 2 || key % (uint64_t)w->options->sample == 0;
+    return key % (uint64_t)w->options->sample == 0;
 }
 
 static qp_status choose_rows(workload *w, qp_error *error)
