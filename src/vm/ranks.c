@@ -22,7 +22,8 @@ typedef struct ranks_machine {
     rank_thread *others; /* [size - 1]; NULL: they are other processes */
     comm **ends;         /* [size], where they are threads */
     int size;
-    char *message; /* a command's data */
+    rank_pieces *pieces; /* [size][PLAN_TENSOR_COUNT]; NULL: no tensor has been read yet */
+    char *message;       /* a command's data */
     size_t capacity;
     rank_schedules schedules; /* while they are timed */
     machine_record *records;  /* of the run that is under way, if it is timed */
@@ -108,6 +109,7 @@ static void close_ranks(void *self)
         comm_close(m->ends[r]);
     free(m->ends);
     free(m->others);
+    free(m->pieces);
     free(m->message);
     free(m);
 }
@@ -258,26 +260,43 @@ static float *logits_of_ranks(void *self)
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
+/* The pieces of every rank's tensors, from the programs of all. */
+static qp_status find_pieces(ranks_machine *m, qp_error *error)
+{
+    const size_t n = (size_t)m->size * PLAN_TENSOR_COUNT;
+    if (m->pieces) return QP_OK;
+    rank_pieces *pieces = calloc(n, sizeof *pieces);
+    if (!pieces) return error_no_memory(error, "ranks", n * sizeof *pieces);
+    qp_status status = QP_OK;
+    for (int r = 0; r < m->size && status == QP_OK; r++) {
+        plan_options options = m->first.program.options;
+        program of;
+        options.rank = r;
+        status = program_rebuild(&m->first.program, &options, &of, error);
+        for (int id = 0; status == QP_OK && id < PLAN_TENSOR_COUNT; id++)
+            pieces[r * PLAN_TENSOR_COUNT + id] = rank_pieces_of(&of, (plan_tensor_id)id);
+        program_free(&of);
+    }
+    if (status == QP_OK) m->pieces = pieces;
+    if (status != QP_OK) free(pieces);
+    return status;
+}
+
 /* Puts rows together from the parts of all ranks, which are as many as the command asks for. */
 static qp_status join(ranks_machine *m, const rank_command *c, void *data, qp_error *error)
 {
     const plan_tensor_id id = c->what == RANK_READ_PAGE ? PLAN_K_CACHE : (plan_tensor_id)c->tensor;
-    const rank_pieces own = rank_pieces_of(&m->first.program, id);
+    TRY(find_pieces(m, error));
     TRY(rank_command_give(m->first.comm, c, NULL, error));
     const comm_part *parts = rank_member_collect(&m->first, c, error);
     if (!parts) return QP_IO;
-    if (own.n == 0) {
+    if (m->pieces[id].n == 0) {
         memcpy(data, parts[0].data, c->bytes);
         return QP_OK;
     }
     for (int r = 0; r < m->size; r++) {
-        plan_options options = m->first.program.options;
-        program of;
-        options.rank = r;
-        TRY(program_rebuild(&m->first.program, &options, &of, error));
-        const rank_pieces pieces = rank_pieces_of(&of, id);
-        rank_pieces_join(&pieces, c->bytes / pieces.whole_row, parts[r].data, data);
-        program_free(&of);
+        const rank_pieces *pieces = &m->pieces[r * PLAN_TENSOR_COUNT + id];
+        rank_pieces_join(pieces, c->bytes / pieces->whole_row, parts[r].data, data);
     }
     return QP_OK;
 }
