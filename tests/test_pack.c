@@ -5,6 +5,7 @@
 #include "plan/plan.h"
 #include "vm/pack.h"
 
+#include <string.h>
 #include <unistd.h>
 
 static qp_error error;
@@ -116,11 +117,65 @@ static void made_weights_are_given_back(void **state)
     assert_true(cpu_features(0) == 0 || (n_given_back[0] && n_given_back[1]));
 }
 
+static program rank_of(const model *m, plan_cut cut, int rank)
+{
+    program p;
+    plan_options options = plan_default_options(model_get_config(m));
+    options.context = 64;
+    options.max_tokens = 16;
+    options.ranks = 2;
+    options.rank = rank;
+    options.cut = cut;
+    assert_ok(plan_build(model_get_config(m), m, &options, &p, &error));
+    return p;
+}
+
+/* Rank `rank` of two has the same weights, as stored and packed, whether the model has made all of
+ * them or none. */
+static void compare_own(const model *sizes, const model *whole, plan_cut cut, int rank)
+{
+    for (int vectors = 0; vectors < 2; vectors++) {
+        program parts = rank_of(sizes, cut, rank), cuts = rank_of(whole, cut, rank);
+        const uint32_t features = vectors ? cpu_features(0) : 0;
+        executor made, x;
+        assert_ok(executor_init(&made, &parts, NULL, features, NULL, NULL, NULL, &error));
+        assert_ok(executor_init(&x, &cuts, NULL, features, NULL, NULL, NULL, &error));
+        assert_int_equal(made.packed.bytes, x.packed.bytes);
+        if (x.packed.bytes) assert_memory_equal(made.packed.data, x.packed.data, x.packed.bytes);
+        for (int i = 0; i < parts.n_weights && !x.packed.bytes; i++) {
+            const tensor part = program_weight_part(&parts.weights[i]);
+            assert_memory_equal(made.weights[i], x.weights[i], tensor_bytes(&part));
+        }
+        executor_free(&made);
+        executor_free(&x);
+        program_free(&parts);
+        program_free(&cuts);
+    }
+}
+
+static void ranks_make_their_own_part(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_MODELS; i++) {
+        model *sizes, *whole;
+        model_options sizes_only = {.sizes_only = true};
+        assert_ok(model_open(models[i], &sizes_only, &sizes, &error));
+        assert_ok(model_open(models[i], NULL, &whole, &error));
+        for (int rank = 0; rank < 2; rank++) {
+            compare_own(sizes, whole, PLAN_GATHER, rank);
+            if (!strstr(models[i], "Q4_K")) compare_own(sizes, whole, PLAN_REDUCE, rank);
+        }
+        model_close(sizes);
+        model_close(whole);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_are_known_before),
         cmocka_unit_test(made_weights_are_given_back),
+        cmocka_unit_test(ranks_make_their_own_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

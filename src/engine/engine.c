@@ -77,6 +77,7 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     if (e->device.context) return QP_OK;
     TRY(engine_check_memory(e, options, type, error));
     if (model_has_weights(e->model)) return QP_OK;
+    if (e->ranks.world && e->ranks.size > 1) return QP_OK; /* each process makes its own part */
     uint64_t weight_bytes = model_weight_bytes(e->model);
     model_close(e->model);
     e->model = NULL;

@@ -149,32 +149,66 @@ qp_status executor_choose(executor *x, const program *program, uint32_t cpu_feat
     return check_kernels(x, error);
 }
 
-/* Copies the weights that ranks cut by columns. */
-static qp_status take_columns(executor *x, qp_error *error)
+/* ---- weights of this rank alone ------------------------------------------------------------ */
+
+static size_t own_bytes(const program *p, int weight)
+{
+    const tensor part = program_weight_part(&p->weights[weight]);
+    return part.data || !p->model ? 0 : round_up(tensor_bytes(&part), BUFFER_ALIGNMENT);
+}
+
+typedef struct own_task {
+    const program *program;
+    int weight;
+    char *to;
+    qp_status status; /* of any worker that failed */
+} own_task;
+
+static void read_own_share(void *context, int worker, int n_workers)
+{
+    own_task *task = context;
+    const tensor part = program_weight_part(&task->program->weights[task->weight]);
+    const bool is_row = part.rank == 1 && !task->program->weights[task->weight].bias;
+    const int64_t rows = is_row ? 1 : part.shape[0];
+    const size_t row_bytes = tensor_bytes(&part) / (size_t)rows;
+    int64_t begin, end;
+    thread_share(rows, worker, n_workers, &begin, &end);
+    if (begin == end) return;
+    const qp_status status = program_read_weight(task->program, task->weight, begin, end - begin,
+                                                 task->to + (size_t)begin * row_bytes, NULL);
+    if (status != QP_OK) __atomic_store_n(&task->status, status, __ATOMIC_RELAXED);
+}
+
+/* Reads the weights whose part has no memory in the model: those that ranks cut by columns, which
+ * do not lie together there, and those that the model has not made, so that each of several
+ * processes makes its own part alone. */
+static qp_status take_own(executor *x, progress *progress, qp_error *error)
 {
     const program *p = x->program;
-    TRY(buffer_alloc(&x->columns, executor_column_bytes(p), "the rank's columns of weights",
-                     error));
-    char *to = x->columns.data;
+    size_t total = 0;
+    for (int i = 0; i < p->n_weights; i++)
+        total += own_bytes(p, i);
+    if (total == 0) return QP_OK;
+    TRY(buffer_alloc(&x->own, total, "the rank's part of the weights", error));
+    progress_begin(progress, "taking the rank's part of the weights", total);
+    char *to = x->own.data;
     for (int i = 0; i < p->n_weights; i++) {
-        if (!program_weight_has_columns(&p->weights[i])) continue;
-        const tensor part = program_weight_part(&p->weights[i]);
-        TRY(program_read_weight(p, i, 0, part.shape[0], to, error));
+        own_task task = {.program = p, .weight = i, .to = to};
+        if (own_bytes(p, i) == 0) continue;
+        thread_pool_run(x->pool, read_own_share, &task);
+        if (task.status != QP_OK) return error_no_memory(error, "a row of a weight", 0);
         x->weights[i] = to;
-        to += round_up(tensor_bytes(&part), BUFFER_ALIGNMENT);
+        to += own_bytes(p, i);
+        progress_advance(progress, own_bytes(p, i));
     }
+    progress_end(progress);
     return QP_OK;
 }
 
-size_t executor_column_bytes(const program *p)
+void executor_discard_own(const executor *x, int weight)
 {
-    size_t bytes = 0;
-    for (int i = 0; i < p->n_weights; i++) {
-        const tensor part = program_weight_part(&p->weights[i]);
-        if (program_weight_has_columns(&p->weights[i]))
-            bytes += round_up(tensor_bytes(&part), BUFFER_ALIGNMENT);
-    }
-    return bytes;
+    const size_t bytes = own_bytes(x->program, weight);
+    if (bytes > 0) buffer_release_pages(x->weights[weight], bytes);
 }
 
 qp_status executor_init(executor *x, const program *program, thread_pool *pool,
@@ -183,7 +217,7 @@ qp_status executor_init(executor *x, const program *program, thread_pool *pool,
 {
     TRY(executor_choose(x, program, cpu_features, kernels, error));
     x->pool = pool;
-    TRY(take_columns(x, error));
+    TRY(take_own(x, progress, error));
     TRY(buffer_alloc(&x->arena, program->arena_bytes, "activations", error));
     size_t sums = program->tensors[PLAN_SUMS].bytes + program->tensors[PLAN_SUMS_NEXT].bytes;
     if (sums) TRY(buffer_alloc(&x->sums, sums, "sums", error));
@@ -224,7 +258,7 @@ void executor_free(executor *x)
     buffer_free(&x->v_cache);
     buffer_free(&x->scratch);
     buffer_free(&x->packed);
-    buffer_free(&x->columns);
+    buffer_free(&x->own);
     buffer_free(&x->rows.memory);
     free(x->nodes);
     free(x->weights);

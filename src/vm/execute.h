@@ -38,7 +38,7 @@ typedef struct executor {
     const kernel_table *kernels; /* replace the operators' own kernels; NULL: none */
     executor_node *nodes;        /* [program->n_nodes] */
     buffer arena, sums, state, rope_table, k_cache, v_cache, scratch, packed;
-    buffer columns; /* weights that ranks cut by columns, which are not contiguous in the model */
+    buffer own; /* weights whose part has no memory in the model */
     embedding_rows rows;
     size_t scratch_bytes; /* of one worker */
     const void **weights; /* [program->n_weights]: the address of each */
@@ -68,8 +68,9 @@ void executor_select(const executor *executor, op_code op, const op_call *call,
 
 void executor_free(executor *executor);
 
-/* Bytes of the copies of weights that ranks cut by columns. */
-size_t executor_column_bytes(const program *program);
+/* Gives back the memory of a weight that is the executor's own; reading it later gives zeros. Of
+ * other weights: nothing. */
+void executor_discard_own(const executor *executor, int weight);
 
 /* Makes the call of a whole node at these sizes. */
 void executor_bind(const executor *executor, int node, const program_sizes *sizes, op_call *call);

@@ -59,12 +59,24 @@ static bool is_vector(const executor *x, int weight)
     return x->program->weights[weight].whole.rank == 1;
 }
 
+/* Gives back the executor's own copy of an operand's weight if no node reads it as stored any more.
+ * A tied output has a copy for itself. */
+static void discard_own(const executor *x, int n, int operand)
+{
+    const program_weight *weight = program_weight_of(x->program, n, operand);
+    for (int m = 0; m < x->program->n_nodes; m++)
+        for (int i = 0; i < op_n_tensors(op_get(x->program->nodes[m].op)); i++)
+            if (!x->nodes[m].packed && program_weight_of(x->program, m, i) == weight) return;
+    executor_discard_own(x, (int)(weight - x->program->weights));
+}
+
 /* Releases the stored form of a node's weights, permanently where nothing reads it any more. */
 static void release_weights(const executor *x, int n, bool is_done)
 {
     for (int i = 0; i < op_n_tensors(op_get(x->program->nodes[n].op)); i++) {
         const int weight = stored_weight(x, n, i);
         if (weight < 0) continue;
+        if (is_done && !is_vector(x, weight)) discard_own(x, n, i);
         program_release_weight(x->program, weight);
         if (is_done && !is_vector(x, weight) && !is_needed_as_stored(x, weight))
             program_discard_weight(x->program, weight);
@@ -269,7 +281,7 @@ static uint64_t stored_bytes_of(const executor *x, int n)
 
 uint64_t executor_weight_bytes(const executor *x)
 {
-    uint64_t bytes = executor_column_bytes(x->program);
+    uint64_t bytes = 0;
     op_call call;
     for (int n = 0; n < x->program->n_nodes; n++)
         bytes += packed_bytes_of(x, n, &call) + stored_bytes_of(x, n);
