@@ -338,6 +338,9 @@ def windows():
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"sliding_window": 8}))
 
+    _, out, _ = quipu("info", "-m", str(folder))
+    check(re.search(r"^sliding_window +8$", out, re.M), f"info: {out}")
+
     def logits(changed, *arguments):
         ids = [str(100 + i + (i == changed)) for i in range(24)]
         path = Path(TEMPORARY, "logits.f32")

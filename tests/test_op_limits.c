@@ -177,6 +177,39 @@ static void masks_give_the_bits_of_rules(void **state)
                 op_ragged_prefill.derive(&masked, "attended_pairs"));
 }
 
+/* The last queries alone, as a later chunk of the prompt, have the bits that they have in the
+ * whole: their tiles begin at other positions and hold other queries. */
+static void windows_have_the_same_bits_in_chunks(void **state)
+{
+    (void)state;
+    batch whole = {.n_sequences = 1, .n_heads = 4, .n_kv_heads = 2, .head_dim = 20};
+    whole.qo_len[0] = 90;
+    whole.kv_len[0] = 210;
+    make_batch(&whole, DTYPE_F32, 21);
+    for (const op_variant *v = op_ragged_prefill.variants; v->name; v++) {
+        if (v->needs & ~cpu_features(0)) continue;
+        op_call call = ragged_call(&whole);
+        call.params[RAGGED_PREFILL_WINDOW] = 70;
+        call.params[RAGGED_PREFILL_SOFT_CAP] = 2;
+        call.scratch = arena_alloc(&memory, op_ragged_prefill.scratch_bytes(&call), 64);
+        call.end = op_ragged_prefill.units(&call);
+        v->kernel(&call);
+        for (int count = 1; count < 90; count += 22) {
+            batch last = whole;
+            last.qo_len[0] = count;
+            last.qo_indptr = borders(1, last.qo_len);
+            last.q = tensor_slice(whole.q, 0, 90 - count, count);
+            op_call chunk = ragged_call(&last);
+            memcpy(chunk.params, call.params, sizeof chunk.params);
+            chunk.scratch = call.scratch;
+            chunk.end = op_ragged_prefill.units(&chunk);
+            v->kernel(&chunk);
+            tensor same = tensor_slice(call.tensors[RAGGED_PREFILL_OUT], 0, 90 - count, count);
+            assert_same_bits(&chunk.tensors[RAGGED_PREFILL_OUT], &same);
+        }
+    }
+}
+
 /* What is hidden may be anything. */
 static void hidden_positions_are_not_read(void **state)
 {
@@ -301,11 +334,9 @@ static void a_shared_prefix_is_computed_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        op_test(limits_agree_with_the_plain_formula),
-        op_test(masks_give_the_bits_of_rules),
-        op_test(hidden_positions_are_not_read),
-        op_test(windows_of_decode_are_those_of_prefill),
-        op_test(limits_that_cannot_be_are_refused),
+        op_test(limits_agree_with_the_plain_formula),    op_test(masks_give_the_bits_of_rules),
+        op_test(windows_have_the_same_bits_in_chunks),   op_test(hidden_positions_are_not_read),
+        op_test(windows_of_decode_are_those_of_prefill), op_test(limits_that_cannot_be_are_refused),
         op_test(a_shared_prefix_is_computed_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

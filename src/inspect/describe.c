@@ -117,6 +117,15 @@ static void print_line(strbuf *out, const char *name, const char *value)
     strbuf_putc(out, '\n');
 }
 
+/* The positions that a token sees, and in which layers. */
+static void print_window(const model_config *c, strbuf *out)
+{
+    strbuf_printf(out, "%-20s %lld", "sliding_window", (long long)c->window);
+    if (c->window_first > 0)
+        strbuf_printf(out, ", in layers from %lld on", (long long)c->window_first);
+    strbuf_puts(out, c->window_first < 0 ? ", in some layers\n" : "\n");
+}
+
 static void print_model(const model *m, const type_count *counts, strbuf *out)
 {
     const model_config *c = model_get_config(m);
@@ -128,6 +137,7 @@ static void print_model(const model *m, const type_count *counts, strbuf *out)
         bool whole = facts[i].value == floor(facts[i].value);
         strbuf_printf(out, whole ? "%-20s %.0f\n" : "%-20s %.7g\n", facts[i].name, facts[i].value);
     }
+    if (c->window) print_window(c, out);
     print_line(out, "rope_scaling", rope_name(&c->rope));
     print_line(out, "rope_pairs", c->rope.interleaved ? "interleaved" : "NeoX");
     print_line(out, "output", c->tied ? "tied to the embedding" : "of its own");
@@ -203,6 +213,7 @@ static void json_model(cJSON *root, const model *m, const type_count *counts)
     cJSON_AddStringToObject(root, "family", c->family->name);
     for (int i = 0; i < N_FACTS; i++)
         cJSON_AddNumberToObject(root, facts[i].name, facts[i].value);
+    if (c->window) cJSON_AddNumberToObject(root, "sliding_window", (double)c->window);
     cJSON_AddStringToObject(root, "rope_scaling", rope_name(&c->rope));
     cJSON_AddBoolToObject(root, "rope_interleaved", c->rope.interleaved);
     cJSON_AddBoolToObject(root, "tied", c->tied);

@@ -173,12 +173,12 @@ static const char *const cases[] = {
     "n_kv_indices=0",
     "n_tokens=0 n_sequences=2 n_heads=2 n_kv_heads=2 head_dim=8 n_pages=4 page_size=16 "
     "n_kv_indices=4",
-    "n_tokens=150 n_sequences=2 n_heads=4 n_kv_heads=2 head_dim=32 n_pages=40 page_size=16 "
-    "n_kv_indices=30 window=37",
-    "n_tokens=9 n_sequences=1 n_heads=6 n_kv_heads=1 head_dim=64 n_pages=40 page_size=16 "
+    "n_tokens=60 n_sequences=2 n_heads=2 n_kv_heads=1 head_dim=32 n_pages=20 page_size=16 "
+    "n_kv_indices=14 window=37",
+    "n_tokens=4 n_sequences=1 n_heads=6 n_kv_heads=1 head_dim=64 n_pages=40 page_size=16 "
     "n_kv_indices=33 window=128 logits_soft_cap=1.5 causal=0 k_cache:F16 v_cache:F16",
-    "n_tokens=40 n_sequences=3 n_heads=2 n_kv_heads=1 head_dim=20 n_pages=40 page_size=7 "
-    "n_kv_indices=35 n_mask_words=310 logits_soft_cap=30 q:BF16 k_cache:BF16 v_cache:BF16 out:BF16",
+    "n_tokens=15 n_sequences=3 n_heads=2 n_kv_heads=1 head_dim=20 n_pages=40 page_size=7 "
+    "n_kv_indices=35 n_mask_words=120 logits_soft_cap=30 q:BF16 k_cache:BF16 v_cache:BF16 out:BF16",
     "n_tokens=5 n_sequences=2 n_heads=2 n_kv_heads=2 head_dim=48 n_pages=30 page_size=10 "
     "n_kv_indices=30 n_mask_words=60 window=100 lse:-",
     NULL,

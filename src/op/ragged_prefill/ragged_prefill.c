@@ -173,11 +173,11 @@ static const char *const cases[] = {
     "causal=0",
     "n_tokens=4 n_kv_tokens=0 n_sequences=2 n_heads=2 n_kv_heads=1 head_dim=16",
     "n_tokens=0 n_kv_tokens=4 n_sequences=2 n_heads=2 n_kv_heads=1 head_dim=16",
-    "n_tokens=200 n_kv_tokens=200 n_sequences=1 n_heads=4 n_kv_heads=2 head_dim=32 window=70",
-    "n_tokens=20 n_kv_tokens=270 n_sequences=1 n_heads=3 n_kv_heads=1 head_dim=64 window=130 "
+    "n_tokens=70 n_kv_tokens=150 n_sequences=1 n_heads=2 n_kv_heads=1 head_dim=16 window=70",
+    "n_tokens=5 n_kv_tokens=270 n_sequences=1 n_heads=3 n_kv_heads=1 head_dim=64 window=130 "
     "logits_soft_cap=2 causal=0 q:BF16 k:BF16 v:BF16 out:BF16",
-    "n_tokens=33 n_kv_tokens=150 n_sequences=2 n_heads=4 n_kv_heads=2 head_dim=24 "
-    "n_mask_words=160 logits_soft_cap=50",
+    "n_tokens=12 n_kv_tokens=150 n_sequences=2 n_heads=2 n_kv_heads=1 head_dim=24 "
+    "n_mask_words=60 logits_soft_cap=50",
     "n_tokens=6 n_kv_tokens=90 n_sequences=3 n_heads=2 n_kv_heads=1 head_dim=16 n_mask_words=40 "
     "window=20 k:F16 v:F16 lse:-",
     NULL,
