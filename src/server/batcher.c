@@ -235,36 +235,49 @@ void batcher_signal(batcher *b)
 request *batcher_take_ready(batcher *b)
 {
     pthread_mutex_lock(&b->mutex);
-    request *r = b->ready;
-    if (r) b->ready = r->state->next_ready;
+    request *r = b->ready.first;
+    if (r) b->ready.first = r->state->next_ready;
     pthread_mutex_unlock(&b->mutex);
     return r;
 }
 
 /* The list holds a reference, which batcher_take_ready() gives to the caller. */
-static void add_ready(batcher *b, request *r)
+static void append(request_list *list, request *r)
 {
     request_hold(r);
     r->state->next_ready = NULL;
-    pthread_mutex_lock(&b->mutex);
-    if (b->ready)
-        b->last_ready->state->next_ready = r;
+    if (list->first)
+        list->last->state->next_ready = r;
     else
-        b->ready = r;
-    b->last_ready = r;
-    pthread_mutex_unlock(&b->mutex);
+        list->first = r;
+    list->last = r;
 }
 
 void batcher_note(batcher *b, request *r)
 {
     b->events = true;
-    if (request_note_event(r)) add_ready(b, r);
+    if (request_note_event(r)) append(&b->noted, r);
+}
+
+void batcher_hand_on(batcher *b)
+{
+    if (!b->noted.first) return;
+    pthread_mutex_lock(&b->mutex);
+    if (b->ready.first)
+        b->ready.last->state->next_ready = b->noted.first;
+    else
+        b->ready.first = b->noted.first;
+    b->ready.last = b->noted.last;
+    pthread_mutex_unlock(&b->mutex);
+    b->noted = (request_list){0};
 }
 
 void batcher_poke(batcher *b, request *r)
 {
     if (!request_note_event(r)) return;
-    add_ready(b, r);
+    pthread_mutex_lock(&b->mutex);
+    append(&b->ready, r);
+    pthread_mutex_unlock(&b->mutex);
     if (b->options.wake) b->options.wake(b->options.wake_context);
 }
 

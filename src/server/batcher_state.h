@@ -19,6 +19,11 @@ typedef struct choice_list {
     size_t count, capacity;
 } choice_list;
 
+/* Requests linked by next_ready, each with a reference; `last` is valid while there is a first. */
+typedef struct request_list {
+    request *first, *last;
+} request_list;
+
 /* Where a record of a pass stands: pass_trace.c. */
 typedef enum trace_state {
     TRACE_NONE,
@@ -38,12 +43,12 @@ struct batcher {
     pthread_t thread;
     bool started;
     pthread_mutex_t mutex;
-    pthread_cond_t work, idle;   /* for the engine thread; for batcher_drain() */
-    choice_list submitted;       /* [max_queued] */
-    size_t n_queued;             /* choices that are submitted or wait */
-    size_t n_open;               /* choices that have not ended */
-    uint64_t n_requests;         /* submitted so far */
-    request *ready, *last_ready; /* linked by next_ready; each with a reference */
+    pthread_cond_t work, idle; /* for the engine thread; for batcher_drain() */
+    choice_list submitted;     /* [max_queued] */
+    size_t n_queued;           /* choices that are submitted or wait */
+    size_t n_open;             /* choices that have not ended */
+    uint64_t n_requests;       /* submitted so far */
+    request_list ready;
     bool signalled, draining, closing;
     bool ended; /* the engine thread: it answers no more */
     atomic_ullong last_step;
@@ -58,7 +63,8 @@ struct batcher {
     bool read_prompts;        /* the last step did */
     double pass_ns, token_ns; /* measured: time of a pass that only decodes, and time that a token
                                * of a prompt adds; 0: not yet measured */
-    bool events;              /* this step has made events */
+    bool events;              /* this step has made events, */
+    request_list noted;       /* of these requests, which batcher_hand_on() makes ready */
 
     batcher_stats stats;  /* counters; without sequences and tree */
     uint64_t last_return; /* clock_ns() of qp_step()'s, if the next step follows at once; else 0 */
@@ -86,8 +92,10 @@ bool batcher_turn(batcher *batcher);
 /* Ends a choice by its last event. If it runs, its slot becomes free. */
 void batcher_end_choice(batcher *batcher, choice *choice, uint8_t finish, int32_t stop_token);
 
-/* Tells the workers that this request has an event. */
+/* Tells the workers that this request has an event, once batcher_hand_on() is called: so a step
+ * needs the mutex once for all its tokens. */
 void batcher_note(batcher *batcher, request *request);
+void batcher_hand_on(batcher *batcher);
 
 /* scheduler.c: gives free slots to waiting choices while there are pages. */
 void batcher_admit(batcher *batcher);

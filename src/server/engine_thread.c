@@ -110,6 +110,7 @@ bool batcher_turn(batcher *b)
     const bool stepped = batcher_step(b);
     trace_after_step(b);
     atomic_store(&b->last_step, clock_ns());
+    batcher_hand_on(b);
     if (b->events && b->options.wake) b->options.wake(b->options.wake_context);
     b->events = false;
     return stepped;

@@ -117,7 +117,7 @@ size_t choice_room(choice *c)
     for (int look = 0; look < 2; look++) {
         const unsigned used = atomic_load(&c->written) - atomic_load(&c->read);
         if (used < RING_EVENTS - 1) {
-            atomic_store(&c->paused, false);
+            if (atomic_load(&c->paused)) atomic_store(&c->paused, false);
             return RING_EVENTS - 1 - used;
         }
         atomic_store(&c->paused, true); /* then check again: the reader may not have seen it */
