@@ -81,6 +81,7 @@ const option_entry cli_foreign_flags[] = {
     {"-no-display-prompt", "the prompt is shown with --echo only"},
     {"--no-display-prompt", "the prompt is shown with --echo only"},
     {"--jinja", "chat templates are always read as Jinja"},
+    {"--default-chat-template-kwargs", "it is --chat-template-kwargs of `quipu serve`"},
     {"--chat-template", "the model's own template is used; `quipu template` shows what it makes"},
     {"--chat-template-file",
      "the model's own template is used; `quipu template` shows what it makes"},
