@@ -7,9 +7,11 @@
 #include "op/table.h"
 #include "workbench/exchange.h"
 #include "base/files.h"
+#include "workbench/values.h"
 #include "workbench/workbench.h"
 #include "workbench/workload.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,6 +165,54 @@ static void definitions_fit_operators(void **state)
     assert_null(definition_find("rmsnorm"));
 }
 
+/* --- values of FlashInfer-Bench -----------------------------------------------------------------
+ */
+
+static void values_are_read_and_compared(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type;
+        uint8_t bytes[8];
+        double value;
+    } known[] = {{"float8_e4m3fn", {0x7e}, 448}, {"float8_e4m3fn", {0x81}, -0x1p-9},
+                 {"float8_e5m2", {0x7b}, 57344}, {"float8_e5m2", {0xfc}, -INFINITY},
+                 {"bfloat16", {0x80, 0x3f}, 1},  {"float16", {0, 0xc0}, -2},
+                 {"int8", {0xff}, -1},           {"bool", {2}, 1},
+                 {"int16", {0xfe, 0xff}, -2},    {"int64", {0, 0, 0, 0, 1}, 4294967296.0}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const value_type *type = value_type_find(known[i].type);
+        assert_non_null(type);
+        assert_true(value_at(type, known[i].bytes, 0) == known[i].value);
+    }
+    assert_true(isnan(value_at(value_type_find("float8_e4m3fn"), "\xff", 0)));
+    assert_null(value_type_find("float4_e2m1"));
+    const float expected[] = {1, 0, INFINITY, NAN, 100},
+                right[] = {1.005f, 0.009f, INFINITY, NAN, 100.9f};
+    const float wrong[] = {1.02f, 0.011f, -INFINITY, 0, NAN};
+    values_error none = {0}, all = {0};
+    values_compare(value_type_find("float32"), right, expected, 5, 0.01, 0.01, &none);
+    values_compare(value_type_find("float32"), wrong, expected, 5, 0.01, 0.01, &all);
+    assert_true(none.n_wrong == 0 && none.n == 5 && isfinite(none.absolute));
+    assert_true(all.n_wrong == 5 && all.first == 0 && isinf(all.absolute));
+}
+
+static void random_values_are_in_range(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"float8_e4m3fn", "float8_e5m2", "int8", "bool"};
+    uint8_t data[512], again[512];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const value_type *type = value_type_find(names[i]);
+        double most = type->high > 0 ? type->high : 2, least = type->high > 0 ? type->low : -2;
+        values_randomize(type, data, sizeof data, 7);
+        values_randomize(type, again, sizeof again, 7);
+        assert_memory_equal(data, again, sizeof data);
+        for (size_t j = 0; j < sizeof data; j++)
+            assert_true(value_at(type, data, j) >= least && value_at(type, data, j) <= most);
+    }
+}
+
 /* --- solutions ------------------------------------------------------------------------------- */
 
 typedef struct solution_text {
@@ -213,11 +263,11 @@ static void solutions_become_traces(void **state)
     snprintf(path, sizeof path, "%s/solution.json", folder);
     write_solution(path, &(solution_text){"rmsnorm_h4096", "c", "a/rms_norm.c::rms_norm_kernel",
                                           "a/rms_norm.c", false});
-    workbench_bench_options options = {.seed = 1, .threads = 1, .rounds = 1, .timeout_ms = 120000};
+    workbench_import_options options = {.seed = 1, .threads = 1, .rounds = 1, .timeout_ms = 120000};
     qp_error error = {0};
-    strbuf out = {0};
+    strbuf out = {0}, notes = {0};
     int n_failed = -1;
-    if (workbench_import(path, &options, &out, &n_failed, &error) != QP_OK)
+    if (workbench_import(path, &options, &out, &notes, &n_failed, &error) != QP_OK)
         fail_msg("%s", error.message);
     assert_int_equal(n_failed, 0);
     int n = 0;
@@ -245,11 +295,11 @@ static void workloads_are_judged_one_by_one(void **state)
     snprintf(path, sizeof path, "%s/solution.json", folder);
     write_solution(path, &(solution_text){"rmsnorm_h4096", "c", "rms_norm.c::rms_norm_kernel",
                                           "rms_norm.c", true});
-    workbench_bench_options options = {.seed = 1, .threads = 1, .rounds = 1, .timeout_ms = 120000};
+    workbench_import_options options = {.seed = 1, .threads = 1, .rounds = 1, .timeout_ms = 120000};
     qp_error error = {0};
-    strbuf out = {0};
+    strbuf out = {0}, notes = {0};
     int n_failed = -1;
-    assert_ok(workbench_import(path, &options, &out, &n_failed, &error));
+    assert_ok(workbench_import(path, &options, &out, &notes, &n_failed, &error));
     assert_int_equal(n_failed, 1);
     static const char *const expected[] = {"PASSED", "PASSED", "INCORRECT_NUMERICAL"};
     int n = 0;
@@ -295,7 +345,7 @@ static void wrong_solutions_are_refused(void **state)
         const char *says;
     } wrong[] = {
         {{"rmsnorm_h1", "c", "a.c::rms_norm_kernel", "a.c", false}, "definition 'rmsnorm_h1'"},
-        {{"rmsnorm_h4096", "triton", "a.c::rms_norm_kernel", "a.c", false}, "language"},
+        {{"rmsnorm_h4096", "fortran", "a.c::rms_norm_kernel", "a.c", false}, "language"},
         {{"rmsnorm_h4096", "c", "a.c::run", "a.c", false}, "FILE::rms_norm_kernel"},
         {{"rmsnorm_h4096", "cuda", "a.cu::rms_norm_kernel", "a.cu", false},
          "FILE::rms_norm_launch"},
@@ -309,11 +359,12 @@ static void wrong_solutions_are_refused(void **state)
     snprintf(path, sizeof path, "%s/solution.json", folder);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         write_solution(path, &wrong[i].text);
-        workbench_bench_options options = {.threads = 1, .rounds = 1, .timeout_ms = 1000};
+        workbench_import_options options = {.threads = 1, .rounds = 1, .timeout_ms = 1000};
         qp_error error = {0};
-        strbuf out = {0};
+        strbuf out = {0}, notes = {0};
         int n_failed;
-        assert_int_not_equal(workbench_import(path, &options, &out, &n_failed, &error), QP_OK);
+        assert_int_not_equal(workbench_import(path, &options, &out, &notes, &n_failed, &error),
+                             QP_OK);
         if (!strstr(error.message, wrong[i].says))
             fail_msg("expected \"%s\", found \"%s\"", wrong[i].says, error.message);
         strbuf_free(&out);
@@ -358,6 +409,8 @@ int main(void)
         cmocka_unit_test(a_broken_file_is_no_timing),
         cmocka_unit_test(workloads_are_refilled),
         cmocka_unit_test(definitions_fit_operators),
+        cmocka_unit_test(values_are_read_and_compared),
+        cmocka_unit_test(random_values_are_in_range),
         cmocka_unit_test(solutions_become_traces),
         cmocka_unit_test(workloads_are_judged_one_by_one),
         cmocka_unit_test(forged_reports_are_refused),

@@ -22,15 +22,26 @@ qp_status files_make_folders(const char *path, qp_error *error)
     return QP_OK;
 }
 
-qp_status files_write(const char *path, const void *bytes, size_t length, qp_error *error)
+static qp_status write_to(const char *path, const char *mode, const void *bytes, size_t length,
+                          qp_error *error)
 {
     TRY(files_make_folders(path, error));
-    FILE *file = fopen(path, "wb");
+    FILE *file = fopen(path, mode);
     bool written = file && fwrite(bytes, 1, length, file) == length;
     int why = errno;
     if (file && fclose(file) != 0) written = false;
     return written ? QP_OK
                    : error_set(error, QP_IO, "%s cannot be written: %s", path, strerror(why));
+}
+
+qp_status files_write(const char *path, const void *bytes, size_t length, qp_error *error)
+{
+    return write_to(path, "wb", bytes, length, error);
+}
+
+qp_status files_append(const char *path, const void *bytes, size_t length, qp_error *error)
+{
+    return write_to(path, "ab", bytes, length, error);
 }
 
 qp_status files_check_writable(const char *path, qp_error *error)

@@ -13,6 +13,9 @@ qp_status files_make_folders(const char *path, qp_error *error);
 /* Writes a file whole, making the folders above it. */
 qp_status files_write(const char *path, const void *bytes, size_t length, qp_error *error);
 
+/* Writes to the end of a file, in one piece. */
+qp_status files_append(const char *path, const void *bytes, size_t length, qp_error *error);
+
 /* QP_OK if files_write() could write there, else QP_IO with the reason. For callers that work for
  * long before they write. */
 qp_status files_check_writable(const char *path, qp_error *error);

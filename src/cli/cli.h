@@ -73,6 +73,9 @@ typedef struct cli_settings {
     int64_t timeout;
     const char *command; /* that writes kernels */
     int64_t rounds, seconds;
+    const char *data, *definition, *python;
+    bool save_traces;
+    double atol, rtol;
     /* load */
     const char *url, *served, *text, *replay, *limits, *api_key_file;
     bool words;
@@ -123,8 +126,8 @@ cli_command command_run, command_chat, command_tokenize, command_detokenize, com
     command_bench, command_schedule, command_trace, command_diff, command_convert, command_help,
     command_pull, command_list, command_rm, command_man, command_completion, command_version,
     command_ops_list, command_ops_describe, command_ops_prompt, command_ops_check,
-    command_ops_bench, command_ops_export, command_ops_import, command_ops_improve, command_load,
-    command_serve;
+    command_ops_bench, command_ops_export, command_ops_import, command_ops_improve,
+    command_ops_leaderboard, command_load, command_serve;
 
 /* Names that similar programs use, with what to use here; and parts of the manual page. */
 extern const option_entry cli_foreign_flags[], cli_foreign_commands[], cli_exit_statuses[],

@@ -201,13 +201,26 @@ static const command_spec commands[] = {
     {COMMAND("ops export", command_ops_export), .synopsis = "FOLDER",
      .summary = "write the operators as FlashInfer-Bench definitions and workloads",
      .positional_minimum = 1, .positional_maximum = 1, .positional_hint = OPTION_HINT_FOLDER},
-    {COMMAND("ops import", command_ops_import), .synopsis = "SOLUTION.json [OPTION...]",
-     .summary = "check and time a FlashInfer-Bench solution in C or CUDA; print its traces",
-     .description = "A solution's entry point is a kernel as `quipu ops describe` describes it, "
-                    "such as rms_norm.c::rms_norm_kernel for rmsnorm_h4096. It runs with the "
-                    "rights of the user, so import only code that you would run.",
+    {COMMAND("ops import", command_ops_import), .synopsis = "SOLUTION.json | FOLDER [OPTION...]",
+     .summary = "judge and time FlashInfer-Bench solutions; print their traces",
+     .description =
+         "FOLDER is a data set: all of its solutions are judged on the workloads of their "
+         "definitions. A solution in Python, Triton, C++ or CUDA, or a C function of an op_call, "
+         "is compared with its definition's reference, a Python function. One whose entry point is "
+         "an operator's kernel, such as rms_norm.c::rms_norm_kernel for rmsnorm_h4096, is checked "
+         "as by `ops check`. Solutions run in processes of their own, with a time limit and the "
+         "rights of the user, so import only code that you would run.",
      .groups = GROUPS(&cli_import_options), .positional_minimum = 1, .positional_maximum = 1,
      .positional_hint = OPTION_HINT_FILE},
+    {COMMAND("ops leaderboard", command_ops_leaderboard), .synopsis = "FOLDER [--json]",
+     .summary = "compare FlashInfer-Bench solutions by their traces",
+     .description = "For each definition and hardware: how many workloads each solution passed, on "
+                    "how many it is the fastest of those that passed, and the geometric mean of "
+                    "its speedups over the reference; then the fastest solution of each workload. "
+                    "FOLDER is a data set, or a folder or .jsonl file of traces. Of several traces "
+                    "of a solution on a workload the last counts.",
+     .groups = GROUPS(&cli_json_options), .positional_minimum = 1, .positional_maximum = 1,
+     .positional_hint = OPTION_HINT_FOLDER},
     {COMMAND("ops improve", command_ops_improve), .synopsis = "OPERATOR --command COMMAND",
      .summary = "ask a program for kernels again and again, and keep the best",
      .description =

@@ -143,21 +143,40 @@ qp_status command_ops_export(const cli_call *call)
 qp_status command_ops_import(const cli_call *call)
 {
     const cli_settings *s = call->settings;
-    workbench_bench_options options = {.seed = 1,
-                                       .threads =
-                                           s->threads ? (int)s->threads : threads_available(),
-                                       .rounds = (int)s->repetitions,
-                                       .timeout_ms = (int)s->timeout * 1000,
-                                       .cancel = &cli_interrupted};
-    strbuf text = {0};
+    const workbench_import_options options = {
+        .data = s->data,
+        .definition = s->definition,
+        .python = s->python,
+        .device = s->kernel_device == 1,
+        .save = s->save_traces,
+        .atol = s->atol,
+        .rtol = s->rtol,
+        .seed = 1,
+        .threads = s->threads ? (int)s->threads : threads_available(),
+        .rounds = (int)s->repetitions,
+        .timeout_ms = (int)s->timeout * 1000,
+        .cancel = &cli_interrupted,
+        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    strbuf text = {0}, notes = {0};
     int n_failed = 0;
     cli_catch_endings();
-    qp_status status =
-        workbench_import(call->options->positional[0], &options, &text, &n_failed, call->error);
+    qp_status status = workbench_import(call->options->positional[0], &options, &text, &notes,
+                                        &n_failed, call->error);
     cli_release_endings();
+    end_progress();
+    if (notes.length) fprintf(stderr, "%s", strbuf_text(&notes));
+    strbuf_free(&notes);
     TRY(print(&text, status, call->error));
     if (n_failed == 0) return QP_OK;
     return error_set(call->error, QP_FORMAT, "%d traces are not PASSED", n_failed);
+}
+
+qp_status command_ops_leaderboard(const cli_call *call)
+{
+    strbuf text = {0};
+    qp_status status = workbench_leaderboard(call->options->positional[0], call->settings->json,
+                                             &text, call->error);
+    return print(&text, status, call->error);
 }
 
 qp_status command_ops_improve(const cli_call *call)

@@ -52,14 +52,29 @@ static const option_spec timing_options[] = {
 const option_group cli_timing_options = {"Timing", timing_options};
 
 static const option_spec import_options[] = {
+    {"data", 0, OPTION_STRING_AT(SETTINGS, data), .argument = "FOLDER", .hint = OPTION_HINT_FOLDER,
+     .help = "the data set with a solution's definition and workloads; without it, the definitions "
+             "and workloads that `ops export` writes"},
+    {"definition", 0, OPTION_STRING_AT(SETTINGS, definition), .argument = "NAME",
+     .help = "only the solutions of this definition"},
+    {"save", 0, OPTION_FLAG_AT(SETTINGS, save_traces),
+     .help = "append the traces to the data set's folder traces too"},
+    {"python", 0, OPTION_STRING_AT(SETTINGS, python), .argument = "PROGRAM", .fallback = "python3",
+     .help = "runs references and solutions in Python; with PyTorch where they need it"},
+    {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
+     .fallback = "cpu", .argument = "DEVICE", .help = "where the tensors of Python functions lie"},
+    {"atol", 0, OPTION_NUMBER_AT(SETTINGS, atol), .argument = "X", .fallback = "0.01", .low = 0,
+     .high = 1e30, .help = "an element may differ from the reference's by this"},
+    {"rtol", 0, OPTION_NUMBER_AT(SETTINGS, rtol), .argument = "X", .fallback = "0.01", .low = 0,
+     .high = 1e30, .help = "or by this part of it"},
     {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
     {"repetitions", 'r', OPTION_INTEGER_AT(SETTINGS, repetitions), .argument = "N", .fallback = "3",
      .minimum = 1, .maximum = 1000, .help = "rounds; figures are their medians"},
     {"timeout", 0, OPTION_INTEGER_AT(SETTINGS, timeout), .argument = "SECONDS", .fallback = "300",
-     .minimum = 1, .maximum = 86400, .help = "a kernel that takes longer is ended"},
+     .minimum = 1, .maximum = 86400, .help = "a kernel or function that takes longer is ended"},
     {0}};
-const option_group cli_import_options = {"Timing", import_options};
+const option_group cli_import_options = {"Solutions", import_options};
 
 static const option_spec improve_options[] = {
     {"command", 0, OPTION_STRING_AT(SETTINGS, command), .argument = "COMMAND",

@@ -127,7 +127,8 @@ static void compile(candidate *out, const char *compiler, const char *flags, con
     char line[256], *words[MAX_WORDS], include[80];
     snprintf(line, sizeof line, "%s %s", compiler, flags);
     snprintf(include, sizeof include, "-I%s", out->folder);
-    snprintf(out->library, sizeof out->library, "%s/%s.so", out->folder, out->op->name);
+    snprintf(out->library, sizeof out->library, "%s/%s.so", out->folder,
+             out->op ? out->op->name : "function");
     int n = split_words(line, words);
     words[n++] = include;
     words[n++] = (char *)path;
@@ -188,9 +189,10 @@ qp_status candidate_open(const op_info *op, const char *path, const volatile int
             return error_set(error, QP_IO, "%s: %s", path, strerror(errno));
         return QP_OK;
     }
-    bool cuda = ends_with(path, ".cu");
+    bool cuda = op && ends_with(path, ".cu");
     if (!cuda && !ends_with(path, ".c"))
-        return error_set(error, QP_INVALID, "%s: a kernel's file ends in .c, .cu or .so", path);
+        return error_set(error, QP_INVALID, "%s: a kernel's file ends in .c%s", path,
+                         op ? ", .cu or .so" : "");
     snprintf(out->folder, sizeof out->folder, "/tmp/quipu-XXXXXX");
     if (!mkdtemp(out->folder)) {
         out->folder[0] = '\0';

@@ -22,7 +22,8 @@ typedef struct candidate {
     check_verdict verdict;      /* PASSED, or COMPILE_ERROR with the compiler's first lines */
 } candidate;
 
-/* Compiles a .c or .cu file, or takes a .so as it is. QP_OK also if it does not compile: the
+/* Compiles a .c or .cu file, or takes a .so as it is. `op` NULL: a .c file with a function that is
+ * no operator's kernel, for the caller to load. QP_OK also if it does not compile: the
  * verdict reports that. Errors are for files that do not exist and for unknown suffixes. */
 qp_status candidate_open(const op_info *op, const char *path, const volatile int *cancel,
                          candidate *out, qp_error *error);

@@ -99,13 +99,17 @@ static const char ragged_prefill_python[] = ATTEND_PYTHON
         .reference = gemm_python,                                                                  \
         .call = "n_rows={M} in_features=" #k " out_features=" #n                                   \
                 " x:F16 weight:F16 out:F16 bias:- residual:-",                                     \
-        .workloads = {"M=1", "M=16"},                                                              \
+        .tensors = "x=A weight=B out=C", .workloads = {"M=1", "M=16"},                             \
     }
 
 #define PAGED_CALL                                                                                 \
     " n_heads=32 n_kv_heads=8 head_dim=128 n_pages={num_pages} page_size=1 "                       \
     "n_kv_indices={num_kv_indices} q:BF16 k_cache:BF16 v_cache:BF16 out:BF16 "                     \
     "sm_scale=0.08838834764831845"
+
+#define PAGED_TENSORS                                                                              \
+    "q=q k_cache=k_cache v_cache=v_cache kv_indptr=kv_indptr kv_indices=kv_indices "               \
+    "kv_last_page_len=1 out=output lse=lse"
 
 #define PAGED_CACHE                                                                                \
     "k_cache:bfloat16[num_pages,page_size,num_kv_heads,head_dim] "                                 \
@@ -121,6 +125,7 @@ const definition definitions[] = {
      .outputs = "output:bfloat16[batch_size,hidden_size]",
      .reference = rms_norm_python,
      .call = "n_tokens={batch_size} hidden_size=4096 x:BF16 weight:BF16 out:BF16 eps=1e-5",
+     .tensors = "x=hidden_states weight=weight out=output",
      .workloads = {"batch_size=7", "batch_size=1", "batch_size=512"}},
     {.name = "fused_add_rmsnorm_h4096",
      .op_type = "rmsnorm",
@@ -150,6 +155,7 @@ const definition definitions[] = {
      .constraints = {"len_indptr == batch_size + 1", "num_kv_indices == kv_indptr[-1].item()"},
      .reference = paged_decode_python,
      .call = "n_sequences={batch_size}" PAGED_CALL,
+     .tensors = PAGED_TENSORS,
      .workloads = {"batch_size=3 num_pages=200 len_indptr=4 num_kv_indices=150",
                    "batch_size=1 num_pages=2048 len_indptr=2 num_kv_indices=2048",
                    "batch_size=16 num_pages=16384 len_indptr=17 num_kv_indices=16384"},
@@ -167,6 +173,7 @@ const definition definitions[] = {
      .constraints = {"total_q == qo_indptr[-1].item()", "num_kv_indices == kv_indptr[-1].item()"},
      .reference = paged_prefill_python,
      .call = "n_tokens={total_q} n_sequences={len_indptr-1}" PAGED_CALL,
+     .tensors = "qo_indptr=qo_indptr " PAGED_TENSORS,
      .workloads = {"total_q=20 num_pages=128 len_indptr=4 num_kv_indices=120",
                    "total_q=128 num_pages=512 len_indptr=2 num_kv_indices=512"},
      .fixed = "qo_indptr kv_indptr kv_indices sm_scale=0.08838834764831845"},
@@ -185,6 +192,7 @@ const definition definitions[] = {
      .call = "n_tokens={total_q} n_kv_tokens={total_kv} n_sequences={len_indptr-1} n_heads=32 "
              "n_kv_heads=8 head_dim=128 q:BF16 k:BF16 v:BF16 out:BF16 "
              "sm_scale=0.08838834764831845",
+     .tensors = "q=q k=k v=v qo_indptr=qo_indptr kv_indptr=kv_indptr out=output lse=lse",
      .workloads = {"total_q=20 total_kv=40 len_indptr=4", "total_q=128 total_kv=128 len_indptr=2"},
      .fixed = "qo_indptr kv_indptr sm_scale=0.08838834764831845"},
     {0},

@@ -13,6 +13,9 @@ typedef struct definition {
     const char *const reference; /* Python with a top-level run() */
     /* The operator's case (see op_info.cases); {axis} stands for a variable axis. */
     const char *call;
+    /* The operator's tensors by the names of inputs and outputs: "x=hidden_states"; a tensor that
+     * must hold ones is "kv_last_page_len=1". NULL: they are not the same. */
+    const char *tensors;
     /* Values of the variable axes; the first set is the smallest, for checking. */
     const char *workloads[4];
     /* Inputs that are scalars or index tensors: "sm_scale=0.088" (a value), "kv_indptr" (a tensor

@@ -167,3 +167,23 @@ cJSON *workload_json(const definition *definition, int n)
     }
     return tree;
 }
+
+cJSON *workload_line(const definition *definition, int n)
+{
+    cJSON *trace = cJSON_CreateObject();
+    cJSON_AddStringToObject(trace, "definition", definition->name);
+    cJSON_AddItemToObject(trace, "workload", workload_json(definition, n));
+    cJSON_AddNullToObject(trace, "solution");
+    cJSON_AddNullToObject(trace, "evaluation");
+    return trace;
+}
+
+qp_status exchange_list(dataset_list *all, dataset_list *workloads, qp_error *error)
+{
+    for (const definition *d = definitions; d->name; d++) {
+        TRY(dataset_add(all, definition_json(d), d->name, error));
+        for (int n = 0; d->workloads[n]; n++)
+            TRY(dataset_add(workloads, workload_line(d, n), d->name, error));
+    }
+    return QP_OK;
+}

@@ -3,6 +3,7 @@
 #define QUIPU_WORKBENCH_EXCHANGE_H
 
 #include "base/status.h"
+#include "workbench/dataset.h"
 #include "workbench/definitions.h"
 
 #include <cjson/cJSON.h>
@@ -11,6 +12,12 @@
 const definition *definition_find(const char *name); /* NULL: none */
 
 cJSON *definition_json(const definition *definition);
+
+/* All definitions and their workloads, as a data set's files would hold them. */
+qp_status exchange_list(dataset_list *definitions, dataset_list *workloads, qp_error *error);
+
+/* A line of such a file of workloads: a trace without solution and evaluation. */
+cJSON *workload_line(const definition *definition, int n);
 
 /* The value of a variable axis in a workload's text "M=16 ..."; -1 if it is absent. */
 int64_t workload_axis(const char *workload, const char *axis, size_t length);

@@ -68,12 +68,7 @@ static qp_status export_workloads(const char *folder, const definition *definiti
     strbuf lines = {0};
     qp_status status = QP_OK;
     for (int n = 0; definition->workloads[n] && status == QP_OK; n++) {
-        cJSON *trace = cJSON_CreateObject();
-        cJSON_AddStringToObject(trace, "definition", definition->name);
-        cJSON_AddItemToObject(trace, "workload", workload_json(definition, n));
-        cJSON_AddNullToObject(trace, "solution");
-        cJSON_AddNullToObject(trace, "evaluation");
-        status = output_json_line(trace, &lines, error);
+        status = output_json_line(workload_line(definition, n), &lines, error);
         if (status == QP_OK && definition->fixed)
             status = write_index_file(folder, definition, n, error);
     }

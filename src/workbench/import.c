@@ -1,273 +1,251 @@
-/* Reads a FlashInfer-Bench solution in C or CUDA, checks and measures it on the workloads of its
- * definition, and prints a trace for each workload.
+/* Reads FlashInfer-Bench solutions, judges them on the workloads of their definitions, and prints a
+ * trace for each.
  *
- * A solution's entry point is a kernel as in quipu_kernel.h: "rms_norm.c::rms_norm_kernel". Its
- * sources are untrusted: their paths must stay inside a temporary folder.
+ * A solution whose entry point is a kernel as in quipu_kernel.h ("rms_norm.c::rms_norm_kernel" for
+ * rmsnorm_h4096) is checked as `ops check` does. Every other one is a function of the definition's
+ * inputs, and is compared with the definition's reference, which is Python; where Python cannot run
+ * it and the definition is one of quipu's own, with the operator's reference.
  */
-#define _XOPEN_SOURCE 700 /* nftw */
-#include "quipu.h"
-#include "base/cpu.h"
-#include "base/json.h"
-#include "workbench/exchange.h"
-#include "base/files.h"
-#include "base/output.h"
-#include "workbench/timing.h"
-#include "workbench/workbench.h"
+#include "workbench/import.h"
 
-#include <ftw.h>
+#include "base/files.h"
+#include "base/json.h"
+#include "base/output.h"
+#include "workbench/dataset.h"
+#include "workbench/exchange.h"
+#include "workbench/trace.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
-enum { SOLUTION_MAX_BYTES = 16 << 20, SOLUTION_MAX_FILES = 64 };
+/* The state of the command. */
+typedef struct importer {
+    const workbench_import_options *options;
+    const char *folder; /* of the data set; NULL: the definitions that export writes */
+    dataset_list definitions, workloads, solutions;
+    strbuf *out, *notes;
+    int *n_failed;
+} importer;
 
-typedef struct solution {
-    const char *name, *language;
-    const definition *definition;
-    const op_info *op;
-    const cJSON *sources;
-    char entry[256]; /* file of the entry point */
-    char folder[64]; /* temporary folder of the sources */
-} solution;
+/* A solution with its definition. */
+typedef struct entry {
+    schema_solution solution;
+    schema_definition definition;
+    const definition *own; /* NULL: not one of quipu's own */
+    solution_files files, reference;
+} entry;
 
-static qp_status need_string(const cJSON *object, const char *key, const char *where,
-                             const char **out, qp_error *error)
+static void note(importer *im, const qp_error *error)
 {
-    *out = NULL;
-    TRY(json_get_string(object, key, where, out, error));
-    return *out ? QP_OK : error_set(error, QP_FORMAT, "%s: \"%s\" is missing", where, key);
+    strbuf_printf(im->notes, "%s\n", error->message);
+    ++*im->n_failed;
 }
 
-static qp_status read_entry(const char *path, const char *entry, solution *out, qp_error *error)
-{
-    char expected[128];
-    bool cuda = strcmp(out->language, "cuda") == 0;
-    const char *colons = strstr(entry, "::");
-    snprintf(expected, sizeof expected, "%s_%s", out->op->name, cuda ? "launch" : "kernel");
-    if (!colons || (size_t)(colons - entry) >= sizeof out->entry ||
-        strcmp(colons + 2, expected) != 0)
-        return error_set(error, QP_FORMAT,
-                         "%s: entry_point must be FILE::%s for %s, found \"%.200s\"", path,
-                         expected, out->definition->name, entry);
-    snprintf(out->entry, sizeof out->entry, "%.*s", (int)(colons - entry), entry);
-    return QP_OK;
-}
+/* --- a workload ------------------------------------------------------------------------------ */
 
-static qp_status read_solution(const char *path, const cJSON *tree, solution *out, qp_error *error)
+static qp_status add_trace(importer *im, const entry *e, const cJSON *workload,
+                           const evaluation *found, const char *log, qp_error *error)
 {
-    const char *definition, *entry;
-    TRY(need_string(tree, "name", path, &out->name, error));
-    TRY(need_string(tree, "definition", path, &definition, error));
-    const cJSON *spec = json_get(tree, "spec");
-    TRY(need_string(spec, "language", path, &out->language, error));
-    TRY(need_string(spec, "entry_point", path, &entry, error));
-    out->definition = definition_find(definition);
-    if (!out->definition)
-        return error_set(
-            error, QP_UNSUPPORTED,
-            "%s: definition '%.100s' is not among those that `quipu ops export` writes", path,
-            definition);
-    static const char *const languages[] = {"c", "cpp", "cuda"};
-    bool known = false;
-    for (size_t i = 0; i < sizeof languages / sizeof *languages; i++)
-        known = known || strcmp(out->language, languages[i]) == 0;
-    if (!known)
-        return error_set(error, QP_UNSUPPORTED,
-                         "%s: language must be c, cpp or cuda, found '%.40s'", path, out->language);
-    out->op = op_find(out->definition->op);
-    out->sources = json_get(tree, "sources");
-    if (!cJSON_IsArray(out->sources) || cJSON_GetArraySize(out->sources) > SOLUTION_MAX_FILES)
-        return error_set(error, QP_FORMAT, "%s: \"sources\" must be an array of at most %d files",
-                         path, SOLUTION_MAX_FILES);
-    return read_entry(path, entry, out, error);
-}
-
-/* Whether a path stays below the folder that it is relative to. */
-static bool is_inside(const char *path)
-{
-    if (path[0] == '/' || path[0] == '\0' || strlen(path) > 200) return false;
-    for (const char *part = path; part; part = strchr(part, '/') ? strchr(part, '/') + 1 : NULL) {
-        if (strncmp(part, "..", 2) == 0) return false;
+    char path[4400];
+    strbuf line = {0};
+    bool on_gpu = e->files.library.cuda || (im->options->device && !e->files.library.library[0]);
+    cJSON *trace = trace_json(e->definition.name, cJSON_Duplicate(workload, true), e->solution.name,
+                              found, log, on_gpu);
+    qp_status status = output_json_line(trace, &line, error);
+    *im->n_failed += found->verdict.status != CHECK_PASSED;
+    if (status == QP_OK) strbuf_append(im->out, line.data, line.length);
+    if (status == QP_OK && im->options->save && im->folder) {
+        snprintf(path, sizeof path, "%.4000s/traces/%.100s/%.200s.jsonl", im->folder,
+                 e->definition.op_type, e->definition.name);
+        status = files_append(path, line.data, line.length, error);
     }
-    return true;
-}
-
-static qp_status write_sources(const char *path, solution *solution, qp_error *error)
-{
-    bool entry = false;
-    snprintf(solution->folder, sizeof solution->folder, "/tmp/quipu-XXXXXX");
-    if (!mkdtemp(solution->folder)) {
-        solution->folder[0] = '\0';
-        return error_set(error, QP_IO, "no folder can be made in /tmp");
-    }
-    const cJSON *source;
-    cJSON_ArrayForEach(source, solution->sources)
-    {
-        const char *name, *content;
-        char to[512];
-        TRY(need_string(source, "path", path, &name, error));
-        TRY(need_string(source, "content", path, &content, error));
-        if (!is_inside(name))
-            return error_set(error, QP_FORMAT,
-                             "%s: a source's path must lie inside, found '%.200s'", path, name);
-        snprintf(to, sizeof to, "%s/%s", solution->folder, name);
-        TRY(files_write(to, content, strlen(content), error));
-        entry = entry || strcmp(name, solution->entry) == 0;
-    }
-    return entry ? QP_OK
-                 : error_set(error, QP_FORMAT,
-                             "%s: the entry point's file %s is not among the "
-                             "sources",
-                             path, solution->entry);
-}
-
-static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *place)
-{
-    (void)status;
-    (void)kind;
-    (void)place;
-    return remove(path);
-}
-
-/* --- traces ---------------------------------------------------------------------------------- */
-
-static cJSON *environment_json(void)
-{
-    cpu_description cpu;
-    cpu_describe(&cpu);
-    cJSON *environment = cJSON_CreateObject(), *libs = cJSON_AddObjectToObject(environment, "libs");
-    cJSON_AddStringToObject(environment, "hardware", cpu.model[0] ? cpu.model : "CPU");
-    cJSON_AddStringToObject(libs, "quipu", QP_VERSION);
-    return environment;
-}
-
-static cJSON *evaluation_json(const check_verdict *verdict, const timing_report *times)
-{
-    char when[32];
-    time_t now = time(NULL);
-    struct tm utc;
-    gmtime_r(&now, &utc);
-    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    cJSON *tree = cJSON_CreateObject();
-    cJSON_AddStringToObject(tree, "status", check_status_name(verdict->status));
-    cJSON_AddItemToObject(tree, "environment", environment_json());
-    cJSON_AddStringToObject(tree, "timestamp", when);
-    cJSON_AddStringToObject(tree, "log", verdict->detail);
-    if (verdict->status == CHECK_PASSED || verdict->status == CHECK_INCORRECT_NUMERICAL) {
-        cJSON *correctness = cJSON_AddObjectToObject(tree, "correctness");
-        cJSON_AddNumberToObject(correctness, "max_relative_error", verdict->relative_error);
-        cJSON_AddNumberToObject(correctness, "max_absolute_error", verdict->absolute_error);
-    }
-    if (verdict->status != CHECK_PASSED) return tree;
-    double time_of = times->entries[times->n - 1].result.seconds.median;
-    double reference = times->entries[0].result.seconds.median;
-    cJSON *performance = cJSON_AddObjectToObject(tree, "performance");
-    cJSON_AddNumberToObject(performance, "latency_ms", time_of * 1e3);
-    cJSON_AddNumberToObject(performance, "reference_latency_ms", reference * 1e3);
-    cJSON_AddNumberToObject(performance, "speedup_factor", time_of > 0 ? reference / time_of : 0);
-    return tree;
-}
-
-/* Times a workload that passed its check; the results of the timed calls are verified too. */
-static void time_workload(const workbench_bench_options *options, const solution *solution,
-                          const candidate *candidate, const char *workload, check_verdict *verdict,
-                          timing_report *times)
-{
-    timing_request request = {.op = solution->op,
-                              .workload = workload,
-                              .candidate = candidate,
-                              .features = 0,
-                              .threads = options->threads,
-                              .timeout_ms = options->timeout_ms,
-                              .rounds = options->rounds,
-                              .seed = options->seed,
-                              .with_reference = true};
-    timing_run(&request, times);
-    if (times->status != CHECK_PASSED) {
-        verdict->status = times->status;
-        snprintf(verdict->detail, sizeof verdict->detail, "%s", times->detail);
-    } else if (times->declined) {
-        verdict->status = CHECK_INCORRECT_SHAPE;
-        snprintf(verdict->detail, sizeof verdict->detail, "declined by %s_accepts()",
-                 solution->op->name);
-    } else if (times->entries[times->n - 1].status != CHECK_PASSED) {
-        verdict->status = times->entries[times->n - 1].status;
-        snprintf(verdict->detail, sizeof verdict->detail, "wrong after the timing; %.400s",
-                 times->detail);
-    }
-}
-
-/* Checks the solution on workload n of its definition, and times it if it passes. */
-static cJSON *judge_workload(const workbench_bench_options *options, const solution *solution,
-                             const candidate *candidate, int n, bool *passed)
-{
-    char workload[1024];
-    check_verdict verdict = candidate->verdict; /* of compiling and loading it */
-    timing_report times = {0};
-    bool declined = false;
-    definition_case(solution->definition, solution->definition->workloads[n], workload,
-                    sizeof workload);
-    if (verdict.status == CHECK_PASSED)
-        candidate_check(candidate, workload, options->seed, options->timeout_ms, &verdict,
-                        &declined);
-    if (verdict.status == CHECK_PASSED)
-        time_workload(options, solution, candidate, workload, &verdict, &times);
-    if (verdict.status == CHECK_PASSED && candidate->cuda)
-        snprintf(verdict.detail, sizeof verdict.detail,
-                 "latency includes carrying the tensors to the device and back");
-    *passed = verdict.status == CHECK_PASSED;
-    cJSON *trace = cJSON_CreateObject();
-    cJSON_AddStringToObject(trace, "definition", solution->definition->name);
-    cJSON_AddItemToObject(trace, "workload", workload_json(solution->definition, n));
-    cJSON_AddStringToObject(trace, "solution", solution->name);
-    cJSON_AddItemToObject(trace, "evaluation", evaluation_json(&verdict, &times));
-    return trace;
-}
-
-static qp_status judge(const workbench_bench_options *options, const solution *solution,
-                       const candidate *candidate, strbuf *out, int *n_failed, qp_error *error)
-{
-    for (int n = 0; solution->definition->workloads[n]; n++) {
-        bool passed;
-        cJSON *trace = judge_workload(options, solution, candidate, n, &passed);
-        *n_failed += !passed;
-        TRY(output_json_line(trace, out, error));
-    }
-    return QP_OK;
-}
-
-static qp_status import_tree(const char *path, const cJSON *tree,
-                             const workbench_bench_options *options, strbuf *out, int *n_failed,
-                             qp_error *error)
-{
-    solution solution = {0};
-    candidate candidate;
-    char entry[512];
-    TRY(read_solution(path, tree, &solution, error));
-    qp_status status = write_sources(path, &solution, error);
-    snprintf(entry, sizeof entry, "%s/%s", solution.folder, solution.entry);
-    if (status == QP_OK)
-        status = candidate_open(solution.op, entry, options->cancel, &candidate, error);
-    if (status == QP_OK) {
-        status = judge(options, &solution, &candidate, out, n_failed, error);
-        candidate_close(&candidate);
-    }
-    if (solution.folder[0]) nftw(solution.folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    strbuf_free(&line);
     return status;
 }
 
-qp_status workbench_import(const char *path, const workbench_bench_options *options, strbuf *out,
-                           int *n_failed, qp_error *error)
+/* By the definition's reference, with quipu's own beside it if there is one; or by quipu's own
+ * alone, where Python lacks what the definition's needs. */
+static qp_status judge_function(importer *im, entry *e, const schema_workload *workload,
+                                evaluation *found, qp_error *error)
 {
-    strbuf text = {0};
-    cJSON *tree = NULL;
+    const workbench_import_options *o = im->options;
+    const evaluate_options options = {.atol = o->atol,
+                                      .rtol = o->rtol,
+                                      .rounds = o->rounds,
+                                      .seed = o->seed,
+                                      .folder = im->folder,
+                                      .function = {.python = o->python,
+                                                   .cuda = o->device,
+                                                   .threads = o->threads,
+                                                   .timeout_ms = o->timeout_ms,
+                                                   .cancel = o->cancel}};
+    function_source own, solution = solution_source(&e->solution, &e->files);
+    function_source reference = solution_reference_source(&e->reference);
+    bool has_own = own_source(e->own, &e->definition, workload, &own);
+    qp_status status = evaluate(&e->definition, workload, &reference, has_own ? &own : NULL,
+                                &solution, &options, found, error);
+    if (status != QP_UNSUPPORTED || !has_own) return status;
+    const qp_error why = *error;
+    TRY(evaluate(&e->definition, workload, &own, NULL, &solution, &options, found, error));
+    if (found->verdict.status == CHECK_PASSED)
+        snprintf(found->verdict.detail, sizeof found->verdict.detail,
+                 "compared with quipu's %s; %.300s", e->own->op, why.message);
+    return QP_OK;
+}
+
+static qp_status judge(importer *im, entry *e, const schema_workload *workload, qp_error *error)
+{
+    const workbench_import_options *options = im->options;
+    evaluation found = {.verdict = e->files.library.verdict}; /* of compiling it */
+    char what[400], text[1024];
+    snprintf(what, sizeof what, "%.100s on %.100s", e->solution.name, e->definition.name);
+    if (options->progress) options->progress(options->context, what);
+    if (import_is_kernel(&e->solution, e->own)) {
+        own_case(e->own, &e->definition, workload, text, sizeof text);
+        import_kernel(options, &e->files.library, text, &found);
+    } else if (found.verdict.status == CHECK_PASSED) {
+        qp_status status = judge_function(im, e, workload, &found, error);
+        if (options->cancel && *options->cancel)
+            return error_set(error, QP_CANCELLED, "interrupted");
+        if (status != QP_OK) {
+            note(im, error);
+            return QP_OK;
+        }
+    }
+    return add_trace(im, e, workload->tree, &found, solution_log(&e->files), error);
+}
+
+/* --- a solution ------------------------------------------------------------------------------ */
+
+static qp_status judge_workloads(importer *im, entry *e, qp_error *error)
+{
+    bool any = false;
+    for (size_t i = 0; i < im->workloads.n; i++) {
+        const dataset_item *item = &im->workloads.items[i];
+        const char *name = cJSON_GetStringValue(json_get(item->tree, "definition"));
+        schema_workload workload;
+        if (!name || strcmp(name, e->definition.name) != 0) continue;
+        any = true;
+        if (schema_read_workload(&e->definition, json_get(item->tree, "workload"), item->where,
+                                 &workload, error) == QP_OK)
+            TRY(judge(im, e, &workload, error));
+        else
+            note(im, error);
+    }
+    if (any) return QP_OK;
+    return error_set(error, QP_FORMAT, "there are no workloads of definition '%.100s'",
+                     e->definition.name);
+}
+
+static qp_status need_data(const char *where, const entry *e, qp_error *error)
+{
+    const bool cuda = strcmp(e->solution.language, "cuda") == 0;
+    return error_set(error, QP_FORMAT,
+                     "%s: entry_point must be FILE::%s_%s for %s, found \"%.100s\"; a function of "
+                     "the definition's inputs needs a data set with workloads: --data FOLDER",
+                     where, e->own ? e->own->op : "operator", cuda ? "launch" : "kernel",
+                     e->definition.name, e->solution.entry);
+}
+
+/* Finds the definition, and writes and compiles the sources. */
+static qp_status open_entry(importer *im, const dataset_item *item, entry *e, qp_error *error)
+{
+    TRY(schema_read_solution(item->tree, item->where, &e->solution, error));
+    const dataset_item *found = dataset_find(&im->definitions, e->solution.definition);
+    if (!found)
+        return error_set(error, QP_UNSUPPORTED, "%s: definition '%.100s' is not %s", item->where,
+                         e->solution.definition,
+                         im->folder ? "in the data set"
+                                    : "among those that `quipu ops export` writes; --data names "
+                                      "another data set");
+    TRY(schema_read_definition(found->tree, found->where, &e->definition, error));
+    if (strcmp(e->definition.op_type, "sampling") == 0)
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s: solutions of op_type sampling give random "
+                         "results, which quipu does not judge",
+                         item->where);
+    e->own = own_find(&e->definition);
+    TRY(solution_write(&e->solution, item->where, &e->files, error));
+    TRY(solution_write_reference(&e->definition, &e->reference, error));
+    bool is_kernel = import_is_kernel(&e->solution, e->own);
+    if (!is_kernel && !im->folder) return need_data(item->where, e, error);
+    if (!is_kernel && strcmp(e->solution.language, "c") != 0) return QP_OK;
+    return solution_compile(&e->files, is_kernel ? op_find(e->own->op) : NULL, im->options->cancel,
+                            error);
+}
+
+static qp_status judge_solution(importer *im, const dataset_item *item, qp_error *error)
+{
+    entry *e = calloc(1, sizeof *e);
+    if (!e) return error_no_memory(error, "a solution", sizeof *e);
+    qp_status status = open_entry(im, item, e, error);
+    if (status == QP_OK) status = judge_workloads(im, e, error);
+    solution_remove(&e->files);
+    solution_remove(&e->reference);
+    free(e);
+    return status;
+}
+
+/* All solutions of the data set; one that cannot be judged does not end the others. */
+static qp_status judge_all(importer *im, qp_error *error)
+{
+    size_t n_judged = 0;
+    for (size_t i = 0; i < im->solutions.n; i++) {
+        const dataset_item *item = &im->solutions.items[i];
+        const char *name = cJSON_GetStringValue(json_get(item->tree, "definition"));
+        if (im->options->definition && (!name || strcmp(name, im->options->definition) != 0))
+            continue;
+        n_judged++;
+        qp_status status = judge_solution(im, item, error);
+        if (status == QP_CANCELLED) return status;
+        if (status != QP_OK) note(im, error);
+    }
+    if (n_judged > 0) return QP_OK;
+    return error_set(error, QP_INVALID, "%.2000s: it has no solutions%s%.100s", im->folder,
+                     im->options->definition ? " of definition " : "",
+                     im->options->definition ? im->options->definition : "");
+}
+
+/* --- the command ----------------------------------------------------------------------------- */
+
+static qp_status read_data(importer *im, qp_error *error)
+{
+    if (!im->folder) return exchange_list(&im->definitions, &im->workloads, error);
+    TRY(dataset_read_part(im->folder, "definitions", &im->definitions, error));
+    TRY(dataset_read_part(im->folder, "workloads", &im->workloads, error));
+    if (im->definitions.n > 0) return QP_OK;
+    return error_set(error, QP_FORMAT,
+                     "%.2000s: it has no definitions; a data set has the folders definitions, "
+                     "workloads and solutions",
+                     im->folder);
+}
+
+qp_status workbench_import(const char *path, const workbench_import_options *options, strbuf *out,
+                           strbuf *notes, int *n_failed, qp_error *error)
+{
+    struct stat about;
+    bool whole = stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+    importer im = {.options = options,
+                   .folder = whole ? path : options->data,
+                   .out = out,
+                   .notes = notes,
+                   .n_failed = n_failed};
     *n_failed = 0;
-    qp_status status = files_read(path, SOLUTION_MAX_BYTES, &text, error);
-    if (status == QP_OK) status = json_parse(strbuf_text(&text), text.length, path, &tree, error);
-    if (status == QP_OK) status = import_tree(path, tree, options, out, n_failed, error);
-    cJSON_Delete(tree);
-    strbuf_free(&text);
+    if (options->save && !im.folder)
+        return error_set(error, QP_INVALID, "--save needs a data set: give --data FOLDER");
+    qp_status status = read_data(&im, error);
+    if (status == QP_OK)
+        status = whole ? dataset_read_part(path, "solutions", &im.solutions, error)
+                       : dataset_read(path, &im.solutions, error);
+    if (status == QP_OK && !whole && im.solutions.n != 1)
+        status = error_set(error, QP_IO, "%.2000s: expected a solution's .json file, or a data set",
+                           path);
+    if (status == QP_OK)
+        status = whole ? judge_all(&im, error) : judge_solution(&im, im.solutions.items, error);
+    dataset_free(&im.definitions);
+    dataset_free(&im.workloads);
+    dataset_free(&im.solutions);
     return status;
 }

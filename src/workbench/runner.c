@@ -1,32 +1,24 @@
 /* Runs a candidate in a process of its own: see runner.h. */
-#define _GNU_SOURCE /* pipe2 */
 #include "workbench/runner.h"
 
-#include "base/clock.h"
 #include "base/printable.h"
-#include "op/harness/child.h"
+#include "workbench/dialogue.h"
 #include "workbench/sandbox.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-enum { TEXT_SIZE = 400, END_MS = 1000, LOOK_MS = 200 };
+enum { TEXT_SIZE = 400 };
 
 typedef enum verb { VERB_LOAD, VERB_SCRATCH, VERB_RUN, VERB_REST } verb;
 
 /* Shared memory: questions that the judge writes, and answers. The candidate's code may write here
  * too, so pointers are never read back, and every other value is checked. */
 typedef struct control {
-    verb verb;
     op_call call;
     size_t scratch_stride;
     int n_threads;
@@ -35,32 +27,14 @@ typedef struct control {
     char text[TEXT_SIZE]; /* why loading failed */
 } control;
 
-/* A message is the number of the question. */
-typedef uint64_t message;
-
 struct runner {
     const candidate *candidate;
-    pid_t child;
-    int to, from; /* -1: closed */
+    const op_case *about;
+    dialogue dialogue;
     control *control;
-    message asked;
-    uint64_t deadline; /* deadline, of clock_ns() */
-    int timeout_ms;
 };
 
 /* --- The candidate's side. --- */
-
-static bool read_message(int from, message *out)
-{
-    size_t got = 0;
-    while (got < sizeof *out) {
-        ssize_t n = read(from, (char *)out + got, sizeof *out - got);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        got += (size_t)n;
-    }
-    return true;
-}
 
 typedef struct loaded {
     const runner *runner;
@@ -87,11 +61,14 @@ static void load(loaded *l, const op_case *about)
     if (!c->failed) c->declined = !op_case_accepted(candidate->op, about, &l->variant);
 }
 
-static void obey(loaded *l)
+static void obey(loaded *l, verb verb)
 {
     control *c = l->runner->control;
     op_call call = c->call;
-    switch (c->verb) {
+    switch (verb) {
+    case VERB_LOAD:
+        load(l, l->runner->about);
+        break;
     case VERB_SCRATCH:
         c->scratch_bytes = l->variant.scratch_bytes ? l->variant.scratch_bytes(&call) : UINT64_MAX;
         break;
@@ -107,109 +84,26 @@ static void obey(loaded *l)
     }
 }
 
-static void serve(const runner *r, const op_case *about, int from, int to, pid_t judge)
+static void serve(void *context, int socket, int judge)
 {
+    const runner *r = context;
     loaded l = {.runner = r};
-    message asked;
-    sandbox_enter(judge, (const int[]){from, to}, r->timeout_ms / 1000 + 1);
+    dialogue_message asked;
+    sandbox_enter(judge, (const int[]){-1, socket}, r->dialogue.timeout_ms / 1000 + 1);
     if (!r->candidate->cuda) sandbox_forbid();
-    while (read_message(from, &asked)) {
-        if (r->control->verb == VERB_LOAD)
-            load(&l, about);
-        else
-            obey(&l);
-        if (write(to, &asked, sizeof asked) != sizeof asked) break;
+    while (dialogue_read(socket, &asked)) {
+        obey(&l, (verb)asked.what);
+        if (!dialogue_answer(socket, &asked, 0)) break;
     }
     _exit(0);
 }
 
 /* --- The judge's side. --- */
 
-static bool cancelled(const runner *r)
-{
-    return r->candidate->cancel && *r->candidate->cancel;
-}
-
-static bool fail(check_status *status, check_status what, char *detail, size_t size,
-                 const char *text)
-{
-    *status = what;
-    snprintf(detail, size, "%s", text);
-    return false;
-}
-
-/* Reports why there was no answer: timeout, signal or exit. */
-static bool fail_by_end(runner *r, check_status *status, char *detail, size_t size)
-{
-    char text[160];
-    uint64_t soon = clock_ns() + (uint64_t)END_MS * 1000000u;
-    if (clock_ns() >= r->deadline) {
-        snprintf(text, sizeof text, "not done after %d ms", r->timeout_ms);
-        return fail(status, CHECK_TIMEOUT, detail, size, text);
-    }
-    if (cancelled(r)) return fail(status, CHECK_RUNTIME_ERROR, detail, size, "interrupted");
-    int end;
-    if (child_wait(r->child, soon < r->deadline ? soon : r->deadline, &end)) {
-        r->child = 0;
-        child_describe_end(end, text, sizeof text);
-        return fail(status, CHECK_RUNTIME_ERROR, detail, size, text);
-    }
-    return fail(status, CHECK_RUNTIME_ERROR, detail, size,
-                "it closed the channel to the judge and went on");
-}
-
-/* Waits for the answer to the last question and ignores everything else. */
-static bool await(runner *r, check_status *status, char *detail, size_t size)
-{
-    message got = 0;
-    size_t count = 0;
-    while (count < sizeof got) {
-        uint64_t now = clock_ns();
-        struct pollfd wait = {.fd = r->from, .events = POLLIN};
-        if (now >= r->deadline || cancelled(r)) return fail_by_end(r, status, detail, size);
-        uint64_t left_ms = (r->deadline - now) / 1000000u + 1;
-        int ready = poll(&wait, 1, left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
-        if (ready <= 0) continue; /* timeout, or a signal */
-        ssize_t n = read(r->from, (char *)&got + count, sizeof got - count);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return fail_by_end(r, status, detail, size);
-        count += (size_t)n;
-    }
-    if (got == r->asked) return true;
-    return fail(status, CHECK_RUNTIME_ERROR, detail, size,
-                "it wrote into the channel to the judge");
-}
-
 static bool ask(runner *r, verb verb, check_status *status, char *detail, size_t size)
 {
-    r->control->verb = verb;
-    r->asked = r->asked * 6364136223846793005u +
-               clock_ns(); /* so that the candidate cannot guess it in advance */
-    if (write(r->to, &r->asked, sizeof r->asked) != sizeof r->asked)
-        return fail_by_end(r, status, detail, size);
-    return await(r, status, detail, size);
-}
-
-static bool start(runner *r, const op_case *about, check_status *status, char *detail, size_t size)
-{
-    int down[2], up[2];
-    pid_t judge = getpid();
-    if (pipe2(down, O_CLOEXEC) != 0)
-        return fail(status, CHECK_RUNTIME_ERROR, detail, size, strerror(errno));
-    if (pipe2(up, O_CLOEXEC) != 0) {
-        close(down[0]);
-        close(down[1]);
-        return fail(status, CHECK_RUNTIME_ERROR, detail, size, strerror(errno));
-    }
-    r->child = fork();
-    if (r->child == 0) serve(r, about, down[0], up[1], judge);
-    close(down[0]);
-    close(up[1]);
-    r->to = down[1];
-    r->from = up[0];
-    if (r->child > 0) return true;
-    r->child = 0;
-    return fail(status, CHECK_RUNTIME_ERROR, detail, size, strerror(errno));
+    uint32_t ignored;
+    return dialogue_ask(&r->dialogue, verb, 0, &ignored, status, detail, size);
 }
 
 bool runner_open(const candidate *candidate, const op_case *about, int timeout_ms, runner **out,
@@ -218,17 +112,16 @@ bool runner_open(const candidate *candidate, const op_case *about, int timeout_m
     runner *r = calloc(1, sizeof *r);
     *out = NULL;
     *declined = false;
-    if (!r) return fail(status, CHECK_RUNTIME_ERROR, detail, size, "out of memory");
-    *r = (runner){.candidate = candidate,
-                  .to = -1,
-                  .from = -1,
-                  .asked = (uint64_t)(uintptr_t)r,
-                  .timeout_ms = timeout_ms,
-                  .deadline = clock_ns() + (uint64_t)timeout_ms * 1000000u};
+    *status = CHECK_RUNTIME_ERROR;
+    snprintf(detail, size, "out of memory");
+    if (!r) return false;
+    *r = (runner){.candidate = candidate, .about = about, .dialogue.socket = -1};
     r->control =
         mmap(NULL, sizeof *r->control, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (r->control == MAP_FAILED) r->control = NULL;
-    bool open = r->control && start(r, about, status, detail, size) &&
+    bool open = r->control &&
+                dialogue_start(&r->dialogue, serve, r, timeout_ms, candidate->cancel, status,
+                               detail, size) &&
                 ask(r, VERB_LOAD, status, detail, size);
     if (open && r->control->failed) {
         char text[TEXT_SIZE];
@@ -273,7 +166,7 @@ int runner_threads_left(runner *r)
     check_status status;
     int n = 0;
     if (r->candidate->cuda || !ask(r, VERB_REST, &status, detail, sizeof detail)) return 0;
-    snprintf(path, sizeof path, "/proc/%ld/task", (long)r->child);
+    snprintf(path, sizeof path, "/proc/%ld/task", (long)r->dialogue.child);
     DIR *folder = opendir(path);
     for (struct dirent *entry; folder && (entry = readdir(folder));)
         n += entry->d_name[0] != '.';
@@ -284,9 +177,7 @@ int runner_threads_left(runner *r)
 void runner_close(runner *r)
 {
     if (!r) return;
-    if (r->to >= 0) close(r->to);
-    if (r->from >= 0) close(r->from);
-    if (r->child > 0) child_end_group(r->child);
+    dialogue_end(&r->dialogue);
     if (r->control) munmap(r->control, sizeof *r->control);
     free(r);
 }

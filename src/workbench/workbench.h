@@ -82,11 +82,31 @@ qp_status workbench_bench(const workbench_bench_options *options, strbuf *out, i
  * definitions' paths. */
 qp_status workbench_export(const char *folder, strbuf *out, qp_error *error);
 
-/* Reads a solution of such a data set, written in C or CUDA, checks and measures it on its
- * definition's workloads, and appends a trace for each, one JSON object a line. `options` gives
- * seed, threads, rounds and timeout. *n_failed: how many are not PASSED. */
-qp_status workbench_import(const char *path, const workbench_bench_options *options, strbuf *out,
-                           int *n_failed, qp_error *error);
+typedef struct workbench_import_options {
+    const char *data;       /* data set of a solution's file; NULL: that which export writes */
+    const char *definition; /* only this one; NULL: all */
+    const char *python;     /* runs references and solutions in Python: "python3" */
+    bool device;            /* Python's tensors lie on the GPU */
+    bool save;              /* traces are appended to the data set too */
+    double atol, rtol;      /* of solutions that are not kernels of operators */
+    uint64_t seed;
+    int threads, rounds, timeout_ms;                   /* milliseconds for a function */
+    const volatile int *cancel;                        /* may be NULL */
+    void (*progress)(void *context, const char *what); /* NULL: silent */
+    void *context;
+} workbench_import_options;
+
+/* Judges solutions of a FlashInfer-Bench data set, and appends a trace for each workload, one JSON
+ * object a line. `path` is a solution's file, or a data set, all of whose solutions are judged.
+ * What could not be judged, because of a workload or a reference, is told in `notes`, a line each.
+ * *n_failed: how many traces are not PASSED, and how many there could not be. */
+qp_status workbench_import(const char *path, const workbench_import_options *options, strbuf *out,
+                           strbuf *notes, int *n_failed, qp_error *error);
+
+/* Compares solutions by the traces of a data set, a folder of traces or a file with them: for each
+ * definition, how many workloads each solution passed, its mean speedup, and on how many workloads
+ * it is the fastest. */
+qp_status workbench_leaderboard(const char *path, bool json, strbuf *out, qp_error *error);
 
 typedef struct workbench_improve_options {
     const char *op;
