@@ -132,6 +132,8 @@ def answers():
     bare = Path(TEMPORARY) / "config-only"
     bare.mkdir()
     shutil.copy(MODELS / "llama-text/config.json", bare)
+    status, out, err = quipu("schedule", "-m", MODEL, "--plan", "flashinfer", "--verify")
+    check(status == 0 and "ragged_prefill" in out and "sound in every order" in out, (out, err))
     for command in ("plan", "shapes", "schedule"):
         whole, alone = (quipu(command, "-m", str(path), "--json") for path in (MODELS / "llama-text", bare))
         check(alone[0] == 0 and alone[1] == whole[1], f"{command} of a config.json alone: {alone}")
@@ -306,6 +308,8 @@ def bad_input():
     expect(2, "it has llama-3.1-8b attn_qkv, ", "ops", "bench", "linear", "-w", "nowhere")
     expect(2, "exclude each other", "schedule", "-m", MODEL, "--measure", "--compare")
     expect(2, "cannot be combined with --compare", "schedule", "-m", MODEL, "--compare", "--list")
+    expect(2, "cannot be combined with --compare", "schedule", "-m", MODEL, "--compare", "--plan", "flashinfer")
+    expect(1, "the plan padded has no schedule", "schedule", "-m", MODEL, "--plan", "padded")
     expect(2, "cannot be combined with --setting throughput", "schedule", "-m", MODEL, "--sums",
            "--setting", "throughput")
 

@@ -71,6 +71,7 @@ static const option_spec schedule_options[] = {
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
      .fallback = "cpu", .argument = "DEVICE",
      .help = "cuda: the megakernel's schedule, measured and compared on the GPU"},
+    CLI_PLAN_FORM,
     {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = cli_schedule_settings,
      .fallback = "latency", .argument = "WHICH",
      .help = "latency: for few tokens; throughput: for many, in tiles"},

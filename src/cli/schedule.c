@@ -97,6 +97,7 @@ static qp_status print(const cli_call *call, const target *target, strbuf *out)
                                                : asked     ? s->chunk
                                                            : 0,
                                       .kv_partitions = s->kv_partitions,
+                                      .form = (plan_form)s->plan_form,
                                       .fuse = s->fuse,
                                       .sums = s->sums || target->gpu,
                                       .group = s->group,
@@ -170,6 +171,14 @@ static qp_status check_together(const cli_call *call)
     if (s->layers && (s->measure || s->compare))
         return error_set(call->error, QP_INVALID,
                          "--layers has no effect on --measure and --compare");
+    if (s->plan_form != 0 && (s->measure || s->compare || s->kernel_device))
+        return error_set(call->error, QP_INVALID,
+                         "--plan %s is a schedule of CPU threads, printed, saved and loaded; it "
+                         "cannot be combined with --%s",
+                         cli_plan_forms[s->plan_form],
+                         s->measure   ? "measure"
+                         : s->compare ? "compare"
+                                      : "device cuda");
     if (s->save && s->load)
         return error_set(call->error, QP_INVALID, "--save and --load exclude each other");
     if (s->setting != 0 && (s->fuse || s->sums || s->kernel_device))

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "plan/program.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,6 +17,7 @@ typedef struct schedule_print_options {
     double memory_fraction; /* 0: from the costs */
     int64_t context;        /* positions of a sequence; 0: the model's, at most 8192 */
     int64_t chunk;          /* tokens that one pass may have; 0: 512, with `sums` 1 */
+    plan_form form;         /* which operators make the pass */
     bool fuse;              /* latency: the program for few tokens, in fused operators */
     bool sums;              /* latency: the program with sums, as the megakernel runs it */
     int64_t group;          /* output features that stay together; 0: the usual */
