@@ -95,6 +95,35 @@ static void variants_have_names(void **state)
     strbuf_free(&out);
 }
 
+/* A workload that the caller describes, and texts that describe none. */
+static void workloads_can_be_described(void **state)
+{
+    (void)state;
+    const char *op = "rms_norm";
+    workbench_bench_options options = quick(&op);
+    options.workload = "n_tokens=3 hidden_size=100 x:BF16";
+    int n_wrong;
+    cJSON *tree = run_bench(&options, &n_wrong);
+    const cJSON *first = cJSON_GetArrayItem(json_get(tree, "results"), 0);
+    assert_int_equal(n_wrong, 0);
+    assert_string_equal(json_get(first, "workload")->valuestring, options.workload);
+    cJSON_Delete(tree);
+    static const struct {
+        const char *workload, *why;
+        int n_ops;
+    } wrong[] = {{"n_tokens=3 hiden_size=8", "hiden_size=8", 1},
+                 {"n_tokens=many", "whole number", 1},
+                 {"n_tokens=3", "name the one operator", 0}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        strbuf out = {0};
+        qp_error error;
+        options.workload = wrong[i].workload, options.n_ops = wrong[i].n_ops;
+        assert_int_equal(workbench_bench(&options, &out, &n_wrong, &error), QP_INVALID);
+        if (!strstr(error.message, wrong[i].why)) fail_msg("%s", error.message);
+        strbuf_free(&out);
+    }
+}
+
 static void games_are_seen(void **state)
 {
     (void)state;
@@ -405,6 +434,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_example_is_right_and_faster),
         cmocka_unit_test(variants_have_names),
+        cmocka_unit_test(workloads_can_be_described),
         cmocka_unit_test(games_are_seen),
         cmocka_unit_test(a_broken_file_is_no_timing),
         cmocka_unit_test(workloads_are_refilled),

@@ -46,7 +46,8 @@ static const option_spec timing_options[] = {
     {"repetitions", 'r', OPTION_INTEGER_AT(SETTINGS, repetitions), .argument = "N",
      .fallback = "11", .minimum = 1, .maximum = 1000, .help = "rounds; figures are their medians"},
     {"workload", 'w', OPTION_STRING_AT(SETTINGS, workload), .argument = "TEXT",
-     .help = "only the workloads whose name contains this"},
+     .help = "only the workloads whose name contains this; with '=' a workload of your own, such "
+             "as 'n_tokens=64 hidden_size=8192 x:BF16'"},
     {"markdown", 0, OPTION_FLAG_AT(SETTINGS, markdown), .help = "print a Markdown table"},
     {0}};
 const option_group cli_timing_options = {"Timing", timing_options};

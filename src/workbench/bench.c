@@ -3,6 +3,7 @@
 #include "workbench/device.h"
 #include "workbench/device_bench.h"
 #include "base/output.h"
+#include "op/harness/case.h"
 #include "workbench/timing.h"
 #include "workbench/workbench.h"
 
@@ -164,14 +165,44 @@ static void bench_on_device(bench_page *page, const device_timing_request *reque
         add_device_row(page, request->op, request->workload, kernel, &entry);
 }
 
+/* Whether the caller describes a workload; no name contains "=". */
+static bool is_described(const workbench_bench_options *options)
+{
+    return options->workload && strchr(options->workload, '=');
+}
+
+/* The operator's workloads, or the one that the caller describes; `own` holds that list. */
+static const char *const *workloads_of(const bench_page *page, const op_info *op,
+                                       const char *own[static 2])
+{
+    if (!is_described(page->options)) return op->workloads;
+    own[0] = page->options->workload, own[1] = NULL;
+    return own;
+}
+
 static bool wants_workload(bench_page *page, const char *text)
 {
     char name[64];
     const char *part = page->options->workload;
     workload_name(text, name, sizeof name);
-    if (part && !strstr(name, part)) return false;
+    if (part && part != text && !strstr(name, part)) return false;
     page->n_wanted++;
     return true;
+}
+
+/* A described workload fits one operator, and its text must be right. */
+static qp_status check_described(const workbench_bench_options *options, qp_error *error)
+{
+    const op_info *op;
+    op_case unused;
+    if (!is_described(options)) return QP_OK;
+    if (options->n_ops != 1)
+        return error_set(error, QP_INVALID,
+                         "--workload '%.60s' describes a workload: name the one operator that it "
+                         "is for",
+                         options->workload);
+    TRY(describe_find(options->ops[0], &op, error));
+    return op_case_parse(op, options->workload, &unused, error);
 }
 
 /* It is an error if a requested workload does not exist. */
@@ -218,11 +249,12 @@ static qp_status bench_op_on_device(bench_page *page, const op_info *op, const c
                                     qp_error *error)
 {
     const workbench_bench_options *options = page->options;
+    const char *own[2];
     const cuda_kernel *wanted = op->cuda;
     while (wanted && wanted->name && !wants_kernel(options, wanted))
         wanted++;
     if (options->variant && (!wanted || !wanted->name)) return no_variant(options, op, error);
-    for (const char *const *text = op->workloads; text && *text; text++) {
+    for (const char *const *text = workloads_of(page, op, own); text && *text; text++) {
         if (!wants_workload(page, *text)) continue;
         device_timing_request request = {.op = op,
                                          .workload = *text,
@@ -249,13 +281,14 @@ static qp_status bench_op(bench_page *page, const op_info *op, const candidate *
         return bench_op_on_device(page, op, candidate, error);
     const workbench_bench_options *options = page->options;
     const op_variant *variant = NULL;
+    const char *own[2];
     for (const op_variant *v = op->variants; options->variant && v && v->name; v++) {
         if (strcmp(v->name, options->variant) == 0 && (v->needs & ~options->features) == 0)
             variant = v;
     }
     if (options->variant && !variant && !wants_best(options))
         return no_variant(options, op, error); /* the best is measured anyway */
-    for (const char *const *text = op->workloads; text && *text; text++) {
+    for (const char *const *text = workloads_of(page, op, own); text && *text; text++) {
         if (!wants_workload(page, *text)) continue;
         timing_request request = {.op = op,
                                   .workload = *text,
@@ -292,6 +325,7 @@ static qp_status bench_ops(bench_page *page, strbuf *out, qp_error *error)
     if (options->kernel && (options->n_ops != 1 || options->variant))
         return error_set(error, QP_INVALID,
                          "--kernel goes with the name of one operator and without --variant");
+    TRY(check_described(options, error));
     if (options->device) TRY(device_is_here("--device cuda", error));
     int n = options->n_ops ? options->n_ops : OP_COUNT;
     for (int i = 0; i < n; i++) {

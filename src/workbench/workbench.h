@@ -60,8 +60,10 @@ typedef struct workbench_bench_options {
     /* NULL; or a variant's name, measured beside the reference and the best variant. On the GPU,
      * NULL is every kernel that accepts a workload, and "best" the one that quipu would choose. */
     const char *variant;
-    const char *kernel;   /* a file with a candidate for the one operator named; or NULL */
-    const char *workload; /* only workloads whose name contains this; NULL: all */
+    const char *kernel; /* a file with a candidate for the one operator named; or NULL */
+    /* Only workloads whose name contains this; with "=" it is a workload of the caller's own, in
+     * the form in which `ops describe` prints them. NULL: all. */
+    const char *workload;
     uint64_t seed;
     uint32_t features;
     bool device; /* the GPU's kernels instead of the CPU's; a .cu file is measured beside the GPU's
