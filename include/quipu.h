@@ -277,6 +277,10 @@ typedef struct qp_engine_options {
      * (default) or "reference" run it. Both run on the CPU, without "fuse" and ranks. Their bits
      * depend on how a text is cut into passes. */
     const char *plan;
+    /* The element type of what layers work on, and of what they add to: "F32" (default), or on the
+     * CPU "BF16", to which each operator of the plan "paged" rounds its output; without "fuse" and
+     * ranks. Logits are float32. */
+    const char *act_type;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);

@@ -527,7 +527,7 @@ static void test_accepts(void **state)
     call.tensors[LINEAR_OUT].type = DTYPE_F64;
     assert_false(linear_quant_accepts(&call));
     call.tensors[LINEAR_OUT].type = DTYPE_F32;
-    call.tensors[LINEAR_X].type = DTYPE_BF16;
+    call.tensors[LINEAR_X].type = DTYPE_F16;
     assert_false(linear_quant_accepts(&call));
     call.tensors[LINEAR_X].type = DTYPE_F32;
     call.tensors[LINEAR_BIAS].type = DTYPE_F16;

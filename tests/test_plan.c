@@ -68,6 +68,19 @@ typedef struct table_row {
     const char *step, *tokens, *x, *x_norm, *attn, *ffn;
 } table_row;
 
+/* Its columns of positions and of the kind of step, in a layer that is not the last. The design has
+ * one operator in attn_qkv and ffn_up, and positions that rope reads; the legend says why the plan
+ * differs there. */
+static const struct {
+    const char *step, *pos;
+    bool graph, differs;
+} layer_columns[] = {{"attn_norm", "o", false, false},   {"attn_qkv", "o", false, true},
+                     {"rope", "r", false, true},         {"attention", "r", true, false},
+                     {"attn_output", "o", false, false}, {"attn_allreduce", "o", true, false},
+                     {"ffn_norm", "o", false, false},    {"ffn_up", "o", false, true},
+                     {"activation", "o", false, false},  {"ffn_down", "o", false, false},
+                     {"ffn_allreduce", "o", true, false}};
+
 static const table_row before[] = {{"setup", "+m", "", "", "", ""},
                                    {"embedding", "rx", "+w", "", "", ""}};
 static const table_row layer[] = {
@@ -117,6 +130,57 @@ static void lifetimes_are_those_of_the_design(void **state)
     check_rows(&p, cells, N_BEFORE + 3 * N_LAYER, after, N_AFTER, -1);
     free(cells);
     program_free(&p);
+}
+
+static void positions_and_kinds_are_those_of_the_design(void **state)
+{
+    (void)state;
+    program p = small_plan(1, 0);
+    plan_cell *cells;
+    char text[8];
+    assert_ok(lifetime_compute(&p, &cells, &error));
+    assert_string_equal(cell_text(&cells[PLAN_POSITION_IDS], text), "+m");
+    assert_string_equal(cell_text(&cells[PLAN_TENSOR_COUNT + PLAN_POSITION_IDS], text), "o");
+    for (int i = 0; i < N_LAYER; i++) {
+        const int step = N_BEFORE + N_LAYER + i;
+        const plan_cell *row = &cells[step * PLAN_TENSOR_COUNT];
+        const bool is_rope = strcmp(layer_columns[i].step, "rope") == 0;
+        assert_string_equal(p.steps[step].name, layer_columns[i].step);
+        assert_int_equal(p.steps[step].graph != layer_columns[i].graph,
+                         layer_columns[i].differs && !is_rope);
+        assert_string_equal(cell_text(&row[PLAN_POSITION_IDS], text),
+                            is_rope ? "o" : layer_columns[i].pos);
+        if (is_rope) /* the same positions, as rows of the table */
+            assert_string_equal(cell_text(&row[PLAN_ROPE_ROWS], text), layer_columns[i].pos);
+    }
+    free(cells);
+    program_free(&p);
+}
+
+/* What layers work on takes half the bytes in BF16; what comes after them stays float32. */
+static void activations_in_bf16_take_half(void **state)
+{
+    (void)state;
+    model_config config = small_config();
+    plan_options options = plan_default_options(&config);
+    program wide, narrow;
+    assert_ok(plan_build(&config, NULL, &options, &wide, &error));
+    options.act_type = DTYPE_BF16;
+    assert_ok(plan_build(&config, NULL, &options, &narrow, &error));
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        const bool halved = id == PLAN_X || id == PLAN_X_NORM || id == PLAN_ATTN || id == PLAN_FFN;
+        assert_int_equal(wide.tensors[id].bytes, narrow.tensors[id].bytes << halved);
+    }
+    assert_true(narrow.arena_bytes < wide.arena_bytes);
+    program_free(&wide);
+    program_free(&narrow);
+    options.fuse = true;
+    assert_int_equal(plan_build(&config, NULL, &options, &wide, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "fused operators"));
+    options.fuse = false, options.form = PLAN_FLASHINFER;
+    assert_int_equal(plan_build(&config, NULL, &options, &wide, &error), QP_UNSUPPORTED);
+    options.form = PLAN_PAGED, options.act_type = DTYPE_F16;
+    assert_int_equal(plan_build(&config, NULL, &options, &wide, &error), QP_INVALID);
 }
 
 /* The same of the fused pass, with attention in parts and in one. */
@@ -894,6 +958,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lifetimes_are_those_of_the_design),
+        cmocka_unit_test(positions_and_kinds_are_those_of_the_design),
+        cmocka_unit_test(activations_in_bf16_take_half),
         cmocka_unit_test(fused_lifetimes_are_those_of_the_design),
         cmocka_unit_test(other_ranks_make_partial_sums),
         cmocka_unit_test(every_cell_is_consistent),

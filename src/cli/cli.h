@@ -47,6 +47,7 @@ typedef struct cli_settings {
     uint64_t memory;
     bool fuse, sums;
     int plan_form; /* index into cli_plan_forms */
+    int act_type;  /* index into cli_act_types */
     /* schedule */
     int64_t workers, group;
     int setting, assign;
@@ -99,6 +100,7 @@ extern const char *const cli_activations[], *const cli_cuts[], *const cli_specul
 extern const char *const cli_poolings[];
 extern const char *const cli_copies[];
 extern const char *const cli_plan_forms[]; /* by plan_form */
+extern const char *const cli_act_types[];
 extern const char *const cli_schedule_settings[], *const cli_schedule_assignments[];
 
 /* The call of a command: its settings and where each came from. */

@@ -142,6 +142,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .workers = (int)s->workers,
                                  .order = (uint64_t)s->order,
                                  .plan = cli_plan_forms[s->plan_form],
+                                 .act_type = cli_act_types[s->act_type],
                                  .fuse = s->fuse,
                                  .batch_invariant = s->batch_invariant,
                                  .activations = cli_activations[s->activations],

@@ -42,6 +42,7 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
                             .ranks = (int)s->ranks,
                             .page_size = s->page_size,
                             .kv_type = cli_kv_types[s->kv_type],
+                            .act_type = cli_act_types[s->act_type],
                             .activations = cli_activations[s->activations],
                             .cpu_mask = s->cpu_mask,
                             .kernels = call->kernels,

@@ -41,6 +41,15 @@ extern const option_group cli_server_options, cli_pace_options, cli_question_opt
                     "of a padded-batch engine, without a schedule; the last two run on the CPU"    \
     }
 
+/* --act-type, of the same commands. */
+#define CLI_ACT_TYPE                                                                               \
+    {                                                                                              \
+        "act-type", 0, OPTION_CHOICE_AT(cli_settings, act_type),                                   \
+            .expert = true, .choices = cli_act_types, .fallback = "F32", .argument = "TYPE",       \
+            .help = "element type of what layers work on: BF16 takes half the memory and rounds "  \
+                    "after each operator; on the CPU, with the plan paged"                         \
+    }
+
 /* What the choices of --device mean where there is no `auto`: the CPU, or the GPU. */
 extern const char *const cli_kernel_devices[];
 

@@ -56,6 +56,7 @@ static const option_spec engine_options[] = {
          "thread blocks of the megakernel; 0: one for each multiprocessor of the GPU, on several "
          "GPUs up to a sixteenth fewer"},
     CLI_PLAN_FORM,
+    CLI_ACT_TYPE,
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help = "fuse operators that need no results of other threads: the same answer with fewer "
              "waits, for few tokens on many threads"},

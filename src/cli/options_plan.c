@@ -11,10 +11,12 @@ const char *const cli_schedule_settings[] = {"latency", "throughput", NULL};
 const char *const cli_schedule_assignments[] = {"rr", "zz", "wave", "dag", "pool", NULL};
 
 const char *const cli_plan_forms[] = {"paged", "flashinfer", "padded", NULL};
+const char *const cli_act_types[] = {"F32", "BF16", NULL};
 
 /* Which form of the forward pass is shown. */
 static const option_spec fusing_options[] = {
     CLI_PLAN_FORM,
+    CLI_ACT_TYPE,
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help = "the forward pass for few tokens, with fused operators"},
     {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums), .expert = true,

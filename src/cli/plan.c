@@ -7,6 +7,8 @@
 #include "inspect/cuda_print.h"
 #include "plan/print.h"
 
+#include <string.h>
+
 static qp_status print(strbuf *text, qp_status status, qp_error *error)
 {
     if (status == QP_OK) status = cli_write(strbuf_text(text), text->length, error);
@@ -40,6 +42,10 @@ static qp_status tell_plan(const cli_call *call, plan_print_options *o, strbuf *
         return error_set(call->error, QP_UNSUPPORTED,
                          "the plan %s runs on the CPU: leave --device cuda out",
                          plan_form_name(o->form));
+    if (device && strcmp(o->act_type, cli_act_types[0]) != 0)
+        return error_set(call->error, QP_UNSUPPORTED,
+                         "activations in %s are for the CPU: leave --act-type or --device cuda out",
+                         o->act_type);
     if (device) TRY(tell_device(call, o, gpu));
     if (device && o->json) o->gpu = strbuf_text(gpu);
     TRY(plan_print_lifetimes(o, out, call->error));
@@ -58,6 +64,7 @@ qp_status command_plan(const cli_call *call)
                                   .reduce = s->cut == 2 || (s->cut == 0 && s->kernel_device),
                                   .page_size = s->page_size,
                                   .kv_type = cli_kv_types[s->kv_type],
+                                  .act_type = cli_act_types[s->act_type],
                                   .available = s->memory ? s->memory : buffer_available(),
                                   .form = (plan_form)s->plan_form,
                                   .fuse = s->fuse,
@@ -76,6 +83,7 @@ qp_status command_shapes(const cli_call *call)
     const cli_settings *s = call->settings;
     shapes_print_options options = {.tokens = s->tokens,
                                     .batch = s->batch,
+                                    .act_type = cli_act_types[s->act_type],
                                     .form = (plan_form)s->plan_form,
                                     .fuse = s->fuse,
                                     .sums = s->sums,

@@ -72,6 +72,13 @@ static qp_status choose_copies(const char *choice, plan_copies *out, qp_error *e
                      choice);
 }
 
+static qp_status choose_act_type(const char *choice, dtype *out, qp_error *error)
+{
+    if (choice) *out = dtype_from_name(choice);
+    if (*out == DTYPE_F32 || *out == DTYPE_BF16) return QP_OK;
+    return error_set(error, QP_INVALID, "activations must be F32 or BF16, found \"%s\"", choice);
+}
+
 qp_status engine_choose_plan(const qp_engine_options *given, const model_config *config,
                              bool on_gpu, plan_options *out, qp_error *error)
 {
@@ -106,7 +113,7 @@ qp_status engine_choose_plan(const qp_engine_options *given, const model_config 
     if (out->kv_type == DTYPE_COUNT)
         return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found \"%s\"",
                          given->kv_type);
-    return QP_OK;
+    return choose_act_type(given->act_type, &out->act_type, error);
 }
 
 /* The machine that is asked for; NULL: that is left to the engine. */
@@ -115,10 +122,16 @@ qp_status engine_choose_machine(const qp_engine_options *options, const machine_
 {
     const bool padded = option_is(options->plan, "padded");
     const bool paged = !options->plan || option_is(options->plan, "paged");
+    const bool float32 = !options->act_type || option_is(options->act_type, "F32");
     *out = NULL;
     if (!option_is_automatic(options->exec)) TRY(machine_type_find(options->exec, out, error));
-    if (paged) return QP_OK;
+    if (paged && float32) return QP_OK;
     if (!*out) *out = padded ? &machine_operators : &machine_threads;
+    if (paged && ((*out)->on_gpu || option_is(options->device, "cuda")))
+        return error_set(error, QP_UNSUPPORTED,
+                         "activations in %s are for the CPU: leave out --act-type, or the --device "
+                         "or --exec that asks for a GPU",
+                         options->act_type);
     if ((*out)->on_gpu)
         return error_set(error, QP_UNSUPPORTED,
                          "the plan %s runs on the CPU, and --exec %s on a GPU: leave one out",

@@ -125,6 +125,7 @@ static fingerprint of_engine(const qp_engine *e)
     mix_text(&f, QP_VERSION);
     mix_number(&f, build_id()); /* another build may round differently */
     mix_number(&f, (uint64_t)o->kv_type);
+    if (o->act_type != DTYPE_F32) mix_number(&f, (uint64_t)o->act_type);
     mix_number(&f, (uint64_t)o->page_size);
     mix_number(&f, o->fuse);
     if (o->form != PLAN_PAGED) mix_number(&f, (uint64_t)o->form);     /* other roundings */

@@ -113,6 +113,7 @@ static qp_status build_plan(diff *d, model_config config, qp_error *error)
     options.kv_partitions = o->kv_partitions;
     options.page_size = or_usual(o->page_size, USUAL_PAGE_SIZE);
     if (o->kv_type) options.kv_type = dtype_from_name(o->kv_type);
+    if (o->act_type) options.act_type = dtype_from_name(o->act_type);
     return plan_build(&config, d->model, &options, &d->program, error);
 }
 

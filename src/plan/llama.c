@@ -97,7 +97,7 @@ static void declare_activations(plan_builder *b)
         builder_tensor(b, PLAN_SUMS_NEXT, "x_next", PLAN_CARRIED, DTYPE_I64,
                        DIMS({"most_tokens", "mn", o->max_tokens}, sums));
     } else {
-        builder_tensor(b, PLAN_X, "x", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, hidden));
+        builder_tensor(b, PLAN_X, "x", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
     }
     if (o->fuse) {
         builder_tensor(b, PLAN_ATTN, "attn", PLAN_ACTIVATION, DTYPE_F32,
@@ -107,11 +107,11 @@ static void declare_activations(plan_builder *b)
                            DIMS(n, {"intermediate_size", "di", c->intermediate_size}));
     } else {
         builder_tensor(
-            b, PLAN_ATTN, "attn", PLAN_ACTIVATION, DTYPE_F32,
+            b, PLAN_ATTN, "attn", PLAN_ACTIVATION, o->act_type,
             DIMS(n, {"qkv_hidden_units", "(nh + 2 nkvh) dh", config_qkv_hidden_units(c)}));
-        builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, DTYPE_F32,
+        builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, o->act_type,
                        DIMS(n, {"2 * intermediate_size", "2 di", 2 * c->intermediate_size}));
-        builder_tensor(b, PLAN_X_NORM, "x_", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, hidden));
+        builder_tensor(b, PLAN_X_NORM, "x_", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
         builder_tensor(b, PLAN_X_OUT, "x_out", PLAN_ACTIVATION, DTYPE_F32, DIMS(outputs, hidden));
     }
     if (llama_gathers(b)) {

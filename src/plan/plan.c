@@ -19,6 +19,7 @@ plan_options plan_default_options(const model_config *config)
                           .context = config_usual_context(config),
                           .page_size = 16,
                           .kv_type = DTYPE_F16,
+                          .act_type = DTYPE_F32,
                           .ranks = 1,
                           .kv_partitions = 1};
 }
@@ -28,6 +29,23 @@ static qp_status check_range(const char *name, int64_t value, int64_t most, qp_e
     if (value >= 1 && value <= most) return QP_OK;
     return error_set(error, QP_INVALID, "%s must be 1 to %lld, found %lld", name, (long long)most,
                      (long long)value);
+}
+
+/* Operators of the paged plan take activations in either type; those of other plans, fused ones and
+ * exchanges between ranks take float32. */
+static qp_status check_act_type(const plan_options *o, qp_error *error)
+{
+    const char *excludes = o->fuse || o->sums      ? "fused operators"
+                           : o->ranks > 1          ? "several ranks"
+                           : o->form != PLAN_PAGED ? "plans other than paged"
+                                                   : NULL;
+    if (o->act_type == DTYPE_F32) return QP_OK;
+    if (o->act_type != DTYPE_BF16)
+        return error_set(error, QP_INVALID, "activations must be F32 or BF16, found %s",
+                         dtype_name(o->act_type));
+    if (!excludes) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "activations in BF16 exclude %s: leave one of the two out", excludes);
 }
 
 static qp_status check_options(const plan_options *o, qp_error *error)
@@ -51,7 +69,7 @@ static qp_status check_options(const plan_options *o, qp_error *error)
     if (o->kv_type != DTYPE_F32 && o->kv_type != DTYPE_F16 && o->kv_type != DTYPE_BF16)
         return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found %s",
                          dtype_name(o->kv_type));
-    return QP_OK;
+    return check_act_type(o, error);
 }
 
 static const char *const form_names[PLAN_FORMS] = {"paged", "flashinfer", "padded"};

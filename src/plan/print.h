@@ -17,6 +17,7 @@ typedef struct plan_print_options {
     bool reduce; /* the cut of several ranks: PLAN_REDUCE, else PLAN_GATHER */
     int64_t page_size;
     const char *kv_type;
+    const char *act_type;  /* "F32" or "BF16"; NULL: F32 */
     uint64_t available;    /* bytes that the largest context is computed for */
     plan_form form;        /* which operators make the pass */
     bool fuse;             /* the forward pass for few tokens */
@@ -33,6 +34,7 @@ qp_status plan_print_lifetimes(const plan_print_options *options, strbuf *out, q
 typedef struct shapes_print_options {
     const char *model;
     int64_t tokens, batch;
+    const char *act_type; /* as above */
     plan_form form;
     bool fuse, sums;
     int64_t kv_partitions;

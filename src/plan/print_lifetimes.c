@@ -222,7 +222,9 @@ static void print_legend(const program *p, strbuf *out)
     strbuf_puts(out, "kernel: one operator  graph: several, or an exchange between ranks\n");
     if (!p->options.fuse && !p->options.sums)
         strbuf_puts(out, "attn_qkv and ffn_up are graphs because each product has a weight of its "
-                         "own; ffn holds gate beside up.\n");
+                         "own; ffn holds gate beside up.\n"
+                         "rope reads its positions in rope_rows, as rows of the table cos_sin; "
+                         "attention reads pos.\n");
     strbuf_putc(out, '\n');
     const char *seen[PLAN_TENSOR_COUNT * TENSOR_MAX_RANK] = {"1"};
     int n_seen = 1;
@@ -421,6 +423,7 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
     if (o->context) options.context = o->context;
     options.page_size = o->page_size;
     options.kv_type = kv_type;
+    if (o->act_type) options.act_type = dtype_from_name(o->act_type);
     options.ranks = (int)o->ranks;
     options.rank = (int)o->rank;
     options.cut = o->reduce ? PLAN_REDUCE : PLAN_GATHER;

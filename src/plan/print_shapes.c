@@ -249,6 +249,7 @@ qp_status plan_print_shapes(const shapes_print_options *o, strbuf *out, qp_error
     plan_options options = plan_default_options(model_get_config(model));
     options.max_tokens = o->tokens > o->batch ? o->tokens : o->batch;
     options.max_sequences = options.max_outputs = o->batch;
+    if (o->act_type) options.act_type = dtype_from_name(o->act_type);
     options.form = o->form;
     options.fuse = o->fuse;
     options.sums = o->sums;

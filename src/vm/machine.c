@@ -100,11 +100,15 @@ qp_status machine_open(const machine_type *type, const machine_setup *setup, mac
                        qp_error *error)
 {
     *out = (machine){.type = type};
-    const plan_form form = setup->program->options.form;
-    if (type->on_gpu && form != PLAN_PAGED)
+    const plan_options *o = &setup->program->options;
+    if (type->on_gpu && o->form != PLAN_PAGED)
         return error_set(error, QP_UNSUPPORTED,
                          "the plan %s runs on the CPU, and the machine %s on a GPU",
-                         plan_form_name(form), type->name);
+                         plan_form_name(o->form), type->name);
+    if (type->on_gpu && o->act_type != DTYPE_F32)
+        return error_set(error, QP_UNSUPPORTED,
+                         "activations in %s are for the CPU, and the machine %s runs on a GPU",
+                         dtype_name(o->act_type), type->name);
     if (setup->kernels && !type->takes_kernels)
         return error_set(error, QP_UNSUPPORTED,
                          "the machine %s runs its own kernels alone: kernels from outside run on "

@@ -111,6 +111,12 @@ static const char *const cases[] = {
     "n_rows=64 in_features=1024 out_features=300 weight:BF16",
     "n_rows=200 in_features=64 out_features=140 weight:BF16 residual:-",
     "n_rows=130 in_features=136 out_features=260 weight:BF16 bias:- residual:-",
+    "n_rows=1 in_features=544 out_features=70 weight:BF16 x:BF16 out:BF16 residual:BF16 bias:-",
+    "n_rows=2 in_features=544 out_features=70 weight:F32 x:BF16 out:BF16 residual:BF16",
+    "n_rows=1 in_features=512 out_features=33 weight:Q4_K x:BF16 out:BF16 bias:- residual:-",
+    "n_rows=20 in_features=576 out_features=70 weight:Q4_0 x:BF16 out:BF16 residual:BF16 x+16",
+    "n_rows=20 in_features=544 out_features=70 weight:F16 x:BF16 residual:BF16 bias:-",
+    "n_rows=150 in_features=136 out_features=140 weight:BF16 x:BF16 out:BF16 residual:BF16 bias:-",
     "n_rows=0 in_features=64 out_features=8 bias:- residual:-",
     NULL,
 };

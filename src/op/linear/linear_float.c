@@ -12,6 +12,7 @@
 #include "base/buffer.h"
 #include "base/checked.h"
 #include "op/linear/linear.h"
+#include "op/linear/linear_rows.h"
 #include "op/linear/transpose.h"
 #include "tensor/codec.h"
 
@@ -57,27 +58,16 @@ static linear_float_type float_type(dtype type)
                                : LINEAR_FLOAT_BF16;
 }
 
-static bool is_f32(const tensor *view)
-{
-    return view->rank == 0 || view->type == DTYPE_F32;
-}
-
-static bool others_are_f32(const op_call *call)
-{
-    return is_f32(&call->tensors[LINEAR_X]) && is_f32(&call->tensors[LINEAR_BIAS]) &&
-           is_f32(&call->tensors[LINEAR_RESIDUAL]) && is_f32(&call->tensors[LINEAR_OUT]);
-}
-
 bool linear_float_accepts(const op_call *call)
 {
-    return is_float_weight(call->tensors[LINEAR_WEIGHT].type) && others_are_f32(call);
+    return is_float_weight(call->tensors[LINEAR_WEIGHT].type) && linear_takes_rows(call);
 }
 
 bool linear_float_accepts_quantised(const op_call *call)
 {
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
     return !is_float_weight(weight->type) && weight->type != DTYPE_F64 && weight->shape[1] > 0 &&
-           others_are_f32(call);
+           linear_takes_rows(call);
 }
 
 size_t linear_float_panel_bytes(const tensor *weight, int64_t inputs)
@@ -235,21 +225,26 @@ size_t linear_float_scratch_bytes(const op_call *call)
 void linear_float_finish(const op_call *call, int64_t panel, int64_t first_row, int64_t n_rows,
                          const float *sums)
 {
-    const tensor *residual = &call->tensors[LINEAR_RESIDUAL];
+    const tensor *residual = &call->tensors[LINEAR_RESIDUAL], *out = &call->tensors[LINEAR_OUT];
     const float *bias = call->tensors[LINEAR_BIAS].rank ? call->tensors[LINEAR_BIAS].data : NULL;
     int64_t base = panel * PANEL;
     int64_t begin = call->begin > base ? call->begin : base;
     int64_t end = minimum(call->end, base + PANEL);
 
     for (int64_t row = 0; row < n_rows; row++, sums += PANEL) {
-        float *out = tensor_row(&call->tensors[LINEAR_OUT], first_row + row);
-        const float *add = residual->rank ? tensor_row(residual, first_row + row) : NULL;
+        float room[PANEL], values[PANEL];
+        const bool wide = out->type == DTYPE_F32;
+        float *to = wide ? (float *)linear_row_at(out, first_row + row, begin) : values;
+        const float *add =
+            residual->rank ? linear_row_floats(residual, first_row + row, begin, end - begin, room)
+                           : NULL;
         for (int64_t f = begin; f < end; f++) {
             float value = sums[f - base];
             if (bias) value += bias[f];
-            if (add) value += add[f];
-            out[f] = value;
+            if (add) value += add[f - begin];
+            to[f - begin] = value;
         }
+        if (!wide) linear_row_store(out, first_row + row, begin, end - begin, values);
     }
 }
 
@@ -259,6 +254,7 @@ typedef struct float_job {
     const linear_float_kernels *kernels;
     linear_float_type type;
     const tensor *x;
+    const float *row; /* x, if it is one row */
     int64_t n_rows, in_features;
     size_t input_bytes, panel_bytes;
 } float_job;
@@ -277,19 +273,18 @@ static void gather_x(const tensor *x, int64_t first, int64_t n_rows, int64_t i, 
 {
     for (int64_t row = 0; row < n_rows; row++) {
         if (row + ROWS_AHEAD < n_rows) {
-            const float *ahead = (const float *)tensor_row(x, first + row + ROWS_AHEAD) + i;
+            const char *ahead = linear_row_at(x, first + row + ROWS_AHEAD, i);
             for (int64_t at = 0; at < n; at += 16)
-                __builtin_prefetch(ahead + at);
+                __builtin_prefetch(ahead + at * (int64_t)sizeof(float));
         }
-        memcpy(out + row * X_STRIDE, (const float *)tensor_row(x, first + row) + i,
-               (size_t)n * sizeof(float));
+        linear_row_load(x, first + row, i, n, out + row * X_STRIDE);
     }
 }
 
 /* A panel alone, for one row: two of its blocks at a time, then the last. */
 static void run_panel(const float_job *job, int64_t panel)
 {
-    const float *row = job->x->data;
+    const float *row = job->row;
     _Alignas(64) float sums[PANEL] = {0};
     int64_t i = 0;
     for (; i + 2 * BLOCK <= job->in_features; i += 2 * BLOCK) {
@@ -309,7 +304,7 @@ static void run_panel(const float_job *job, int64_t panel)
 /* Panels [first, end) for one row, two at a time. */
 static void run_row(const float_job *job, int64_t first, int64_t end)
 {
-    const float *row = job->x->data;
+    const float *row = job->row;
     int64_t panel = first;
     for (; panel + 1 < end; panel += 2) {
         _Alignas(64) float sums[2 * PANEL] = {0};
@@ -393,6 +388,14 @@ static void run_many(const float_job *job, int64_t first, int64_t end)
     }
 }
 
+/* The only row of x, in float32. */
+static const float *single_row(const float_job *job)
+{
+    if (job->x->type != DTYPE_F32 && !job->call->scratch_kept)
+        linear_row_load(job->x, 0, 0, job->in_features, job->call->scratch);
+    return job->x->type == DTYPE_F32 ? job->x->data : job->call->scratch;
+}
+
 void linear_float_run(const op_call *call, const linear_float_kernels *kernels)
 {
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
@@ -409,6 +412,7 @@ void linear_float_run(const op_call *call, const linear_float_kernels *kernels)
     };
     int64_t first = call->begin / PANEL, end = ceil_div(call->end, PANEL);
     if (job.n_rows == 0 || call->begin == call->end) return;
+    if (job.n_rows == 1) job.row = single_row(&job);
     if (job.n_rows == 1)
         run_row(&job, first, end);
     else if (job.n_rows <= kernels->max_rows)

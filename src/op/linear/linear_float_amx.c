@@ -47,9 +47,11 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+/* Activations in BF16, which need one part, run by AVX-512. */
 bool linear_float_amx_accepts(const op_call *call)
 {
-    return call->tensors[LINEAR_WEIGHT].type == DTYPE_BF16 && linear_float_accepts(call);
+    return call->tensors[LINEAR_WEIGHT].type == DTYPE_BF16 &&
+           call->tensors[LINEAR_X].type == DTYPE_F32 && linear_float_accepts(call);
 }
 
 /* Cuts up to 16 inputs of a row into three parts, in the upper halves of their words. Values that

@@ -11,6 +11,7 @@
 #include "base/checked.h"
 #include "op/linear/linear.h"
 #include "op/linear/linear_quant_part.h"
+#include "op/linear/linear_rows.h"
 #include "op/linear/transpose.h"
 
 #include <assert.h>
@@ -20,8 +21,10 @@ enum { PANEL_BYTES = 1 << 20 }; /* of rounded x: half of a usual L2 */
 
 /* Twice the norm's error for normally distributed x, and six of its standard deviations for the
  * worst element. */
-const op_tolerance linear_quant_tolerances_8[] = {{DTYPE_F32, 1e-2, 3e-2}, {0}};
-const op_tolerance linear_quant_tolerances_16[] = {{DTYPE_F32, 5e-5, 2e-4}, {0}};
+const op_tolerance linear_quant_tolerances_8[] = {
+    {DTYPE_F32, 1e-2, 3e-2}, {DTYPE_BF16, 1.3e-2, 4e-2}, {0}};
+const op_tolerance linear_quant_tolerances_16[] = {
+    {DTYPE_F32, 5e-5, 2e-4}, {DTYPE_BF16, 8e-3, 8e-3}, {0}};
 
 static const quant_format *format_of(dtype type)
 {
@@ -31,19 +34,11 @@ static const quant_format *format_of(dtype type)
     return NULL;
 }
 
-static bool is_f32_or_absent(const tensor *view)
-{
-    return view->rank == 0 || view->type == DTYPE_F32;
-}
-
 bool linear_quant_accepts(const op_call *call)
 {
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
     if (!format_of(weight->type) || weight->shape[1] == 0) return false;
-    return call->tensors[LINEAR_X].type == DTYPE_F32 &&
-           is_f32_or_absent(&call->tensors[LINEAR_BIAS]) &&
-           is_f32_or_absent(&call->tensors[LINEAR_RESIDUAL]) &&
-           call->tensors[LINEAR_OUT].type == DTYPE_F32;
+    return linear_takes_rows(call);
 }
 
 /* ---- Packing ------------------------------------------------------------------------------- */
@@ -133,6 +128,7 @@ typedef struct work {
     float *sums;    /* (rows, 2, 16) */
     uint8_t *bytes; /* (2, QUANT_CHUNK, 8, 16, 4) */
     float *scales;  /* (2, QUANT_CHUNK, quant_scale_floats) */
+    float *row;     /* (in_features): of x, if it is not float32 */
 } work;
 
 /* The next `bytes` of the memory at `base`; NULL while they are only counted. */
@@ -169,6 +165,8 @@ static size_t work_lay_out(work *work, const op_call *call, int digits, int few,
     work->sums = take(base, &used, rows * QUANT_SUMS * sizeof(float));
     work->bytes = take(base, &used, QUANT_PAIR * QUANT_CHUNK_BYTES);
     work->scales = take(base, &used, QUANT_PAIR * QUANT_CHUNK * scale_floats * sizeof(float));
+    const bool wide = call->tensors[LINEAR_X].type == DTYPE_F32;
+    work->row = take(base, &used, wide ? 0 : (size_t)in_features * sizeof(float));
     return used;
 }
 
@@ -216,12 +214,12 @@ static void store(const work *work, const part *part, int64_t row, int rows)
         for (int64_t i = 0; bias && i < n; i++)
             sums[i] += bias[part->from + i];
         if (residual->rank) {
-            const float *add = (const float *)tensor_row(residual, r) + part->from;
+            float room[QUANT_SUMS];
+            const float *add = linear_row_floats(residual, r, part->from, n, room);
             for (int64_t i = 0; i < n; i++)
                 sums[i] += add[i];
         }
-        float *out = (float *)tensor_row(&call->tensors[LINEAR_OUT], r) + part->from;
-        memcpy(out, sums, (size_t)n * sizeof *out);
+        linear_row_store(&call->tensors[LINEAR_OUT], r, part->from, n, sums);
     }
 }
 
@@ -231,9 +229,8 @@ static void fetch_out(const part *part, int64_t row, int rows)
 {
     const tensor *out = &part->call->tensors[LINEAR_OUT];
     for (int64_t r = part->first + row; rows > 0; rows--, r++) {
-        const float *to = tensor_row(out, r);
-        __builtin_prefetch(to + part->from, 1);
-        __builtin_prefetch(to + part->to - 1, 1);
+        __builtin_prefetch(linear_row_at(out, r, part->from), 1);
+        __builtin_prefetch(linear_row_at(out, r, part->to - 1), 1);
     }
 }
 
@@ -290,8 +287,9 @@ static void run(const op_call *call, const quant_kernels *kernels, int digits)
         part.rows = x->shape[0] - first < work.rows ? x->shape[0] - first : work.rows;
         const bool kept = call->scratch_kept && part.rows == x->shape[0];
         for (int64_t row = 0; row < part.rows && !kept; row++)
-            kernels->round[digits - 1](work.format, tensor_row(x, first + row), work.n_blocks,
-                                       work.height, x_at(&work, row, 0));
+            kernels->round[digits - 1](work.format,
+                                       linear_row_floats(x, first + row, 0, x->shape[1], work.row),
+                                       work.n_blocks, work.height, x_at(&work, row, 0));
         for (part.from = call->begin; part.from < call->end; part.from = part.to) {
             int64_t group = part.from / QUANT_ROWS;
             part.to = (group + QUANT_PAIR) * QUANT_ROWS;

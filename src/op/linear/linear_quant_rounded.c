@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "op/linear/linear.h"
 #include "op/linear/linear_quant_part.h"
+#include "op/linear/linear_rows.h"
 #include "op/table.h"
 
 #include <float.h>
@@ -52,9 +53,10 @@ static void run_rounded(const op_call *call, float levels, float least)
     for (int64_t first = 0; first < n_rows; first += ROUNDED_ROWS) {
         int64_t rows = n_rows - first < ROUNDED_ROWS ? n_rows - first : ROUNDED_ROWS;
         for (int64_t row = 0; row < rows; row++) {
-            const float *from = tensor_row(x, first + row);
+            float *out = rounded + row * in_features;
+            const float *from = linear_row_floats(x, first + row, 0, in_features, out);
             for (int64_t i = 0; i < in_features; i += QUANT_BLOCK)
-                round_block(from + i, levels, least, rounded + row * in_features + i);
+                round_block(from + i, levels, least, out + i);
         }
         op_call part = *call;
         part.scratch = (char *)call->scratch + rows_bytes(call);
