@@ -179,6 +179,14 @@ qp_status cli_start_ranks(const cli_call *call, int ranks);
 typedef void cli_progress_callback(void *context, const char *text, bool finished);
 cli_progress_callback *cli_progress(void);
 
+/* Shows a line on standard error in place of the one before, cut to the terminal's width; "" clears
+ * it. `context` is not used. */
+typedef void cli_line_callback(void *context, const char *text);
+cli_line_callback cli_show_line;
+
+/* cli_show_line(); NULL where standard error is not a terminal. */
+cli_line_callback *cli_line(void);
+
 /* Hides progress until it is called with false: while something is timed. */
 void cli_hold_progress(bool hold);
 

@@ -1,5 +1,6 @@
 /* What the commands share: see cli.h. */
 #include "cli/cli.h"
+#include "cli/terminal.h"
 
 #include "base/files.h"
 #include "base/option_cache.h"
@@ -58,17 +59,34 @@ void cli_hold_progress(bool hold)
     progress_held = hold;
 }
 
-static void show_progress(void *context, const char *text, bool finished)
+void cli_show_line(void *context, const char *text)
 {
     (void)context;
-    if (line_open || progress_held) return;
-    fprintf(stderr, "\r\033[K%s", finished ? "" : text);
+    int columns, lines;
+    terminal_size(&columns, &lines);
+    fprintf(stderr, "\r\033[K%.*s", columns - 1, text);
     fflush(stderr);
+}
+
+static void show_progress(void *context, const char *text, bool finished)
+{
+    if (line_open || progress_held) return;
+    cli_show_line(context, finished ? "" : text);
+}
+
+static bool has_lines(void)
+{
+    return isatty(STDERR_FILENO) && option_terminal_has_sequences();
+}
+
+cli_line_callback *cli_line(void)
+{
+    return has_lines() ? cli_show_line : NULL;
 }
 
 cli_progress_callback *cli_progress(void)
 {
-    return isatty(STDERR_FILENO) && option_terminal_has_sequences() ? show_progress : NULL;
+    return has_lines() ? show_progress : NULL;
 }
 
 qp_schedule_options cli_schedule(const cli_call *call)

@@ -5,13 +5,6 @@
 #include "inspect/diff.h"
 
 #include <string.h>
-#include <unistd.h>
-
-static void show_progress(void *context, const char *text, bool finished)
-{
-    (void)context;
-    fprintf(stderr, "\r\033[K%s", finished ? "" : text);
-}
 
 /* The tokens of the prompt or of --ids; none if neither was given. */
 static qp_status read_tokens(const cli_call *call, const char *model, qp_tokens *tokens)
@@ -62,7 +55,7 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
                             .list = s->list,
                             .json = s->json,
                             .cancel = &cli_interrupted,
-                            .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+                            .progress = cli_progress()};
     strbuf text = {0};
     bool equal = false;
     cli_catch_interrupt();

@@ -20,7 +20,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 enum { CHECK_MS = 60000, GRACE_MS = 10000, LOOK_MS = 200, END_MS = 2 };
 
@@ -127,23 +126,15 @@ static qp_status judge_end(const cli_call *call, child_end end, int *code)
                      number, strsignal(number), names);
 }
 
-static void show_progress(void *context, const char *what)
-{
-    (void)context;
-    fprintf(stderr, "\r\033[K%s", what);
-}
-
 static qp_status open_all(const cli_call *call, workbench_kernel **opened)
 {
     const option_strings *given = &call->settings->kernels;
-    const workbench_kernel_options options = {.timeout_ms = CHECK_MS,
-                                              .seed = 1,
-                                              .cancel = &cli_interrupted,
-                                              .progress = cli_progress() ? show_progress : NULL};
+    const workbench_kernel_options options = {
+        .timeout_ms = CHECK_MS, .seed = 1, .cancel = &cli_interrupted, .progress = cli_line()};
     qp_status status = QP_OK;
     for (int i = 0; i < given->count && status == QP_OK; i++) {
         status = workbench_kernel_open(given->items[i], &options, &opened[i], call->error);
-        if (options.progress) fputs("\r\033[K", stderr);
+        if (options.progress) cli_show_line(NULL, "");
         if (status == QP_OK && call->settings->verbose)
             fprintf(stderr, "quipu: %s passed %d cases\n", given->items[i],
                     workbench_kernel_cases(opened[i]));

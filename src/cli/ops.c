@@ -7,7 +7,6 @@
 #include "base/threads.h"
 #include "workbench/workbench.h"
 
-#include <unistd.h>
 
 /* Writes the text if it was made, and frees it. */
 static qp_status print(strbuf *text, qp_status status, qp_error *error)
@@ -58,15 +57,9 @@ qp_status command_ops_prompt(const cli_call *call)
     return print(&text, workbench_prompt(op_name, path, &text, call->error), call->error);
 }
 
-static void show_progress(void *context, const char *what)
-{
-    (void)context;
-    fprintf(stderr, "\r\033[K%s", what);
-}
-
 static void end_progress(void)
 {
-    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+    if (cli_line()) cli_show_line(NULL, "");
 }
 
 qp_status command_ops_check(const cli_call *call)
@@ -87,7 +80,7 @@ qp_status command_ops_check(const cli_call *call)
         .json = s->json,
         .cancel = &cli_interrupted,
         .verdict_path = options->n_positional ? verdict_path(options->positional[0]) : NULL,
-        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+        .progress = cli_line()};
     strbuf text = {0};
     int n_failed = 0;
     if (s->kernel) cli_catch_endings();
@@ -120,7 +113,7 @@ qp_status command_ops_bench(const cli_call *call)
                                      .format = s->json       ? WORKBENCH_JSON
                                                : s->markdown ? WORKBENCH_MARKDOWN
                                                              : WORKBENCH_TEXT,
-                                     .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+                                     .progress = cli_line()};
     strbuf text = {0};
     int n_wrong = 0;
     if (s->kernel) cli_catch_endings();
@@ -143,20 +136,20 @@ qp_status command_ops_export(const cli_call *call)
 qp_status command_ops_import(const cli_call *call)
 {
     const cli_settings *s = call->settings;
-    const workbench_import_options options = {
-        .data = s->data,
-        .definition = s->definition,
-        .python = s->python,
-        .device = s->kernel_device == 1,
-        .save = s->save_traces,
-        .atol = s->atol,
-        .rtol = s->rtol,
-        .seed = 1,
-        .threads = s->threads ? (int)s->threads : threads_available(),
-        .rounds = (int)s->repetitions,
-        .timeout_ms = (int)s->timeout * 1000,
-        .cancel = &cli_interrupted,
-        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    const workbench_import_options options = {.data = s->data,
+                                              .definition = s->definition,
+                                              .python = s->python,
+                                              .device = s->kernel_device == 1,
+                                              .save = s->save_traces,
+                                              .atol = s->atol,
+                                              .rtol = s->rtol,
+                                              .seed = 1,
+                                              .threads = s->threads ? (int)s->threads
+                                                                    : threads_available(),
+                                              .rounds = (int)s->repetitions,
+                                              .timeout_ms = (int)s->timeout * 1000,
+                                              .cancel = &cli_interrupted,
+                                              .progress = cli_line()};
     strbuf text = {0}, notes = {0};
     int n_failed = 0;
     cli_catch_endings();
@@ -185,21 +178,21 @@ qp_status command_ops_improve(const cli_call *call)
     if (!s->command)
         return error_set(call->error, QP_INVALID,
                          "--command is missing: the shell command that writes kernels");
-    const workbench_improve_options options = {
-        .op = call->options->positional[0],
-        .command = s->command,
-        .folder = s->out,
-        .workload = s->workload,
-        .rounds = (int)s->rounds,
-        .seconds = (int)s->seconds,
-        .command_timeout_ms = 600000,
-        .seed = 1,
-        .features = cpu_features(0),
-        .threads = s->threads ? (int)s->threads : threads_available(),
-        .repetitions = (int)s->repetitions,
-        .timeout_ms = (int)s->timeout * 1000,
-        .cancel = &cli_interrupted,
-        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    const workbench_improve_options options = {.op = call->options->positional[0],
+                                               .command = s->command,
+                                               .folder = s->out,
+                                               .workload = s->workload,
+                                               .rounds = (int)s->rounds,
+                                               .seconds = (int)s->seconds,
+                                               .command_timeout_ms = 600000,
+                                               .seed = 1,
+                                               .features = cpu_features(0),
+                                               .threads = s->threads ? (int)s->threads
+                                                                     : threads_available(),
+                                               .repetitions = (int)s->repetitions,
+                                               .timeout_ms = (int)s->timeout * 1000,
+                                               .cancel = &cli_interrupted,
+                                               .progress = cli_line()};
     strbuf text = {0};
     cli_catch_endings();
     qp_status status = workbench_improve(&options, &text, call->error);

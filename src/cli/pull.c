@@ -68,7 +68,7 @@ static qp_status fetch(hub *hub, const hub_reference *reference, char path[HUB_P
     cli_catch_interrupt();
     qp_status status = hub_pull(hub, reference, path, error);
     cli_release_interrupt();
-    if (status != QP_OK && cli_progress()) fputs("\r\033[K", stderr);
+    if (status != QP_OK && cli_progress()) cli_show_line(NULL, "");
     return status;
 }
 
