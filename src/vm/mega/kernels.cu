@@ -2,17 +2,25 @@
  * row's defines, each 0 where a row does not name it, choose what the kernels of an image are for:
  *
  *     MEGA_SEVERAL   1: two to eight sequences; 0: one
+ *
  *     MEGA_BRICKS    the types of quantised weights that they read, a bit 1 << BRICK_... each; 0:
  *                    weights of 16 bits, W_down transposed
+ *
  *     MEGA_HALF      1: weights of 16 bits are F16; 0: BF16
+ *
  *     MEGA_CHOOSES   1: tokens are sampled; 0: always the likeliest. Two kernels, because warps
- * that sample take registers from those that copy: with both in one, a pass that needs the
- * likeliest token alone took 8 us more MEGA_RANKS     1: one of several ranks, each on a GPU of its
- * own MEGA_DELAYS    1, for tests: warps sleep at random, so that races show MEGA_WAITS     0, for
- * measurements: a block waits for its weights and for no other block. Its tokens are wrong; its
- * time is that of a pass without synchronisation MEGA_SUFFIX    ends the names of kernels for
- * tests, which have a cache in F16, heads of 64 (MEGA_HEADS_OF_128: of 128 too) and a hidden size
- * of one block of columns
+ *                    that sample take registers from those that copy: with both in one, a pass that
+ *                    needs the likeliest token alone took 8 us more
+ *
+ *     MEGA_RANKS     1: one of several ranks, each on a GPU of its own
+ *
+ *     MEGA_DELAYS    1, for tests: warps sleep at random, so that races show
+ *
+ *     MEGA_WAITS     0, for measurements: a block waits for its weights and for no other block. Its
+ *                    tokens are wrong; its time is that of a pass without synchronisation
+ *
+ *     MEGA_SUFFIX    ends the names of kernels for tests, which have a cache in F16, heads of 64
+ *                    (MEGA_HEADS_OF_128: of 128 too) and a hidden size of one block of columns
  *
  * A kernel's name is mega_DIM_CACHE_BLOCKS, or mega_batch_DIM_CACHE for several sequences: the size
  * of a head, the type of the KV cache, and the blocks of 2,048 columns of x (0: quantised, any).
