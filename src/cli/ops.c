@@ -7,7 +7,6 @@
 #include "base/threads.h"
 #include "workbench/workbench.h"
 
-
 /* Writes the text if it was made, and frees it. */
 static qp_status print(strbuf *text, qp_status status, qp_error *error)
 {
