@@ -262,6 +262,8 @@ def bad_input():
     expect(2, "-c N or --context N", *run, "-ctx", "4096")
     expect(2, "did you mean --temp?", *run, "-temp", "1")
     expect(2, "has no command 'server'", "server", "--port", "8080")
+    for origin in ["page", "https://", "https://page/"]:
+        expect(2, f"found '{origin}'", "serve", "-m", MODEL, "--port", "0", "--cors-origin", origin)
     expect(2, "--help takes no value, found 'x'", *run, "--help=x")
     expect(1, "expected at most 268435456 bytes", *run, "-f", "/dev/zero")
     expect(2, "exclude each other", *run, "-p", "a", "-f", "b")

@@ -69,11 +69,28 @@ static qp_status serve(const cli_call *call, const cJSON *template_variables)
     return server_run(&options, call->error);
 }
 
+/* An origin has a scheme and no path, or no browser would ever send it. */
+static qp_status check_origins(const cli_call *call)
+{
+    const option_strings *origins = &call->settings->origins;
+    for (int i = 0; i < origins->count; i++) {
+        const char *name = origins->items[i], *host = strstr(name, "://");
+        if (strcmp(name, "*") == 0 || strcmp(name, "localhost") == 0) continue;
+        if (!host || host == name || !host[3] || strchr(host + 3, '/'))
+            return error_set(call->error, QP_INVALID,
+                             "--cors-origin: expected an origin such as https://example.org, "
+                             "localhost or *, found '%.200s'",
+                             name);
+    }
+    return QP_OK;
+}
+
 qp_status command_serve(const cli_call *call)
 {
     static const char option[] = "--chat-template-kwargs";
     const char *text = call->settings->template_kwargs;
     cJSON *variables = NULL;
+    TRY(check_origins(call));
     if (text) TRY(json_parse(text, strlen(text), option, &variables, call->error));
     qp_status status = QP_OK;
     if (text && !cJSON_IsObject(variables))
