@@ -1,5 +1,5 @@
-/* Hidden states on a GPU: a pass from which nobody wants logits ends before them, and its states
- * have the bits of a whole pass. */
+/* Hidden states on a GPU: a pass whose logits nobody reads ends before them, and its states have
+ * the bits of a whole pass. */
 #include "engine_test.h"
 #include "gpu_test.h"
 

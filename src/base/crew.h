@@ -1,7 +1,7 @@
 /* Work that one thread cuts into pieces, of which threads that wait for it may take some.
  *
- * The owner publishes its pieces, runs those that nobody takes, and returns when all are done.
- * Results do not depend on which thread runs a piece. There is one owner at a time.
+ * The owner publishes its pieces, runs those that no other thread takes, and returns when all are
+ * done. Results do not depend on which thread runs a piece. There is one owner at a time.
  */
 #ifndef QUIPU_BASE_CREW_H
 #define QUIPU_BASE_CREW_H

@@ -38,8 +38,8 @@ static uint64_t key_of(int kind, uint64_t id)
     return prompt_mix((uint64_t)kind, id);
 }
 
-/* Whether row i is of a conversation that the sample has. The first block of a prompt is often one
- * that all conversations share, a system prompt, so the second one tells them apart. */
+/* Whether row i belongs to a conversation of the sample. All conversations often share the first
+ * block of a prompt, a system prompt, so the second block tells them apart. */
 static bool is_sampled(const workload *w, size_t i)
 {
     const trace_request *r = &w->trace.requests[i];
