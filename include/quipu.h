@@ -160,6 +160,19 @@ typedef struct qp_kernel {
                                                           * operator's reference needs */
 } qp_kernel;
 
+/* A kernel for a GPU that takes the place of an operator's own in every forward pass. */
+typedef struct qp_cuda_kernel {
+    const char *op;   /* the operator, "rms_norm" */
+    const char *name; /* what messages call the kernel; default: "candidate" */
+    /* Launches units [begin, end) of the call on `stream`, a cudaStream_t, and returns 0 or CUDA's
+     * error. The call lies in the host's memory, its tensors and scratch on the GPU. Launches are
+     * captured in CUDA graphs, so that it may only launch kernels; the call's addresses are those
+     * of this launch alone. */
+    int (*launch)(const struct op_call *call, void *stream);
+    bool (*accepts)(const struct op_call *call);         /* as for qp_kernel */
+    size_t (*scratch_bytes)(const struct op_call *call); /* on the GPU; default: none */
+} qp_cuda_kernel;
+
 /* How a forward pass becomes queues of instructions, one queue for each worker: for the machines
  * "threads" and "serial", and with "assignment" alone for "megakernel". The logits are the same, to
  * the bit, whatever is chosen. Set `size`; any other field that is zero (or NULL) takes its
@@ -281,6 +294,12 @@ typedef struct qp_engine_options {
      * CPU "BF16", to which each operator of the plan "paged" rounds its output; without "fuse" and
      * ranks. Logits are float32. */
     const char *act_type;
+    /* [n_cuda_kernels]: run in place of operators' own, by the machine "cuda" of one GPU, which
+     * they imply; the megakernel is not used. Operators that quipu fuses with others run by
+     * themselves where such a kernel accepts their call. Their functions and names outlive the
+     * engine. QP_INVALID where the model has no call for one. */
+    const qp_cuda_kernel *cuda_kernels;
+    size_t n_cuda_kernels;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);

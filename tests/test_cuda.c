@@ -128,7 +128,7 @@ static void memory_is_counted_exactly(void **state)
     plan_options options = plan_default_options(model_get_config(model));
     options.context = 4096;
     assert_int_equal(plan_build(model_get_config(model), model, &options, &program, &error), QP_OK);
-    cuda_bytes bytes = cuda_executor_count(&program);
+    cuda_bytes bytes = cuda_executor_count(&program, NULL);
     /* Every tensor of this model is a multiple of the alignment already. */
     assert_int_equal(bytes.weights, model_weight_bytes(model));
     assert_int_equal(bytes.kv_cache, 2 * 16 * 4096 * 8 * 64 * 2);
@@ -158,7 +158,7 @@ static void parts_of_attention_are_counted(void **state)
         options.context = i ? 4096 : 1536;
         options.max_sequences = options.max_tokens = 64;
         assert_int_equal(plan_build(config, NULL, &options, &program, &error), QP_OK);
-        bytes[i] = cuda_executor_count(&program).workspace;
+        bytes[i] = cuda_executor_count(&program, NULL).workspace;
         program_free(&program);
     }
     if (config->head_dim == 64)

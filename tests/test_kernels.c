@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 /* Runs "quipu ARGUMENTS"; its exit status. Both outputs are appended. */
 static int run(strbuf *out, const char *arguments)
@@ -60,7 +61,7 @@ static void kernels_that_fail_are_not_run(void **state)
     says(RUN "--kernel rms_norm=kernels/absent.c", 1, "cannot be read");
     says(RUN "--kernel nothing=kernels/right.c", 2, "no operator 'nothing'");
     says(RUN "--kernel rms_norm", 2, "OPERATOR=FILE");
-    says(RUN "--kernel rms_norm=kernels/right.cu", 1, "run on the CPU");
+    says(RUN "--kernel rms_norm=kernels/right.cu", 1, "cannot be read");
 }
 
 static void kernels_that_end_the_run_are_named(void **state)
@@ -77,6 +78,21 @@ static void kernels_that_do_not_fit_are_refused(void **state)
     says(RUN "--fuse --kernel rms_norm=kernels/right.c", 2, "this forward pass has no rms_norm");
     says(RUN "--exec serial --kernel rms_norm=kernels/right.c", 1, "its own kernels alone");
     says(RUN "--device cuda --kernel rms_norm=kernels/right.c", 1, "--device cuda excludes that");
+}
+
+/* A .cu file runs on a GPU, and is refused where there is none. */
+static void kernels_for_a_gpu(void **state)
+{
+    (void)state;
+#define EXAMPLE "--kernel rms_norm=../examples/rms_norm.cu"
+    if (access("/dev/nvidiactl", F_OK) != 0 || system("nvcc --version >/dev/null 2>&1") != 0) {
+        says(RUN EXAMPLE, 1, "it takes an NVIDIA GPU, and there is none here");
+        return;
+    }
+    says(RUN EXAMPLE, 0, "93,216,140,151");
+    says(RUN "--device cpu " EXAMPLE, 1, "--device cpu excludes that");
+    says("diff -m synthetic:tiny --b cuda " EXAMPLE, 0, "reference, rms_norm.cu");
+    says("bench -m synthetic:tiny -p 8 -n 2 -r 1 --output json " EXAMPLE, 0, "\"times_own\": ");
 }
 
 static void bench_compares_with_quipus_own(void **state)
@@ -126,6 +142,7 @@ int main(void)
         cmocka_unit_test(kernels_that_fail_are_not_run),
         cmocka_unit_test(kernels_that_end_the_run_are_named),
         cmocka_unit_test(kernels_that_do_not_fit_are_refused),
+        cmocka_unit_test(kernels_for_a_gpu),
         cmocka_unit_test(bench_compares_with_quipus_own),
         cmocka_unit_test(a_program_improves_kernels),
     };

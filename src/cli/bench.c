@@ -381,6 +381,15 @@ static qp_status take_skip(bench *b)
     return QP_OK;
 }
 
+/* quipu's own kernels run on the machine of those from files, not on the megakernel. */
+static void compare_on_cuda(cli_settings *s)
+{
+    int cuda = 0;
+    while (strcmp(cli_execs[cuda], "cuda") != 0)
+        cuda++;
+    if (strcmp(cli_execs[s->exec], "auto") == 0) s->exec = cuda;
+}
+
 static qp_status run_and_print(bench *b, bench *const *sides, int n_sides, strbuf *out)
 {
     if (b->skip) return bench_skip(b, out);
@@ -392,12 +401,14 @@ static qp_status run_and_print(bench *b, bench *const *sides, int n_sides, strbu
 qp_status command_bench(const cli_call *call)
 {
     cli_call without = *call;
-    without.n_kernels = 0;
-    bench own = {.call = &without}, b = {.call = call, .own = call->n_kernels ? &own : NULL};
+    const bool given = call->n_kernels > 0 || call->n_cuda_kernels > 0;
+    without.n_kernels = without.n_cuda_kernels = 0;
+    bench own = {.call = &without}, b = {.call = call, .own = given ? &own : NULL};
     bench *const sides[] = {&own, &b};
     const int first = b.own ? 0 : 1;
     strbuf text = {0};
     TRY(choose_context(call));
+    if (call->n_cuda_kernels > 0) compare_on_cuda(call->settings);
     TRY(take_skip(&b));
     cli_catch_interrupt();
     qp_status status = QP_OK;

@@ -111,6 +111,8 @@ typedef struct cli_call {
     qp_error *error;
     const qp_kernel *kernels; /* [n_kernels]: those of --kernel, loaded */
     size_t n_kernels;
+    const qp_cuda_kernel *cuda_kernels; /* [n_cuda_kernels]: of these those for a GPU */
+    size_t n_cuda_kernels;
 } cli_call;
 
 typedef qp_status cli_command(const cli_call *call);

@@ -169,6 +169,8 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .cpu_mask = s->cpu_mask,
                                  .kernels = call->kernels,
                                  .n_kernels = call->n_kernels,
+                                 .cuda_kernels = call->cuda_kernels,
+                                 .n_cuda_kernels = call->n_cuda_kernels,
                                  .log = cli_log,
                                  .log_context = (void *)call,
                                  .ranks = (int)s->ranks,

@@ -40,6 +40,8 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
                             .cpu_mask = s->cpu_mask,
                             .kernels = call->kernels,
                             .n_kernels = call->n_kernels,
+                            .cuda_kernels = call->cuda_kernels,
+                            .n_cuda_kernels = call->n_cuda_kernels,
                             .after = s->start_after,
                             .stop = s->stop_after,
                             .form = (plan_form)s->plan_form,

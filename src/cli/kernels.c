@@ -25,11 +25,25 @@ enum { CHECK_MS = 60000, GRACE_MS = 10000, LOOK_MS = 200, END_MS = 2 };
 
 /* --- the child ------------------------------------------------------------------------------- */
 
-static qp_status load_all(workbench_kernel *const *opened, qp_kernel *kernels, size_t n,
+/* The kernels of a command, by the device that they are for. */
+typedef struct loaded_kernels {
+    qp_kernel *kernels;
+    qp_cuda_kernel *cuda;
+    size_t n_kernels, n_cuda;
+} loaded_kernels;
+
+static qp_status load_all(workbench_kernel *const *opened, size_t n, loaded_kernels *out,
                           qp_error *error)
 {
-    for (size_t i = 0; i < n; i++)
-        TRY(workbench_kernel_load(opened[i], &kernels[i], error));
+    out->kernels = calloc(n, sizeof *out->kernels);
+    out->cuda = calloc(n, sizeof *out->cuda);
+    if (!out->kernels || !out->cuda) return error_no_memory(error, "kernels", n);
+    for (size_t i = 0; i < n; i++) {
+        if (workbench_kernel_is_cuda(opened[i]))
+            TRY(workbench_kernel_load_cuda(opened[i], &out->cuda[out->n_cuda++], error));
+        else
+            TRY(workbench_kernel_load(opened[i], &out->kernels[out->n_kernels++], error));
+    }
     return QP_OK;
 }
 
@@ -37,21 +51,23 @@ static qp_status load_all(workbench_kernel *const *opened, qp_kernel *kernels, s
 static void run_child(const cli_call *call, cli_command *command, workbench_kernel *const *opened,
                       pid_t parent, int ended)
 {
-    const size_t n = (size_t)call->settings->kernels.count;
-    qp_kernel *kernels = calloc(n, sizeof *kernels);
+    loaded_kernels loaded = {0};
     cli_call with = *call;
     cli_release_endings();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) raise(SIGKILL); /* it died before the line above */
-    qp_status status = kernels ? load_all(opened, kernels, n, call->error)
-                               : error_no_memory(call->error, "kernels", n * sizeof *kernels);
-    with.kernels = kernels;
-    with.n_kernels = n;
+    qp_status status =
+        load_all(opened, (size_t)call->settings->kernels.count, &loaded, call->error);
+    with.kernels = loaded.kernels;
+    with.n_kernels = loaded.n_kernels;
+    with.cuda_kernels = loaded.cuda;
+    with.n_cuda_kernels = loaded.n_cuda;
     if (status == QP_OK) status = command(&with);
     if (status == QP_OK) status = cli_flush(call->error);
     bool told = write(ended, "e", 1) == 1;
     int code = cli_end(status, call->error);
-    free(kernels);
+    free(loaded.kernels);
+    free(loaded.cuda);
     _exit(told ? code : 1);
 }
 

@@ -116,8 +116,9 @@ const option_group cli_cache_options = {"KV cache", cache_options};
 
 static const option_spec own_kernel_options[] = {
     {"kernel", 0, OPTION_STRINGS_AT(SETTINGS, kernels), .argument = "OPERATOR=FILE",
-     .help = "run the kernel of a .c or .so file in place of the operator's own, in the whole "
-             "model, on the CPU; it is checked first; for more kernels give it again"},
+     .help = "run the kernel of a file in place of the operator's own, in the whole model: of a .c "
+             "or .so file on the CPU, of a .cu file on the GPU, by the machine cuda; it is checked "
+             "first; for more kernels give it again"},
     {0}};
 const option_group cli_own_kernel_options = {"Kernels", own_kernel_options};
 

@@ -121,6 +121,18 @@ static bool is_empty(const cuda_start *start)
     return start->grid[0] == 0 || start->grid[1] == 0 || start->grid[2] == 0;
 }
 
+static qp_status add_argument(cuda_recording *r, cuda_record *record, const cuda_argument *a,
+                              qp_error *error)
+{
+    assert(record->n_arguments < CUDA_MAX_ARGUMENTS);
+    size_t *at = &record->at[record->n_arguments++];
+    TRY(take_bytes(r, a->bytes, at, error));
+    size_t padded = r->n_bytes - *at;
+    memcpy(r->bytes + *at, a->data, a->bytes);
+    memset(r->bytes + *at + a->bytes, 0, padded - a->bytes);
+    return QP_OK;
+}
+
 qp_status cuda_recording_add(cuda_recording *r, const cuda_start *start,
                              const cuda_argument *arguments, qp_error *error)
 {
@@ -128,15 +140,20 @@ qp_status cuda_recording_add(cuda_recording *r, const cuda_start *start,
     if (is_empty(start)) return QP_OK;
     TRY(add_record(r, &record, error));
     record->start = *start;
-    for (const cuda_argument *a = arguments; a->bytes; a++) {
-        assert(record->n_arguments < CUDA_MAX_ARGUMENTS);
-        size_t *at = &record->at[record->n_arguments++];
-        TRY(take_bytes(r, a->bytes, at, error));
-        size_t padded = r->n_bytes - *at;
-        memcpy(r->bytes + *at, a->data, a->bytes);
-        memset(r->bytes + *at + a->bytes, 0, padded - a->bytes);
-    }
+    for (const cuda_argument *a = arguments; a->bytes; a++)
+        TRY(add_argument(r, record, a, error));
     return QP_OK;
+}
+
+qp_status cuda_recording_add_host(cuda_recording *r, const char *name, cuda_host_launch *launch,
+                                  const void *context, cuda_argument argument, qp_error *error)
+{
+    cuda_record *record = NULL;
+    TRY(add_record(r, &record, error));
+    snprintf(record->start.name, sizeof record->start.name, "%s", name);
+    record->host = launch;
+    record->host_context = context;
+    return add_argument(r, record, &argument, error);
 }
 
 qp_status cuda_recording_add_product(cuda_recording *r, const cuda_product *product,
@@ -216,7 +233,7 @@ qp_status cuda_recording_bind(cuda_recording *r, cuda_device *device,
         p->weight = bound(p->weight, areas);
         p->residual = bound(p->residual, areas);
         p->out = bound(p->out, areas);
-        if (!record->is_product)
+        if (!record->is_product && !record->host)
             TRY(cuda_device_function(device, record->start.image, record->start.name,
                                      record->start.shared_most, &record->function, error));
     }
@@ -234,6 +251,14 @@ void cuda_recording_set(cuda_recording *r, const cuda_address areas[CUDA_MAX_ARE
 
 /* ---- launching ----------------------------------------------------------------------------- */
 
+static qp_status check_start(cuda_result result, const char *name, qp_error *error)
+{
+    char operation[96];
+    if (result == CUDA_SUCCESS) return QP_OK;
+    snprintf(operation, sizeof operation, "launching %s", name);
+    return cuda_check(result, operation, error);
+}
+
 static qp_status start(const cuda_device *device, const cuda_start *how, cuda_function function,
                        void **arguments, bool early, qp_error *error)
 {
@@ -249,11 +274,8 @@ static qp_status start(const cuda_device *device, const cuda_start *how, cuda_fu
     if (how->cluster > 0 && early)
         attributes[launch.n_attributes++] =
             (cuda_launch_attribute){.id = CUDA_LAUNCH_EARLY, .value.early = 1};
-    cuda_result result = device->driver->launch_with(&launch, function, arguments, NULL);
-    if (result == CUDA_SUCCESS) return QP_OK;
-    char operation[96];
-    snprintf(operation, sizeof operation, "launching %s", how->name);
-    return cuda_check(result, operation, error);
+    return check_start(device->driver->launch_with(&launch, function, arguments, NULL), how->name,
+                       error);
 }
 
 qp_status cuda_recording_run(const cuda_recording *r, int number, bool early,
@@ -264,6 +286,10 @@ qp_status cuda_recording_run(const cuda_recording *r, int number, bool early,
     void *arguments[CUDA_MAX_ARGUMENTS];
     if (record->is_product)
         return cuda_blas_multiply(blas, &record->product, workspace, device->stream, error);
+    if (record->host)
+        return check_start(
+            record->host(record->host_context, r->bytes + record->at[0], device->stream),
+            record->start.name, error);
     for (int i = 0; i < record->n_arguments; i++)
         arguments[i] = r->bytes + record->at[i];
     return start(device, &record->start, record->function, arguments, early, error);

@@ -69,11 +69,17 @@ typedef struct cuda_argument {
         &(value), sizeof(value)                                                                    \
     }
 
+/* Puts launches of its own into a stream: a kernel from outside (op/cuda_ops.h). Returns CUDA's
+ * error; 0: success. */
+typedef int cuda_host_launch(const void *context, const void *argument, cuda_stream stream);
+
 typedef struct cuda_record {
     cuda_start start;
     bool early;           /* may start before its predecessor has ended, if start.cluster is set */
     bool is_product;      /* made by cuBLASLt: `product` instead of a kernel */
     cuda_product product; /* addresses, symbolic like those in parameters */
+    cuda_host_launch *host; /* is called with its only parameter; NULL: a kernel or a product */
+    const void *host_context;
     cuda_function function;        /* once bound */
     size_t at[CUDA_MAX_ARGUMENTS]; /* in the recording's bytes */
     int n_arguments;
@@ -106,6 +112,11 @@ qp_status cuda_recording_add(cuda_recording *recording, const cuda_start *start,
 /* Records a product of cuBLASLt. */
 qp_status cuda_recording_add_product(cuda_recording *recording, const cuda_product *product,
                                      qp_error *error);
+
+/* Records a function that makes the launches itself. `name` is for messages. */
+qp_status cuda_recording_add_host(cuda_recording *recording, const char *name,
+                                  cuda_host_launch *launch, const void *context,
+                                  cuda_argument argument, qp_error *error);
 
 /* A parameter of a record. */
 void *cuda_recording_argument(const cuda_recording *recording, int record, int argument);

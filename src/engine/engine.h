@@ -11,6 +11,7 @@
 #include "engine/step.h"
 #include "engine/trace.h"
 #include "engine/vocabulary.h"
+#include "op/cuda_ops.h"
 #include "quipu.h"
 #include "vm/batch.h"
 #include "vm/machine.h"
@@ -20,9 +21,11 @@ enum { ENGINE_MACHINES = 2 };
 struct qp_engine {
     model *model;
     program program;
-    uint32_t cpu_features;    /* that kernels may use */
-    kernel_table kernels;     /* in place of operators' own, */
-    bool has_kernels;         /* if any are given */
+    uint32_t cpu_features;              /* that kernels may use */
+    kernel_table kernels;               /* in place of operators' own, */
+    bool has_kernels;                   /* if any are given */
+    cuda_kernel cuda_kernels[OP_COUNT]; /* the same on a GPU */
+    bool has_cuda_kernels;
     int64_t layers;           /* that run, the first ones; 0: all */
     bool partial;             /* what is left out of passes makes logits wrong */
     const char *costs_path;   /* while it opens */

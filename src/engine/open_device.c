@@ -56,7 +56,7 @@ qp_status engine_choose_device(qp_engine *e, const qp_engine_options *options,
         return error_set(error, why.status, "--exec %s runs on a GPU, but %s", type->name,
                          why.message);
     }
-    if (option_is(options->device, "cuda") || e->ranks.n_numbers)
+    if (option_is(options->device, "cuda") || e->ranks.n_numbers || (e->has_cuda_kernels && !type))
         return engine_ranks_device(&e->ranks, &e->device, error);
     if (!option_is(options->device, "auto") || e->ranks.size > 1) return QP_OK;
     if (e->has_kernels) {

@@ -14,6 +14,7 @@ machine_setup engine_machine_setup(qp_engine *e, const qp_engine_options *option
                            .pool = e->pool,
                            .cpu_features = e->cpu_features,
                            .kernels = e->has_kernels ? &e->kernels : NULL,
+                           .cuda_kernels = e->has_cuda_kernels ? e->cuda_kernels : NULL,
                            .progress = &e->progress,
                            .schedule = schedule,
                            .order = options->order,
@@ -78,6 +79,18 @@ static bool runs_alone(const plan_options *o)
     return o->max_sequences > MEGAKERNEL_SEQUENCES && o->context > MEGAKERNEL_CONTEXT;
 }
 
+/* The megakernel has no launches that kernels from outside could take the place of. */
+static qp_status leave_to_kernels(const qp_engine *e, const machine_type *type, qp_error *error)
+{
+    if (type)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the megakernel is one kernel for whole passes, in which kernels from "
+                         "outside have no place: use --exec cuda");
+    engine_say(e, QP_LOG_NOTICE,
+               "kernels from outside run on the machine cuda, without the megakernel");
+    return QP_OK;
+}
+
 /* The megakernel over the machine `cuda`, unless that is asked for; what it does not do is run
  * there. */
 static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
@@ -92,6 +105,7 @@ static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
     setup.over = engine_memory(e);
     setup.alone = !type && runs_alone(&e->program.options);
     if (option_is(options->exec, "cuda")) return QP_OK;
+    if (e->has_cuda_kernels) return leave_to_kernels(e, type, error);
     if (engine_speculates(options)) return leave_megakernel(e, type, error);
     qp_status status = machine_open(type_of_ranks(e, &machine_megakernel), &setup, m, &why);
     if (status == QP_OK) {

@@ -29,6 +29,8 @@ typedef struct diff_options {
     const char *cpu_mask;     /* CPU features not to use */
     const qp_kernel *kernels; /* [n_kernels]: run in place of the operators' own, on b */
     size_t n_kernels;
+    const qp_cuda_kernel *cuda_kernels; /* the same, if b is the machine cuda */
+    size_t n_cuda_kernels;
     const char *after, *stop; /* compare the steps after `after` up to `stop`: "5.attn_qkv" */
     plan_form form;           /* which operators make the pass */
     bool fuse;                /* the plan for few tokens, in fused operators */

@@ -12,6 +12,7 @@
 #include "plan/plan.h"
 #include "schedule/build.h"
 #include "schedule/skip.h"
+#include "vm/cuda/given.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -30,6 +31,7 @@ typedef struct diff {
     schedule_skip skip; /* of b */
     machine_setup setup;
     kernel_table kernels;
+    cuda_kernel cuda_kernels[OP_COUNT];
     progress progress;
     const machine_type *type_a, *type_b;
     machine a, b;
@@ -265,6 +267,8 @@ static qp_status open_all(diff *d, qp_error *error)
     setup_b.schedule_file = o->schedule;
     TRY(kernel_table_fill(&d->kernels, o->kernels, o->n_kernels, error));
     if (o->n_kernels) setup_b.kernels = &d->kernels;
+    TRY(cuda_given_fill(d->cuda_kernels, o->cuda_kernels, o->n_cuda_kernels, error));
+    if (o->n_cuda_kernels) setup_b.cuda_kernels = d->cuda_kernels;
     return open_b(d, &setup_b, error);
 }
 

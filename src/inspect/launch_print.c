@@ -50,6 +50,8 @@ static void print_record(const cuda_record *record, strbuf *out)
     if (record->is_product)
         strbuf_printf(out, " n %lld m %lld k %lld%s\n", (long long)p->n, (long long)p->m,
                       (long long)p->k, p->residual ? " + residual" : "");
+    else if (record->host)
+        strbuf_puts(out, " by its own launcher\n");
     else
         strbuf_printf(out, " grid %u %u %u block %u shared %u cluster %u%s\n", s->grid[0],
                       s->grid[1], s->grid[2], s->threads, s->shared_bytes,

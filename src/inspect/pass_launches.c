@@ -51,7 +51,7 @@ qp_status pass_launches_make(const model *model, const plan_options *options, in
     TRY(plan_build(model_get_config(model), model, options, &out->program, error));
     TRY(cuda_weights_place(&out->program, &out->weights, error));
     TRY(launch_setting_init(&out->setting, &out->program, &out->weights, &out->gpu, NULL, true,
-                            cuda_executor_count(&out->program).workspace, error));
+                            cuda_executor_count(&out->program, NULL).workspace, error));
     const launch_class of = class_of(&out->program, tokens, sequences);
     return launch_list_make(&out->setting, &of, NULL, NULL, &out->list, error);
 }

@@ -94,43 +94,16 @@ static void place_tensors(executor *x)
     x->memory.cache_layer_bytes = x->program->tensors[PLAN_K_CACHE].bytes;
 }
 
-/* Lists the program's operators, once each, for a message. */
-static void list_operators(const program *program, char *text, size_t size)
-{
-    size_t used = 0;
-    bool seen[OP_COUNT] = {0};
-    for (int n = 0; n < program->n_nodes && used < size; n++) {
-        const op_code op = program->nodes[n].op;
-        if (seen[op]) continue;
-        used +=
-            (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", op_get(op)->name);
-        seen[op] = true;
-    }
-}
-
 /* Checks that every user-supplied kernel has a node to run. */
 static qp_status check_kernels(const executor *x, qp_error *error)
 {
-    char names[512];
     for (int code = 0; code < OP_COUNT; code++) {
         const op_variant *given = kernel_table_find(x->kernels, (op_code)code);
-        int n_nodes = code == OP_ARGMAX, n_accepted = n_nodes;
-        for (int n = 0; given && n < x->program->n_nodes; n++) {
-            n_nodes += (int)x->program->nodes[n].op == code;
+        int n_accepted = code == OP_ARGMAX;
+        for (int n = 0; given && n < x->program->n_nodes; n++)
             n_accepted += x->nodes[n].variant == given;
-        }
-        if (!given || n_accepted > 0) continue;
-        if (n_nodes > 0)
-            return error_set(error, QP_INVALID,
-                             "the kernel %s accepts none of this model's %d calls of %s: its "
-                             "%s_accepts() declines their types or shapes",
-                             given->name, n_nodes, op_get((op_code)code)->name,
-                             op_get((op_code)code)->name);
-        list_operators(x->program, names, sizeof names);
-        return error_set(error, QP_INVALID,
-                         "the kernel %s has nothing to do: this forward pass has no %s; it is made "
-                         "of %s",
-                         given->name, op_get((op_code)code)->name, names);
+        if (given && n_accepted == 0)
+            return kernel_table_refuse(x->program, (op_code)code, given->name, error);
     }
     return QP_OK;
 }

@@ -7,6 +7,7 @@
 #define QUIPU_VM_KERNEL_TABLE_H
 
 #include "op/table.h"
+#include "plan/program.h"
 #include "quipu.h"
 
 typedef struct kernel_table {
@@ -20,5 +21,13 @@ qp_status kernel_table_fill(kernel_table *table, const qp_kernel *kernels, size_
 
 /* The kernel for calls of an operator; NULL: none, or `table` is NULL. */
 const op_variant *kernel_table_find(const kernel_table *table, op_code op);
+
+/* The operator of that name, which a kernel is given for. */
+qp_status kernel_table_operator(const char *name, op_code *out, qp_error *error);
+
+/* QP_INVALID: a kernel that none of the program's calls run. Says whether the program has calls of
+ * the operator, and of which operators it is made. */
+qp_status kernel_table_refuse(const program *program, op_code op, const char *kernel,
+                              qp_error *error);
 
 #endif

@@ -114,6 +114,11 @@ qp_status machine_open(const machine_type *type, const machine_setup *setup, mac
                          "the machine %s runs its own kernels alone: kernels from outside run on "
                          "threads and operators",
                          type->name);
+    if (setup->cuda_kernels && !type->takes_cuda_kernels)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the machine %s does not run kernels from outside for a GPU: the machine "
+                         "cuda does, with one rank",
+                         type->name);
     return type->open(setup, &out->self, error);
 }
 

@@ -38,7 +38,9 @@ typedef struct machine_setup {
     thread_pool *pool;
     uint32_t cpu_features;       /* that kernels may use; references use none */
     const kernel_table *kernels; /* replace the operators' own kernels; NULL: none */
-    progress *progress;          /* of packing and uploading weights; may be NULL */
+    /* Of `cuda`: rows of kernels from outside, by operator (cuda_ops.given); NULL: none. */
+    const struct cuda_kernel *cuda_kernels;
+    progress *progress;        /* of packing and uploading weights; may be NULL */
     struct pack_cache *packed; /* where packed weights are kept (vm/pack_cache.h); NULL: nowhere */
     /* Of types that run a schedule; NULL: the defaults. For the megakernel, `workers` is the number
      * of blocks; 0: one for each multiprocessor. */
@@ -166,10 +168,11 @@ struct machine_type {
     const char *name; /* "threads" */
     const char *help; /* a short description */
     bool on_gpu;
-    bool references;    /* runs reference kernels alone */
-    bool takes_kernels; /* those of machine_setup.kernels */
-    bool in_parts;      /* with timing, it always reports parts of operators, or launches of several
-                           operators */
+    bool references;         /* runs reference kernels alone */
+    bool takes_kernels;      /* those of machine_setup.kernels */
+    bool takes_cuda_kernels; /* those of machine_setup.cuda_kernels */
+    bool in_parts; /* with timing, it always reports parts of operators, or launches of several
+                      operators */
     /* For one sequence, the machine adds each token to PLAN_HISTORY as soon as it chooses it. Other
      * machines count a token in the pass that reads it, if the row's uses have ADJUST_COUNT. */
     bool counts_chosen;

@@ -166,8 +166,8 @@ static qp_status compile_cuda(candidate *out, const char *path, qp_error *error)
     strbuf shim = {0};
     strbuf_printf(&shim,
                   "#define LAUNCH %s_launch\n#define KERNEL %s_kernel\n"
-                  "#define SCRATCH_BYTES %s_scratch_bytes\n",
-                  out->op->name, out->op->name, out->op->name);
+                  "#define SCRATCH_BYTES %s_scratch_bytes\n#define START %s_start\n",
+                  out->op->name, out->op->name, out->op->name, out->op->name);
     strbuf_puts(&shim, embedded_find("src/workbench/device_kernel.cu")->text);
     qp_status status = write_text(out->folder, "device_kernel.cu", strbuf_text(&shim), error);
     strbuf_free(&shim);
@@ -260,6 +260,21 @@ bool candidate_load_launcher(const candidate *candidate,
         snprintf(message, size, "it does not export %s_launch", candidate->op->name);
     memcpy(out, &launcher, sizeof launcher);
     return launcher;
+}
+
+bool candidate_load_cuda(const candidate *candidate, qp_cuda_kernel *out, char *message,
+                         size_t size)
+{
+    op_variant variant;
+    *out = (qp_cuda_kernel){.op = candidate->op->name};
+    if (!candidate_load(candidate, &variant, message, size)) return false;
+    void *library = dlopen(candidate->library, RTLD_NOW | RTLD_LOCAL);
+    void *start = library ? find_symbol(library, candidate->op, "start") : NULL;
+    memcpy(&out->launch, &start, sizeof start);
+    out->accepts = variant.accepts;
+    out->scratch_bytes = variant.scratch_bytes;
+    if (!start) snprintf(message, size, "it does not export %s_launch", candidate->op->name);
+    return start;
 }
 
 int candidate_threads(void)

@@ -41,6 +41,11 @@ bool candidate_load_launcher(const candidate *candidate,
                              void (**out)(const op_call *call, cuda_stream stream), char *message,
                              size_t size);
 
+/* Fills `out` with the launcher of a .cu file and its other functions, for a model; the name
+ * belongs to the candidate. As candidate_load(). */
+bool candidate_load_cuda(const candidate *candidate, qp_cuda_kernel *out, char *message,
+                         size_t size);
+
 /* Checks the candidate on one case. Its code runs in a process of its own; this process judges
  * the results (runner.h). *declined: it does not accept the case's types and shapes, and was not
  * run. */

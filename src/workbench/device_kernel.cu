@@ -2,7 +2,8 @@
  * the device, lets the launcher compute there, and carries everything back. So a launcher is held
  * to all that a kernel is held to: what it writes where nothing may be written comes back too.
  *
- * Compiled with the candidate; LAUNCH and KERNEL are the two functions' names.
+ * Compiled with the candidate; LAUNCH and KERNEL are the two functions' names. START is the launcher
+ * as a model calls it, which says whether CUDA took the launches.
  */
 #include "quipu_kernel.h"
 
@@ -15,6 +16,7 @@
 extern "C" void LAUNCH(const op_call *call, cudaStream_t stream);
 extern "C" size_t SCRATCH_BYTES(const op_call *call) __attribute__((weak));
 extern "C" void KERNEL(const op_call *call);
+extern "C" int START(const op_call *call, void *stream);
 
 enum { GUARD = 256, GUARD_BYTE = 0xa5 };
 
@@ -115,4 +117,10 @@ extern "C" void KERNEL(const op_call *call)
     if (scratch) must(cudaFree(there.scratch), "cudaFree");
     for (int i = 0; i < n; i++)
         range_to_host(&ranges[i]);
+}
+
+extern "C" int START(const op_call *call, void *stream)
+{
+    LAUNCH(call, (cudaStream_t)stream);
+    return cudaGetLastError();
 }

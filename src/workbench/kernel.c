@@ -56,12 +56,6 @@ qp_status workbench_kernel_open(const char *text, const workbench_kernel_options
     const char *file = NULL;
     *out = NULL;
     TRY(split(text, &op, &file, error));
-    size_t length = strlen(file);
-    if (length > 3 && strcmp(file + length - 3, ".cu") == 0)
-        return error_set(error, QP_UNSUPPORTED,
-                         "--kernel %.200s: kernels of a model run on the CPU, from a .c or .so "
-                         "file; `quipu ops check` and `ops bench` take a .cu file",
-                         text);
     workbench_kernel *k = calloc(1, sizeof *k);
     if (!k) return error_no_memory(error, "a kernel", sizeof *k);
     k->text = text;
@@ -79,15 +73,36 @@ int workbench_kernel_cases(const workbench_kernel *kernel)
     return kernel->n_passed;
 }
 
+bool workbench_kernel_is_cuda(const workbench_kernel *k)
+{
+    return k->candidate.cuda;
+}
+
+/* The file's name without its folder. */
+static const char *name_of(const workbench_kernel *k)
+{
+    const char *file = strchr(k->text, '=') + 1, *slash = strrchr(file, '/');
+    return slash ? slash + 1 : file;
+}
+
+qp_status workbench_kernel_load_cuda(const workbench_kernel *k, qp_cuda_kernel *out,
+                                     qp_error *error)
+{
+    char message[400];
+    if (!candidate_load_cuda(&k->candidate, out, message, sizeof message))
+        return error_set(error, QP_FORMAT, "--kernel %.200s: %s", k->text, message);
+    out->name = name_of(k);
+    return QP_OK;
+}
+
 qp_status workbench_kernel_load(const workbench_kernel *k, qp_kernel *out, qp_error *error)
 {
     op_variant variant;
     char message[400];
-    const char *file = strchr(k->text, '=') + 1, *slash = strrchr(file, '/');
     if (!candidate_load(&k->candidate, &variant, message, sizeof message))
         return error_set(error, QP_FORMAT, "--kernel %.200s: %s", k->text, message);
     *out = (qp_kernel){.op = k->candidate.op->name,
-                       .name = slash ? slash + 1 : file,
+                       .name = name_of(k),
                        .kernel = variant.kernel,
                        .accepts = variant.accepts,
                        .scratch_bytes = variant.scratch_bytes};

@@ -77,14 +77,14 @@ typedef struct cuda_executor {
 typedef struct cuda_bytes {
     size_t weights, arena, kv_cache, rope_table, state, inputs, workspace, total;
 } cuda_bytes;
-cuda_bytes cuda_executor_count(const program *program);
+cuda_bytes cuda_executor_count(const program *program, const cuda_kernel *given);
 
 /* Refuses what does not fit, with both numbers; then loads the weights. The device is current in
- * this thread. `exchange` is that of the program's rank, or NULL if there is one rank.
- * cuda_executor_free() it, also after a failure. */
+ * this thread. `exchange` is that of the program's rank, or NULL if there is one rank; `given`:
+ * kernels from outside (cuda_ops.given), or NULL. cuda_executor_free() it, also after a failure. */
 qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const program *program,
-                             const exchange *exchange, thread_pool *pool, progress *progress,
-                             qp_error *error);
+                             const exchange *exchange, const cuda_kernel *given, thread_pool *pool,
+                             progress *progress, qp_error *error);
 void cuda_executor_free(cuda_executor *executor);
 
 /* Copies the batch's inputs to the GPU, and its angles, if it has some, to the RoPE table. */

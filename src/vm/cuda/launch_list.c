@@ -123,10 +123,16 @@ static bool all_decode(const builder *b)
     return b->of->n_chunks > 0 && b->of->n_decode == 0;
 }
 
+/* Whether a kernel from outside runs a call. */
+static bool is_given(const builder *b, op_code op, const op_call *call)
+{
+    return cuda_ops_given(b->ops.given, op, call);
+}
+
 /* If all sequences of the pass decode, attention runs as paged_decode where that pays. */
 static op_code take_decoding(const builder *b, op_code op, op_call *call)
 {
-    if (op != OP_PAGED_PREFILL || !all_decode(b)) return op;
+    if (op != OP_PAGED_PREFILL || !all_decode(b) || is_given(b, op, call)) return op;
     op_call decode = cuda_decode_of_prefill(call);
     if (!cuda_decode_accepts(&decode) || !cuda_decode_pays(&b->ops, &decode)) return op;
     *call = decode;
@@ -179,10 +185,11 @@ static bool lies_next(const op_call *first, const op_call *next)
 static int join_products(const builder *b, int node, op_call *call)
 {
     int n = node + 1;
+    if (is_given(b, OP_LINEAR, call)) return 1;
     for (; n < b->end && b->program->nodes[n].op == OP_LINEAR; n++) {
         op_call next;
         bind(b, n, &next);
-        if (!lies_next(call, &next)) break;
+        if (!lies_next(call, &next) || is_given(b, OP_LINEAR, &next)) break;
         call->tensors[LINEAR_WEIGHT].shape[0] += next.tensors[LINEAR_WEIGHT].shape[0];
         call->tensors[LINEAR_OUT].shape[1] += next.tensors[LINEAR_OUT].shape[1];
         call->end = op_get(OP_LINEAR)->units(call);
@@ -198,6 +205,7 @@ static int chain_nodes(const builder *b, int node, cuda_chain *chain)
 {
     op_call calls[2];
     bind(b, node, &calls[0]);
+    if (is_given(b, b->program->nodes[node].op, &calls[0])) return 0;
     switch (b->program->nodes[node].op) {
     case OP_ALL_REDUCE:
         return program_is_void(b->program, node);
@@ -208,17 +216,20 @@ static int chain_nodes(const builder *b, int node, cuda_chain *chain)
     case OP_ROPE:
         if (node + 1 >= b->end || b->program->nodes[node + 1].op != OP_KV_APPEND) return 0;
         bind(b, node + 1, &calls[1]);
-        return cuda_rope_is_appended(&b->ops, calls) && cuda_chain_rope(chain, &calls[0], &calls[1])
+        return !is_given(b, OP_KV_APPEND, &calls[1]) && cuda_rope_is_appended(&b->ops, calls) &&
+                       cuda_chain_rope(chain, &calls[0], &calls[1])
                    ? 2
                    : 0;
     case OP_PAGED_PREFILL:
         return take_decoding(b, OP_PAGED_PREFILL, &calls[0]) == OP_PAGED_DECODE &&
-               cuda_chain_attention(chain, &calls[0]);
+               !is_given(b, OP_PAGED_DECODE, &calls[0]) && cuda_chain_attention(chain, &calls[0]);
     case OP_LINEAR: {
         int n = join_products(b, node, &calls[0]);
         if (node + n < b->end && b->program->nodes[node + n].op == OP_SILU_AND_MUL) {
             bind(b, node + n, &calls[1]);
-            if (cuda_chain_activated(chain, &calls[0], &calls[1])) return n + 1;
+            if (!is_given(b, OP_SILU_AND_MUL, &calls[1]) &&
+                cuda_chain_activated(chain, &calls[0], &calls[1]))
+                return n + 1;
         }
         return cuda_chain_product(chain, &calls[0]) ? n : 0;
     }
@@ -286,8 +297,8 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
         *count = n_normed;
     }
     const op_call argmax = likeliest_call(b);
-    const bool found =
-        *likeliest && node + *count == b->end && cuda_chain_likeliest(&whole, &argmax);
+    const bool found = *likeliest && node + *count == b->end && !is_given(b, OP_ARGMAX, &argmax) &&
+                       cuda_chain_likeliest(&whole, &argmax);
     if (found) *likeliest = false;
     launch_entry entry = entry_at(b, node);
     entry.n_nodes = *count;
@@ -329,6 +340,7 @@ static bool fuses(const builder *b, const cuda_fusion *fusion, int next, op_call
     for (int i = 0; i < fusion->n_with; i++) {
         if (nodes[next + i].op != fusion->with[i]) return false;
         bind(b, next + i, &calls[1 + i]);
+        if (is_given(b, fusion->with[i], &calls[1 + i])) return false;
     }
     const int last = next + fusion->n_with - 1;
     if (fusion->n_with == 2 && !cuda_rope_is_appended(&b->ops, &calls[1])) return false;
@@ -420,9 +432,11 @@ static void take_moved_q(builder *b, tensor *q, launch_entry *entry)
 static bool is_split(const builder *b, const launch_entry *entry, const op_call *call)
 {
     op_call decode, others;
-    if (entry->kernel->op != OP_PAGED_PREFILL || b->of->n_decode == 0) return false;
+    if (entry->kernel->op != OP_PAGED_PREFILL || b->of->n_decode == 0 || entry->kernel->given)
+        return false;
     cuda_split_prefill(call, b->of->n_decode, &decode, &others);
-    return cuda_decode_accepts(&decode) && cuda_decode_pays(&b->ops, &decode) &&
+    return !is_given(b, OP_PAGED_DECODE, &decode) && cuda_decode_accepts(&decode) &&
+           cuda_decode_pays(&b->ops, &decode) &&
            cuda_ops_choose(&b->ops, OP_PAGED_PREFILL, &others) == entry->kernel;
 }
 

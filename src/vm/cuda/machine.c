@@ -8,6 +8,7 @@
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "cuda/ranks.h"
+#include "vm/cuda/given.h"
 #include "vm/cuda/timing.h"
 #include "vm/machine_run.h"
 
@@ -50,7 +51,7 @@ static qp_status count_copies(const program *p, uint64_t *bytes, qp_error *error
 
 static qp_status count_cuda(const machine_setup *setup, machine_bytes *out, qp_error *error)
 {
-    const cuda_bytes bytes = cuda_executor_count(setup->program);
+    const cuda_bytes bytes = cuda_executor_count(setup->program, setup->cuda_kernels);
     const size_t exchange = cuda_ranks_bytes(setup->program->options.ranks);
     *out = (machine_bytes){.weights = bytes.weights,
                            .activations = bytes.arena,
@@ -101,8 +102,9 @@ static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *er
     if (!m->variants) return error_no_memory(error, "the machine", (size_t)p->n_nodes);
     TRY(choose_device(m, setup, error));
     const exchange *exchange = m->gpus ? &m->gpus->exchanges[p->options.rank] : NULL;
-    TRY(cuda_executor_init(&m->executor, m->device, p, exchange, setup->pool, setup->progress,
-                           error));
+    TRY(cuda_given_check(setup->cuda_kernels, p, error));
+    TRY(cuda_executor_init(&m->executor, m->device, p, exchange, setup->cuda_kernels, setup->pool,
+                           setup->progress, error));
     if (!m->executor.logits.data)
         TRY(buffer_alloc(&m->logits, p->tensors[PLAN_LOGITS].bytes, "logits", error));
     return batch_init(&m->later, p, error);
@@ -343,6 +345,7 @@ const machine_type machine_cuda = {.name = "cuda",
                                    .help = "the launch list on an NVIDIA GPU, in CUDA graphs",
                                    .on_gpu = true,
                                    .in_parts = true,
+                                   .takes_cuda_kernels = true,
                                    .count_bytes = count_cuda,
                                    .open = open_cuda,
                                    .close = close_cuda,
