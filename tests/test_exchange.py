@@ -268,4 +268,5 @@ def main():
 
 
 START = time.time()
-main()
+if __name__ == "__main__":
+    main()

@@ -2,8 +2,8 @@
  * the device, lets the launcher compute there, and carries everything back. So a launcher is held
  * to all that a kernel is held to: what it writes where nothing may be written comes back too.
  *
- * Compiled with the candidate; LAUNCH and KERNEL are the two functions' names. START is the launcher
- * as a model calls it, which says whether CUDA took the launches.
+ * Compiled with the candidate; LAUNCH and KERNEL are the two functions' names. START is the
+ * launcher as a model calls it, which says whether CUDA took the launches.
  */
 #include "quipu_kernel.h"
 

@@ -38,25 +38,37 @@ def compare(spec, shape, dtype):
 
 
 class Torch:
-    def __init__(self, plan):
+    """On a GPU the arguments have a copy of the whole shared memory, and what lies between the tensors comes back
+    with them: the judge looks at it too."""
+
+    def __init__(self, plan, memory):
         import torch
         self.torch, self.device = torch, plan["device"]
         if self.device == "cpu":
             torch.set_num_threads(plan["threads"])
+        self.shared = torch.frombuffer(memory, dtype=torch.uint8, offset=TEXT_BYTES)
+        self.copy = self.shared if self.device == "cpu" else self.shared.to(self.device)
 
-    def view(self, memory, spec):
+    def of(self, memory, spec):
         dtype = getattr(self.torch, spec["dtype"])
         if 0 in spec["shape"]:
-            return self.torch.empty(spec["shape"], dtype=dtype)
-        flat = self.torch.frombuffer(memory, dtype=dtype, count=spec["elements"], offset=spec["offset"])
-        return flat.reshape(spec["shape"])
+            return self.torch.empty(spec["shape"], dtype=dtype, device=memory.device)
+        first = spec["offset"] - TEXT_BYTES
+        return memory[first:first + spec["elements"] * dtype.itemsize].view(dtype).reshape(spec["shape"])
 
-    def place(self, view):
-        return view.to(self.device)
+    def view(self, spec):
+        return self.of(self.shared, spec)
 
-    def refresh(self, placed, view):
+    def place(self, spec):
+        return self.of(self.copy, spec)
+
+    def refresh(self):
         if self.device != "cpu":
-            placed.copy_(view)
+            self.copy.copy_(self.shared)
+
+    def collect(self):
+        if self.device != "cpu":
+            self.shared.copy_(self.copy)
 
     def call(self, function, arguments, n):
         with self.torch.no_grad():
@@ -87,20 +99,23 @@ def need_format(spec):
 
 
 class Numpy:
-    def __init__(self, plan):
+    def __init__(self, plan, memory):
         import numpy
-        self.numpy = numpy
+        self.numpy, self.memory = numpy, memory
 
-    def view(self, memory, spec):
+    def view(self, spec):
         need_format(spec)
         dtype = self.numpy.dtype(spec["dtype"])
-        flat = self.numpy.frombuffer(memory, dtype, spec["elements"], spec["offset"])
+        flat = self.numpy.frombuffer(self.memory, dtype, spec["elements"], spec["offset"])
         return flat.reshape(spec["shape"])
 
-    def place(self, view):
-        return view
+    def place(self, spec):
+        return self.view(spec)
 
-    def refresh(self, placed, view):
+    def refresh(self):
+        pass
+
+    def collect(self):
         pass
 
     def call(self, function, arguments, n):
@@ -115,13 +130,13 @@ class Numpy:
 
 
 class Plain(Numpy):
-    def __init__(self, plan):
-        pass
+    def __init__(self, plan, memory):
+        self.memory = memory
 
-    def view(self, memory, spec):
+    def view(self, spec):
         need_format(spec)
         size = struct.calcsize(FORMATS[spec["dtype"]])
-        flat = memoryview(memory)[spec["offset"]:spec["offset"] + spec["elements"] * size]
+        flat = memoryview(self.memory)[spec["offset"]:spec["offset"] + spec["elements"] * size]
         return flat.cast(FORMATS[spec["dtype"]], spec["shape"])
 
     def store(self, value, view, spec):
@@ -130,13 +145,13 @@ class Plain(Numpy):
         view.cast("B")[:] = value.cast("B")
 
 
-def toolkit(plan):
+def toolkit(plan, memory):
     for kind in (Torch, Numpy):
         try:
-            return kind(plan)
+            return kind(plan, memory)
         except ImportError:
             pass
-    return Plain(plan)
+    return Plain(plan, memory)
 
 
 def compiled(plan, folder):
@@ -169,10 +184,10 @@ class Call:
 
     def __init__(self, plan, memory):
         self.plan = plan
-        kit = self.kit = toolkit(plan)
-        self.inputs = [spec for spec in plan["inputs"] if "offset" in spec]
-        self.views = {spec["name"]: kit.view(memory, spec) for spec in self.inputs + plan["outputs"]}
-        self.placed = {name: kit.place(view) for name, view in self.views.items()}
+        kit = self.kit = toolkit(plan, memory)
+        specs = [spec for spec in plan["inputs"] if "offset" in spec] + plan["outputs"]
+        self.views = {spec["name"]: kit.view(spec) for spec in specs}
+        self.placed = {spec["name"]: kit.place(spec) for spec in specs}
         self.function = load(plan)
         self.arguments = [self.placed[spec["name"]] if "offset" in spec else spec["value"]
                           for spec in plan["inputs"]]
@@ -180,16 +195,16 @@ class Call:
             self.arguments += [self.placed[spec["name"]] for spec in plan["outputs"]]
 
     def refresh(self, n):
-        for name, view in self.views.items():
-            self.kit.refresh(self.placed[name], view)
+        self.kit.refresh()
 
     def run(self, n):
         self.results = self.kit.call(self.function, self.arguments, n)
 
     def store(self, n):
         specs, results = self.plan["outputs"], self.results
+        self.kit.collect()
         if self.plan["fills_outputs"]:
-            results = [self.placed[spec["name"]] for spec in specs]
+            results = [self.views[spec["name"]] for spec in specs]
         elif isinstance(results, dict):
             results = [results.get(spec["name"]) for spec in specs]
         elif not isinstance(results, (tuple, list)) or len(specs) == 1 != len(results):
