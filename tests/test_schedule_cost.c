@@ -126,6 +126,32 @@ static schedule_prediction predict(const schedule *s)
     return p;
 }
 
+/* The small model's points hold for passes as small, the large one's for passes as large; between
+ * them the rates of plain reads decide, or where these are alike the bytes. */
+static void test_small_models_have_points_of_their_own(void **state)
+{
+    (void)state;
+    cost_table table = example(2, 0.75);
+    cost_curve *curve = &table.curves[0];
+    curve->small_bytes = 1e8;
+    curve->n_small = 2;
+    curve->small[0] = (cost_point){1, 0.025, 1};
+    curve->small[1] = (cost_point){64, 0.4, 1};
+    table.n_reads = 3;
+    table.reads[0] = (cost_read){1e8, 40e9};
+    table.reads[1] = (cost_read){2e8, 20e9};
+    table.reads[2] = (cost_read){1e9, 10e9};
+    assert_near(linear(&table, 1000, 1, 1e9).ns, 100);
+    assert_near(linear(&table, 1000, 1, 4e9).ns, 100);
+    assert_near(linear(&table, 1000, 1, 5e7).ns, 25);
+    assert_near(linear(&table, 1000, 1, 2e8).ns, 50); /* half way from 10 to 40 GB/s */
+    assert_near(linear(&table, 1000, 1, 2e8).alone, 0.875);
+    assert_near(linear(&table, 1000, 64, 1e8).ns, 400);
+    table.reads[0].bytes_per_second = table.reads[1].bytes_per_second = 10e9;
+    assert_near(linear(&table, 1000, 1, sqrt(1e8 * 1e9)).ns, 50);
+    assert_near(linear(&table, 1000, 1, 0).ns, 100);
+}
+
 static void test_a_table_for_other_workers_is_not_used(void **state)
 {
     (void)state;
@@ -249,6 +275,9 @@ static void test_a_table_is_read_as_it_was_written(void **state)
     table.n_reads = 2;
     table.reads[0] = (cost_read){1e7 / 3, 40e9};
     table.reads[1] = (cost_read){1e9, 2e10 / 7};
+    table.curves[0].n_small = 1;
+    table.curves[0].small_bytes = 1e8;
+    table.curves[0].small[0] = (cost_point){1, 0.02 / 3, 0.9};
     assert_ok(cost_print(&table, &text, &error));
     cost_table found = read_back(&text);
     assert_ok(cost_print(&found, &again, &error));
@@ -256,6 +285,8 @@ static void test_a_table_is_read_as_it_was_written(void **state)
     assert_true(found.workers == 2 && found.n_curves == 1 && found.n_reads == 2);
     assert_true(found.reads[1].bytes_per_second == 2e10 / 7);
     assert_true(found.curves[0].points[1].alone == 0.71);
+    assert_true(found.curves[0].n_small == 1 && found.curves[0].small_bytes == 1e8);
+    assert_true(found.curves[0].small[0].ns_per_byte == 0.02 / 3);
     assert_non_null(cost_find(&found, OP_LINEAR, DTYPE_BF16));
     assert_null(cost_find(&found, OP_LINEAR, DTYPE_F16));
     strbuf_free(&text);
@@ -319,6 +350,10 @@ static void test_samples_give_their_curve(void **state)
         about.alone = false;
         work.flops *= 100;
         assert_true(cost_add(&samples, &about, work, 500 + 0.3 * work.bytes));
+        about.small = true;
+        work = (op_cost){.flops = 2e5 * i, .bytes = 1e5 * i};
+        assert_true(cost_add(&samples, &about, work, 500 + 0.02 * work.bytes));
+        about.small = false;
         about.tiny = true;
         work = (op_cost){.flops = 2e3 * i, .bytes = 1e3 * i};
         assert_true(cost_add(&samples, &about, work, 500 + 0.05 * work.bytes));
@@ -337,6 +372,8 @@ static void test_samples_give_their_curve(void **state)
     assert_near(curve->points[1].intensity, 200);
     assert_near(curve->points[1].ns_per_byte, 0.3);
     assert_near(curve->points[1].alone, 1);
+    assert_int_equal(curve->n_small, 1);
+    assert_near(curve->small[0].ns_per_byte, 0.02);
     free(samples.of);
 }
 
@@ -366,6 +403,7 @@ int main(void)
         cmocka_unit_test(test_costs_follow_the_curve),
         cmocka_unit_test(test_what_was_not_measured_costs_by_the_limits),
         cmocka_unit_test(test_weights_in_a_cache_come_faster),
+        cmocka_unit_test(test_small_models_have_points_of_their_own),
         cmocka_unit_test(test_a_table_for_other_workers_is_not_used),
         cmocka_unit_test(test_who_works_alone_is_faster),
         cmocka_unit_test(test_long_passes_end),

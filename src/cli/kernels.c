@@ -142,6 +142,22 @@ static qp_status judge_end(const cli_call *call, child_end end, int *code)
                      number, strsignal(number), names);
 }
 
+/* A kernel for a GPU takes long to compile and check, so what excludes it is said before that. */
+static qp_status check_device(const cli_call *call)
+{
+    const option_strings *given = &call->settings->kernels;
+    for (int i = 0; i < given->count; i++) {
+        const size_t length = strlen(given->items[i]);
+        if (length < 3 || strcmp(given->items[i] + length - 3, ".cu") != 0) continue;
+        if (strcmp(cli_devices[call->settings->device], "cpu") == 0)
+            return error_set(call->error, QP_INVALID,
+                             "--kernel %.200s runs on a GPU, but --device cpu excludes that: leave "
+                             "one out",
+                             given->items[i]);
+    }
+    return QP_OK;
+}
+
 static qp_status open_all(const cli_call *call, workbench_kernel **opened)
 {
     const option_strings *given = &call->settings->kernels;
@@ -184,7 +200,8 @@ qp_status cli_run_with_kernels(const cli_call *call, cli_command *command, int *
     workbench_kernel **opened = calloc((size_t)n, sizeof *opened);
     if (!opened) return error_no_memory(call->error, "kernels", (size_t)n * sizeof *opened);
     cli_catch_endings();
-    qp_status status = open_all(call, opened);
+    qp_status status = check_device(call);
+    if (status == QP_OK) status = open_all(call, opened);
     if (status == QP_OK) status = run_beside(call, command, opened, code);
     for (int i = 0; i < n; i++)
         workbench_kernel_close(opened[i]);

@@ -136,7 +136,7 @@ static const option_spec schedule_options[] = {
      .help = "prove that the schedule is sound in every order"},
     {"measure", 0, OPTION_FLAG_AT(SETTINGS, measure),
      .help = "measure what instructions cost on this machine with this number of workers, for "
-             "later predictions; takes about two minutes"},
+             "later predictions; takes about three minutes"},
     {"types", 0, OPTION_STRING_AT(SETTINGS, types), .expert = true, .argument = "TYPES",
      .help = "with --measure: measure these types of weights alone, such as BF16,Q8_0; models of "
              "other types are then predicted from the two rates of the machine"},

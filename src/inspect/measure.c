@@ -24,7 +24,7 @@ typedef struct measuring {
     cost_table table;
     cost_samples samples;
     dtype type; /* being measured */
-    bool tiny;
+    bool tiny, small;
 } measuring;
 
 static void tell(const measuring *m, const char *text, bool finished)
@@ -66,7 +66,7 @@ qp_status measure_take_samples(cost_samples *samples, const timed_model *r,
             if (!work_of(s, in, &memory, b->sizes.of, &work)) continue;
             about.op = (op_code)in->opcode;
             about.type = cost_type_of(s, (int)in->node, &weights);
-            about.pass_bytes = weights ? cost_pass_bytes(s) : 0;
+            about.pass_bytes = weights || about.small ? cost_pass_bytes(s) : 0;
             room = room && cost_add(samples, &about, work, ns);
         }
     }
@@ -99,7 +99,7 @@ static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_
             status = error_set(error, QP_CANCELLED, "stopped; nothing was written");
         if (status == QP_OK) status = timed_run(r, &machine, error);
     }
-    const cost_sample about = {.tiny = m->tiny, .alone = alone};
+    const cost_sample about = {.tiny = m->tiny, .small = m->small, .alone = alone};
     if (status == QP_OK) take_quickest(&machine);
     if (status == QP_OK)
         status = measure_take_samples(&m->samples, r, &machine, machine.sum, about, error);
@@ -172,12 +172,15 @@ static qp_status check_types(const measure_options *options, qp_error *error)
 
 static qp_status measure_types(measuring *m, qp_error *error)
 {
-    const char *large = m->options->large ? m->options->large : "llama-3.2-1b";
+    const char *large = m->options->large;
+    const char *const presets[] = {large ? large : "llama-3.2-1b", large ? large : "smollm2-135m",
+                                   "tiny"};
     for (int type = 0; type < DTYPE_COUNT; type++) {
         m->type = (dtype)type;
-        for (int tiny = 0; tiny < 2 && measure_wants(m->options, m->type); tiny++) {
-            m->tiny = tiny;
-            qp_status status = measure_model(m, tiny ? "tiny" : large, error);
+        for (int size = 0; size < 3 && measure_wants(m->options, m->type); size++) {
+            m->small = size == 1;
+            m->tiny = size == 2;
+            qp_status status = measure_model(m, presets[size], error);
             if (status != QP_OK && status != QP_NO_MEMORY) return status;
         }
     }

@@ -22,10 +22,9 @@ static double between(double a, double b, double share)
 
 /* Interpolates on the curve, linearly in the logarithms of both axes. Below the first point only
  * bytes count, above the last only FLOPs. */
-static cost_point point_at(const cost_curve *curve, double intensity)
+static cost_point point_at(const cost_point *points, int n_points, double intensity)
 {
-    const cost_point *points = curve->points;
-    int last = curve->n_points - 1, i = 0;
+    int last = n_points - 1, i = 0;
     if (intensity <= points[0].intensity || last == 0) return points[0];
     if (intensity >= points[last].intensity) {
         double more = points[last].intensity > 0 ? intensity / points[last].intensity : 1;
@@ -53,8 +52,8 @@ double cost_read_rate(const cost_table *table, double bytes)
     return between(reads[i].bytes_per_second, reads[i + 1].bytes_per_second, share);
 }
 
-/* Weights that stay in a cache from pass to pass are read faster than those of the models that were
- * measured: by the ratio of plain reads, as far as bytes decide the cost. */
+/* Weights that stay in a cache from pass to pass are read faster than those of the model that was
+ * measured, if no small one was: by the ratio of plain reads, as far as bytes decide the cost. */
 static double residence(const cost_table *table, const cost_curve *curve, const cost_point *at,
                         double pass_bytes)
 {
@@ -62,6 +61,39 @@ static double residence(const cost_table *table, const cost_curve *curve, const 
     double faster = cost_read_rate(table, curve->pass_bytes) / cost_read_rate(table, pass_bytes);
     double memory = curve->points[0].ns_per_byte / at->ns_per_byte;
     return memory < 1 ? 1 + (faster - 1) * memory * memory : faster;
+}
+
+/* How near a pass is to that of the small model: 1 if it reads as few bytes of weights, 0 if it
+ * reads as many as the large one. By the rates of plain reads, if those tell the two models apart.
+ */
+static double smallness(const cost_table *table, const cost_curve *curve, double pass_bytes)
+{
+    const double most = table->n_reads ? table->reads[table->n_reads - 1].bytes : 0;
+    const double large_bytes = curve->pass_bytes > 0 ? curve->pass_bytes : most;
+    const double small = cost_read_rate(table, curve->small_bytes);
+    const double large = cost_read_rate(table, large_bytes);
+    double share = 0;
+    if (pass_bytes <= 0 || large_bytes <= curve->small_bytes) return 0;
+    if (small > 1.1 * large)
+        share = log(cost_read_rate(table, pass_bytes) / large) / log(small / large);
+    else
+        share = log(large_bytes / pass_bytes) / log(large_bytes / curve->small_bytes);
+    return fmin(fmax(share, 0), 1);
+}
+
+/* The cost of a byte, by what was measured with models that are like this one. */
+static cost_point cost_at(const cost_table *table, const cost_curve *curve, double intensity,
+                          double pass_bytes)
+{
+    cost_point at = point_at(curve->points, curve->n_points, intensity);
+    if (curve->n_small == 0) {
+        at.ns_per_byte *= residence(table, curve, &at, pass_bytes);
+        return at;
+    }
+    const cost_point small = point_at(curve->small, curve->n_small, intensity);
+    const double share = smallness(table, curve, pass_bytes);
+    return (cost_point){intensity, between(at.ns_per_byte, small.ns_per_byte, share),
+                        at.alone + share * (small.alone - at.alone)};
 }
 
 cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *limits, int workers,
@@ -74,13 +106,14 @@ cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *l
         return (cost_estimate){
             .ns = fmax(bytes, flops), .alone = 1, .memory_bound = bytes >= flops};
     }
-    cost_point at = point_at(curve, work.bytes > 0 ? work.flops / work.bytes : 0);
-    double resident = residence(table, curve, &at, pass_bytes);
+    const double intensity = work.bytes > 0 ? work.flops / work.bytes : 0;
+    const cost_point at = cost_at(table, curve, intensity, pass_bytes);
+    const cost_point large = point_at(curve->points, curve->n_points, intensity);
     return (cost_estimate){.fixed_ns = curve->fixed_ns,
                            .signal_ns = curve->signal_ns,
-                           .ns = work.bytes * at.ns_per_byte * resident,
+                           .ns = work.bytes * at.ns_per_byte,
                            .alone = fmin(fmax(at.alone, 1.0 / workers), 1),
-                           .memory_bound = at.ns_per_byte < 2 * curve->points[0].ns_per_byte};
+                           .memory_bound = large.ns_per_byte < 2 * curve->points[0].ns_per_byte};
 }
 
 /* ---- while a draft is made ----------------------------------------------------------------- */

@@ -28,6 +28,11 @@ typedef struct cost_curve {
                           machine where that depends on the operator; 0: the machine's value */
     int n_points;
     cost_point points[COST_POINTS]; /* by rising intensity */
+    /* The same of a small model, whose weights and activations may stay in the caches from pass to
+     * pass: it reads `small_bytes` of weights in a pass. */
+    int n_small;
+    cost_point small[COST_POINTS];
+    double small_bytes;
 } cost_curve;
 
 /* The speed of repeated plain reads of so many bytes: data that stay in a cache are read faster. */

@@ -29,6 +29,14 @@ static cJSON *numbers(double a, double b, double c, int n)
     return cJSON_CreateDoubleArray(values, n);
 }
 
+static void add_points(cJSON *item, const char *key, const cost_point *points, int n)
+{
+    cJSON *array = cJSON_AddArrayToObject(item, key);
+    for (int i = 0; i < n; i++)
+        cJSON_AddItemToArray(
+            array, numbers(points[i].intensity, points[i].ns_per_byte, points[i].alone, 3));
+}
+
 static cJSON *curve_json(const cost_curve *curve)
 {
     cJSON *item = cJSON_CreateObject();
@@ -37,10 +45,10 @@ static cJSON *curve_json(const cost_curve *curve)
     cJSON_AddNumberToObject(item, "fixed_ns", curve->fixed_ns);
     cJSON_AddNumberToObject(item, "pass_bytes", curve->pass_bytes);
     if (curve->signal_ns > 0) cJSON_AddNumberToObject(item, "signal_ns", curve->signal_ns);
-    cJSON *points = cJSON_AddArrayToObject(item, "points");
-    for (int i = 0; i < curve->n_points; i++) {
-        const cost_point *p = &curve->points[i];
-        cJSON_AddItemToArray(points, numbers(p->intensity, p->ns_per_byte, p->alone, 3));
+    add_points(item, "points", curve->points, curve->n_points);
+    if (curve->n_small > 0) {
+        cJSON_AddNumberToObject(item, "small_bytes", curve->small_bytes);
+        add_points(item, "small", curve->small, curve->n_small);
     }
     return item;
 }
@@ -120,23 +128,34 @@ static qp_status get_rows(const cJSON *root, const char *key, const char *where,
     return QP_OK;
 }
 
+static qp_status get_points(const cJSON *item, const char *key, const char *where,
+                            cost_point points[COST_POINTS], int *n, qp_error *error)
+{
+    double rows[COST_POINTS][3];
+    TRY(get_rows(item, key, where, COST_POINTS, 3, rows, n, error));
+    for (int i = 0; i < *n; i++)
+        points[i] = (cost_point){rows[i][0], rows[i][1], rows[i][2]};
+    return QP_OK;
+}
+
 /* *known is false for an operator or type that this version of quipu does not have. */
 static qp_status get_curve(const cJSON *item, const char *where, cost_curve *out, bool *known,
                            qp_error *error)
 {
     char op_name[64], type_name[16];
-    double rows[COST_POINTS][3];
     TRY(get_text(item, "op", where, op_name, sizeof op_name, error));
     TRY(get_text(item, "type", where, type_name, sizeof type_name, error));
     TRY(get_number(item, "fixed_ns", where, 0, &out->fixed_ns, error));
     TRY(get_number(item, "pass_bytes", where, 0, &out->pass_bytes, error));
     if (json_get(item, "signal_ns"))
         TRY(get_number(item, "signal_ns", where, 0, &out->signal_ns, error));
-    TRY(get_rows(item, "points", where, COST_POINTS, 3, rows, &out->n_points, error));
+    TRY(get_points(item, "points", where, out->points, &out->n_points, error));
     if (out->n_points == 0)
         return error_set(error, QP_FORMAT, "%s: the curve of %s has no points", where, op_name);
-    for (int i = 0; i < out->n_points; i++)
-        out->points[i] = (cost_point){rows[i][0], rows[i][1], rows[i][2]};
+    if (json_get(item, "small")) {
+        TRY(get_number(item, "small_bytes", where, 1, &out->small_bytes, error));
+        TRY(get_points(item, "small", where, out->small, &out->n_small, error));
+    }
     out->type = dtype_from_name(type_name);
     *known = false;
     for (int op = 0; op < OP_COUNT; op++) {

@@ -26,7 +26,8 @@ bool cost_add(cost_samples *samples, const cost_sample *about, op_cost work, dou
     for (; i < samples->count; i++) {
         const cost_sample *s = &samples->of[i];
         if (s->op == about->op && s->type == about->type && s->tiny == about->tiny &&
-            s->alone == about->alone && s->bin == bin && s->pass_bytes == about->pass_bytes)
+            s->small == about->small && s->alone == about->alone && s->bin == bin &&
+            s->pass_bytes == about->pass_bytes)
             break;
     }
     if (i == COST_SAMPLES) return false;
@@ -46,16 +47,23 @@ bool cost_add(cost_samples *samples, const cost_sample *about, op_cost work, dou
     return true;
 }
 
+/* The models that are measured. */
+typedef enum model_size { LARGE, SMALL, TINY } model_size;
+
+static bool is_of(const cost_sample *s, const cost_curve *curve, model_size size)
+{
+    const model_size own = s->tiny ? TINY : s->small ? SMALL : LARGE;
+    return s->op == curve->op && s->type == curve->type && own == size;
+}
+
 /* All of a curve's samples of one bin; count 0 when there are none. */
-static cost_sample gather(const cost_samples *samples, const cost_curve *curve, int bin, bool tiny,
-                          bool alone)
+static cost_sample gather(const cost_samples *samples, const cost_curve *curve, int bin,
+                          model_size size, bool alone)
 {
     cost_sample sum = {.op = curve->op, .type = curve->type, .bin = bin};
     for (int i = 0; i < samples->count; i++) {
         const cost_sample *s = &samples->of[i];
-        if (s->op != curve->op || s->type != curve->type || s->bin != bin || s->tiny != tiny ||
-            s->alone != alone)
-            continue;
+        if (!is_of(s, curve, size) || s->bin != bin || s->alone != alone) continue;
         sum.count += s->count;
         sum.bytes += s->bytes;
         sum.flops += s->flops;
@@ -70,12 +78,13 @@ static cost_sample gather(const cost_samples *samples, const cost_curve *curve, 
 enum { FIRST = INT32_MIN, NONE = INT32_MAX };
 
 /* The lowest bin above `after` in which the curve has samples, or NONE. */
-static int next_bin(const cost_samples *samples, const cost_curve *curve, bool tiny, int after)
+static int next_bin(const cost_samples *samples, const cost_curve *curve, model_size size,
+                    int after)
 {
     int bin = NONE;
     for (int i = 0; i < samples->count; i++) {
         const cost_sample *s = &samples->of[i];
-        if (s->op != curve->op || s->type != curve->type || s->tiny != tiny || s->alone) continue;
+        if (!is_of(s, curve, size) || s->alone) continue;
         if (s->bin > after && s->bin < bin) bin = s->bin;
     }
     return bin;
@@ -100,13 +109,13 @@ static double beyond_bytes(const cost_sample *tiny, const cost_sample *large)
 
 static double find_fixed(const cost_samples *samples, const cost_curve *curve)
 {
-    int tiny_bin = next_bin(samples, curve, true, FIRST);
-    int bin = next_bin(samples, curve, false, FIRST);
+    int tiny_bin = next_bin(samples, curve, TINY, FIRST);
+    int bin = next_bin(samples, curve, LARGE, FIRST);
     if (tiny_bin == NONE) return 0;
-    cost_sample tiny = gather(samples, curve, tiny_bin, true, false);
+    cost_sample tiny = gather(samples, curve, tiny_bin, TINY, false);
     double most = tiny.ns / tiny.count, fixed = most;
     if (bin != NONE) {
-        cost_sample large = gather(samples, curve, bin, false, false);
+        cost_sample large = gather(samples, curve, bin, LARGE, false);
         most = fmin(most, large.ns / large.count);
         if (!line_begins(&tiny, &fixed)) fixed = beyond_bytes(&tiny, &large);
     }
@@ -120,22 +129,34 @@ static double rate_of(const cost_sample *s, double fixed)
     return fmax(s->ns - s->count * fixed, least) / fmax(s->bytes, 1);
 }
 
-static void fit_curve(const cost_samples *samples, cost_curve *curve)
+/* The points of a model's samples; returns their number. *pass_bytes: the most weights of a pass.
+ */
+static int fit_points(const cost_samples *samples, const cost_curve *curve, model_size size,
+                      cost_point points[COST_POINTS], double *pass_bytes)
 {
-    bool tiny = next_bin(samples, curve, false, FIRST) == NONE;
-    int bin = next_bin(samples, curve, tiny, FIRST);
-    curve->fixed_ns = find_fixed(samples, curve);
-    for (; bin != NONE && curve->n_points < COST_POINTS;
-         bin = next_bin(samples, curve, tiny, bin)) {
-        cost_sample all = gather(samples, curve, bin, tiny, false);
-        cost_sample alone = gather(samples, curve, bin, tiny, true);
+    int n = 0;
+    for (int bin = next_bin(samples, curve, size, FIRST); bin != NONE && n < COST_POINTS;
+         bin = next_bin(samples, curve, size, bin)) {
+        cost_sample all = gather(samples, curve, bin, size, false);
+        cost_sample alone = gather(samples, curve, bin, size, true);
         double ns = rate_of(&all, curve->fixed_ns);
-        if (all.pass_bytes > curve->pass_bytes) curve->pass_bytes = all.pass_bytes;
-        curve->points[curve->n_points++] = (cost_point){
+        if (all.pass_bytes > *pass_bytes) *pass_bytes = all.pass_bytes;
+        points[n++] = (cost_point){
             .intensity = all.bytes > 0 ? all.flops / all.bytes : 0,
             .ns_per_byte = ns,
             .alone = alone.count > 0 ? fmin(rate_of(&alone, curve->fixed_ns) / ns, 1) : 1};
     }
+    return n;
+}
+
+static void fit_curve(const cost_samples *samples, cost_curve *curve)
+{
+    const bool tiny = next_bin(samples, curve, LARGE, FIRST) == NONE;
+    curve->fixed_ns = find_fixed(samples, curve);
+    curve->n_points =
+        fit_points(samples, curve, tiny ? TINY : LARGE, curve->points, &curve->pass_bytes);
+    if (curve->n_points > 0)
+        curve->n_small = fit_points(samples, curve, SMALL, curve->small, &curve->small_bytes);
 }
 
 void cost_fit(const cost_samples *samples, cost_table *table)

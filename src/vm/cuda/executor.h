@@ -47,6 +47,13 @@ typedef struct cuda_marks {
     int count, capacity;
 } cuda_marks;
 
+/* Which passes are captured in graphs. */
+typedef enum cuda_graph_use {
+    CUDA_GRAPHS_OF_SHORT_PASSES,
+    CUDA_GRAPHS_NEVER,
+    CUDA_GRAPHS_ALWAYS
+} cuda_graph_use;
+
 typedef struct cuda_executor {
     const program *program;
     cuda_device *device;
@@ -71,6 +78,7 @@ typedef struct cuda_executor {
     bool follows;           /* the pass follows another, and may start before that has ended */
     cuda_address likeliest; /* where the pass stores the likeliest tokens instead of logits; or 0 */
     cuda_marks *marks;      /* of the next pass, which then runs without a graph; NULL: none */
+    cuda_graph_use graphs;  /* another use than the usual one is for measurements */
 } cuda_executor;
 
 /* Bytes of the GPU's memory that a run needs, each part exact. */

@@ -20,6 +20,10 @@ void cuda_executor_begin_pass(cuda_executor *executor);
 
 void cuda_executor_free_lists(cuda_executor *executor);
 
+/* Puts the launches of an entry of a list that was run before into the stream. */
+qp_status cuda_executor_run_entry(const cuda_executor *executor, const launch_list *list,
+                                  const launch_entry *entry, qp_error *error);
+
 /* Copies the batch's angles, if it has any, to the RoPE table. */
 qp_status cuda_executor_copy_angles(cuda_executor *executor, const batch *batch, qp_error *error);
 

@@ -526,7 +526,8 @@ qp_status launch_list_make(const launch_setting *setting, const launch_class *of
                  .of = of,
                  .program = setting->program,
                  .early = true,
-                 .chains = of->sizes.of[AXIS_TOKENS] > setting->ops.few_rows,
+                 .chains =
+                     of->sizes.of[AXIS_TOKENS] > setting->ops.few_rows && !setting->without_chains,
                  .ops = setting->ops,
                  .list = out,
                  .sink = sink,

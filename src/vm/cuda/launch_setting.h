@@ -31,6 +31,7 @@ typedef struct launch_setting {
     const void *
         *decoded; /* the same in LAUNCH_DECODED, or NULL for a weight; NULL: none is there */
     const cuda_packed *packed; /* what chains read; NULL: weights in BF16 */
+    bool without_chains;       /* for measurements */
 } launch_setting;
 
 /* Up to how many rows products keep x in float32 (cuda_ops.few_rows): one where the GPU has the

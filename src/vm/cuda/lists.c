@@ -112,8 +112,8 @@ static void begin_range(const program *p, const launch_entry *entry)
     nvtx_begin(name);
 }
 
-static qp_status run_entry(const cuda_executor *x, const launch_list *list,
-                           const launch_entry *entry, qp_error *error)
+qp_status cuda_executor_run_entry(const cuda_executor *x, const launch_list *list,
+                                  const launch_entry *entry, qp_error *error)
 {
     TRY(mark(x, entry, error));
     begin_range(x->program, entry);
@@ -135,7 +135,7 @@ static qp_status run_new_entry(void *context, launch_list *list, const launch_en
     const list_areas *areas = context;
     TRY(cuda_recording_bind(&list->recording, areas->x->device, areas->fixed, error));
     cuda_recording_set(&list->recording, areas->moving);
-    return run_entry(areas->x, list, entry, error);
+    return cuda_executor_run_entry(areas->x, list, entry, error);
 }
 
 /* Makes the list of a class in the place of another one, and runs it. */
@@ -157,7 +157,7 @@ static qp_status run_list(const cuda_executor *x, launch_list *list, qp_error *e
     find_areas(x, true, areas);
     cuda_recording_set(&list->recording, areas);
     for (int i = 0; i < list->n_entries; i++)
-        TRY(run_entry(x, list, &list->entries[i], error));
+        TRY(cuda_executor_run_entry(x, list, &list->entries[i], error));
     return QP_OK;
 }
 

@@ -122,7 +122,9 @@ static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int 
     if (first == 0) cuda_executor_begin_pass(x);
     int64_t most = x->longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
     if (x->longest == 0) x->longest = longest_beside(batch, &x->n_decode);
-    if (batch_tokens(batch) > most || last - first < 2 || x->marks)
+    if (x->graphs == CUDA_GRAPHS_ALWAYS) most = INT64_MAX;
+    if (batch_tokens(batch) > most || last - first < 2 || x->marks ||
+        x->graphs == CUDA_GRAPHS_NEVER)
         return cuda_executor_launch(x, &sizes, first, last, error);
     const cuda_pass wanted = shape_of(x, batch, first, last, 0, 0, 0);
     cuda_pass *pass = find_pass(x, &wanted);
