@@ -351,15 +351,16 @@ qp_status qp_describe_model(const char *path, bool json, char **text, qp_error *
 
 /* Set `size`; any other field that is zero (or NULL) takes its default. */
 typedef struct qp_plan_options {
-    size_t size;         /* sizeof(qp_plan_options) */
-    const char *model;   /* as qp_engine_options has it; a directory with config.json will do */
-    const char *kv_type; /* "F16" (default), "BF16" or "F32" */
-    int64_t tokens;      /* new tokens in the forward pass; default 512 */
-    int64_t context;     /* positions of a sequence; default: the model's */
-    int64_t sessions;    /* sequences at once; default 1 */
-    int64_t page_size;   /* positions in a page of the KV cache; default 16 */
-    uint64_t memory;     /* bytes that the largest context is computed for; default: those
-                          * available now */
+    size_t size;          /* sizeof(qp_plan_options) */
+    const char *model;    /* as qp_engine_options has it; a directory with config.json will do */
+    const char *kv_type;  /* "F16" (default), "BF16" or "F32" */
+    int64_t tokens;       /* new tokens in the forward pass; default 512 */
+    int64_t context;      /* positions of a sequence; default: the model's */
+    int64_t sessions;     /* sequences at once; default 1 */
+    int64_t page_size;    /* positions in a page of the KV cache; default 16 */
+    uint64_t memory;      /* bytes that the largest context is computed for; default: those
+                           * available now */
+    const char *act_type; /* as qp_engine_options has it */
 } qp_plan_options;
 
 /* A forward pass before anything runs, from the model's sizes alone: its steps, the tensors with

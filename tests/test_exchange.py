@@ -88,6 +88,31 @@ def run(x, *others):
     time.sleep(1000)
 """
 
+# op_type sampling: tokens drawn from what top_k and top_p leave.
+DRAW = """
+import random
+
+
+def run(probs, top_k, top_p, out):
+    for row in range(probs.shape[0]):
+        p = [float(probs[row, i]) for i in range(probs.shape[1])]
+        order = sorted(range(len(p)), key=lambda i: -p[i])[:top_k]
+        kept, total = [], 0
+        while order and total < top_p:
+            kept.append(order.pop(0))
+            total += p[kept[-1]]
+        out[row] = CHOICE
+"""
+SAMPLERS = {
+    "right": ("random.choices(kept, [p[i] for i in kept])[0]", "PASSED", ""),
+    "likeliest": ("kept[0]", "INCORRECT_NUMERICAL", "total variation distance"),
+    "uniform": ("random.choice(kept)", "INCORRECT_NUMERICAL", "total variation distance"),
+    "unlimited": ("random.choices(range(len(p)), p)[0]", "INCORRECT_NUMERICAL", "not among those that may be drawn"),
+    "beyond": ("len(p)", "INCORRECT_NUMERICAL", "of a vocabulary of 50"),
+    "seeded": ("random.Random(1).choices(kept, [p[i] for i in kept])[0]", "INCORRECT_NUMERICAL",
+               "total variation distance"),
+}
+
 
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -204,7 +229,7 @@ def refuse(root):
     told("cannot be started", right, "--data", root, "--python", "/nowhere/python")
     told("it has no definitions", root / "blob")
     told("it has no solutions of definition other", root, "--definition", "other")
-    for change, text in [(("float32", "float4_e2m1"), "float4_e2m1"), (('"rows", "m"', '"rows", "k"'), "names an axis"),
+    for change, text in [(("float32", "float6_e2m3"), "float6_e2m3"), (('"rows", "m"', '"rows", "k"'), "names an axis"),
                          (("scale * float", "bad * float"), "NameError")]:
         with tempfile.TemporaryDirectory() as folder:
             broken = Path(folder)
@@ -245,6 +270,33 @@ assert len(data.workloads["gather"]) == 2 and data.get_best_trace("gather").is_s
     check(code == 0 and out.count("PASSED") == 2, (out, err))
 
 
+def judge_samplers():
+    """Solutions of op_type sampling: their tokens must be allowed, and as frequent as they should be."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write(root / "definitions/sampling/draw.json", json.dumps({
+            "name": "draw", "op_type": "sampling", "description": "Tokens.", "tags": [],
+            "axes": {"rows": {"type": "var"}, "vocab": {"type": "const", "value": 50}},
+            "inputs": {"probs": tensor("float32", "rows", "vocab"), "top_k": tensor("int32"), "top_p": tensor("float32")},
+            "outputs": {"samples": tensor("int32", "rows")}, "constraints": [],
+            "reference": DRAW.replace(", out", "").replace("    for", "    import array\n    out = array.array('i', [0] * "
+                                                           "probs.shape[0])\n    for", 1)
+                             .replace("CHOICE", SAMPLERS["right"][0]) + "    return memoryview(out)\n"}))
+        write(root / "workloads/sampling/draw.jsonl", json.dumps({
+            "definition": "draw", "solution": None, "evaluation": None,
+            "workload": {"uuid": "draw-64", "axes": {"rows": 64}, "inputs": {
+                "probs": {"type": "random"}, "top_k": {"type": "scalar", "value": 20},
+                "top_p": {"type": "scalar", "value": 0.8}}}}) + "\n")
+        for name, (choice, _, _) in SAMPLERS.items():
+            write_solution(root, "draw", name, "python", "main.py::run", DRAW.replace("CHOICE", choice), False)
+        code, out, err = quipu("ops", "import", root, "-r", "1", "--timeout", "60")
+        for trace in map(json.loads, out.splitlines()):
+            _, status, log = SAMPLERS[trace["solution"].removeprefix("draw-")]
+            found = trace["evaluation"]
+            check(found["status"] == status and log in found["log"], (trace["solution"], found))
+        check(out.count("\n") == len(SAMPLERS), (out, err))
+
+
 def write_all(root):
     write_definition(root, "gather", REFERENCE)
     for name, (language, entry, source, returns, _, _) in SOLUTIONS.items():
@@ -261,6 +313,7 @@ def main():
         compare(root, traces)
         end_one_that_hangs(root)
         refuse(root)
+        judge_samplers()
         if PYTHON:
             with_the_package(root)
     left = [path for path in Path("/tmp").glob("quipu-*/function.py") if path.stat().st_mtime > START]

@@ -90,6 +90,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) { module.def("run", &run); }
 '''
 
 
+# Definitions of pairs of 4-bit numbers, and of tokens drawn from 128,256.
+PAIRS = "import torch\ndef run(x, out):\n    out.view(torch.uint8).copy_(x.view(torch.uint8))\n"
+DRAWN = "import torch\ndef run(probs, samples):\n    samples.copy_(torch.multinomial(probs, 1).flatten())\n"
+OTHERS = {
+    "pairs": ("cast", {"rows": 33}, {"x": tensor("float4_e2m1", "rows", "m")}, {"out": tensor("float4_e2m1", "rows", "m")},
+              "import torch\ndef run(x):\n    return x.view(torch.uint8).clone().view(x.dtype)\n"),
+    "draw": ("sampling", {"rows": 16}, {"probs": tensor("float32", "rows", "m")}, {"samples": tensor("int64", "rows")},
+             "import torch\ndef run(probs):\n    return torch.multinomial(probs, 1).flatten()\n"),
+}
+DEFINITIONS = {"pairs": "pairs", "odd": "pairs", "drawn": "draw"}
+
+
 def bad(statement):
     return TRITON.replace("BAD", statement)
 
@@ -112,6 +124,10 @@ SOLUTIONS = {
     "overrunning": ("triton", None, "main.py::run", bad("tl.store(out + tl.num_programs(0) * m, 1.0)"), "RUNTIME_ERROR",
                     'behind the end of "out"', 90),
     "changing": ("triton", None, "main.py::run", bad("tl.store(x, 3.0)"), "RUNTIME_ERROR", 'changed its input "x"', 90),
+    "pairs": ("python", None, "main.py::run", PAIRS, "PASSED", "", 90),
+    "odd": ("python", None, "main.py::run", PAIRS.replace(")\n", " ^ 16)\n"), "INCORRECT_NUMERICAL", "elements are wrong",
+            90),
+    "drawn": ("python", None, "main.py::run", DRAWN, "PASSED", "", 90),
     "broken": ("cuda", "tvm-ffi", "main.cu::run", "__global__ void run(", "COMPILE_ERROR", "", 150),
 }
 
@@ -126,13 +142,21 @@ def write_all(root):
     write(root / "workloads/activation/silu_halves.jsonl", json.dumps({
         "definition": "silu_halves", "solution": None, "evaluation": None,
         "workload": {"uuid": "rows-511", "axes": {"rows": 511}, "inputs": {"x": {"type": "random"}}}}) + "\n")
+    for name, (kind, sizes, inputs, outputs, reference) in OTHERS.items():
+        write(root / f"definitions/{kind}/{name}.json", json.dumps({
+            "name": name, "op_type": kind, "description": name, "tags": [],
+            "axes": {"rows": {"type": "var"}, "m": {"type": "const", "value": 128256 if kind == "sampling" else 64}},
+            "inputs": inputs, "outputs": outputs, "constraints": [], "reference": reference}))
+        write(root / f"workloads/{kind}/{name}.jsonl", json.dumps({
+            "definition": name, "solution": None, "evaluation": None,
+            "workload": {"uuid": name, "axes": sizes, "inputs": {each: {"type": "random"} for each in inputs}}}) + "\n")
     for name, (language, binding, entry, source, _, _, _) in SOLUTIONS.items():
         spec = {"language": language, "target_hardware": ["NVIDIA H200"], "entry_point": entry, "dependencies": [],
                 "destination_passing_style": True}
         if binding:
             spec["binding"] = binding
         write(root / f"solutions/test/activation/silu_halves/{name}.json", json.dumps({
-            "name": name, "definition": "silu_halves", "author": "test", "spec": spec,
+            "name": name, "definition": DEFINITIONS.get(name, "silu_halves"), "author": "test", "spec": spec,
             "sources": [{"path": entry.split("::")[0], "content": source}]}))
 
 
@@ -149,7 +173,7 @@ def compare(root):
     """The saved traces of those that passed, on the leaderboard."""
     done = subprocess.run([QUIPU, "ops", "leaderboard", str(root)], stdout=subprocess.PIPE, text=True, timeout=60)
     print(done.stdout)
-    check(done.returncode == 0 and all(name in done.stdout for name in SOLUTIONS), done.stdout)
+    check(done.returncode == 0 and all(name in done.stdout for name in SOLUTIONS if name not in DEFINITIONS), done.stdout)
 
 
 def main():
@@ -165,7 +189,8 @@ def main():
         with ThreadPoolExecutor(len(SOLUTIONS)) as pool:
             lines = list(pool.map(lambda name: judge(root, name), SOLUTIONS))
         (root / "traces/activation").mkdir(parents=True)
-        (root / "traces/activation/silu_halves.jsonl").write_text("".join(out for _, out, _ in lines))
+        (root / "traces/activation/silu_halves.jsonl").write_text(
+            "".join(out for name, out, _ in lines if name not in DEFINITIONS))
         for name, out, err in lines:
             evaluation = json.loads(out)["evaluation"] if out else {"status": "no trace", "log": err}
             _, _, _, _, status, log, _ = SOLUTIONS[name]

@@ -215,7 +215,14 @@ static void values_are_read_and_compared(void **state)
         assert_true(value_at(type, known[i].bytes, 0) == known[i].value);
     }
     assert_true(isnan(value_at(value_type_find("float8_e4m3fn"), "\xff", 0)));
-    assert_null(value_type_find("float4_e2m1"));
+    assert_null(value_type_find("float6_e2m3"));
+    const value_type *pairs = value_type_find("float4_e2m1");
+    const uint8_t low[] = {0x71}, high[] = {0x51}; /* 0.5 and 6, 0.5 and 3 */
+    values_error pair = {0};
+    assert_true(value_at(pairs, low, 0) == 0.5 && value_at(pairs, low, 1) == 6);
+    assert_true(value_at(pairs, "\xf9", 0) == -0.5 && value_at(pairs, "\xf9", 1) == -6);
+    values_compare(pairs, high, low, 1, 0.01, 0.01, &pair);
+    assert_true(pair.n == 2 && pair.n_wrong == 1 && pair.first == 1 && pair.absolute == 3);
     const float expected[] = {1, 0, INFINITY, NAN, 100},
                 right[] = {1.005f, 0.009f, INFINITY, NAN, 100.9f};
     const float wrong[] = {1.02f, 0.011f, -INFINITY, 0, NAN};
@@ -229,7 +236,8 @@ static void values_are_read_and_compared(void **state)
 static void random_values_are_in_range(void **state)
 {
     (void)state;
-    static const char *const names[] = {"float8_e4m3fn", "float8_e5m2", "int8", "bool"};
+    static const char *const names[] = {"float8_e4m3fn", "float8_e5m2", "float4_e2m1", "int8",
+                                        "bool"};
     uint8_t data[512], again[512];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const value_type *type = value_type_find(names[i]);
@@ -237,7 +245,7 @@ static void random_values_are_in_range(void **state)
         values_randomize(type, data, sizeof data, 7);
         values_randomize(type, again, sizeof again, 7);
         assert_memory_equal(data, again, sizeof data);
-        for (size_t j = 0; j < sizeof data; j++)
+        for (size_t j = 0; j < sizeof data * (size_t)type->parts; j++)
             assert_true(value_at(type, data, j) >= least && value_at(type, data, j) <= most);
     }
 }

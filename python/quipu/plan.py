@@ -55,7 +55,7 @@ class Plan:
 def plan(model: str, **options: Any) -> Plan:
     """The forward pass of a model, whose weights are not read: a directory with config.json or the
     name of a synthetic model will do. Options are those of qp_plan_options in quipu.h: tokens,
-    context, sessions, page_size, kv_type, memory."""
+    context, sessions, page_size, kv_type, memory, act_type."""
     native, keep = sized("qp_plan_options"), []
     for name, value in {"model": str(model), **options}.items():
         if not hasattr(native, name) or name == "size":

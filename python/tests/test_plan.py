@@ -20,6 +20,12 @@ def test_a_plan_is_objects():
     assert "embedding" in str(plan)
 
 
+def test_activations_in_bf16_take_half():
+    arenas = [quipu.plan("synthetic:tiny", tokens=64, context=64, act_type=kind).bytes["arena"]
+              for kind in ("F32", "BF16")]
+    assert arenas[1] < arenas[0]
+
+
 def test_sizes_are_those_that_were_asked_for():
     small, large = (quipu.plan("synthetic:tiny", context=n, kv_type="F32") for n in (64, 128))
     assert large.bytes["kv_cache"] == 2 * small.bytes["kv_cache"]

@@ -24,6 +24,7 @@ qp_status qp_describe_plan(const qp_plan_options *given, bool json, char **text,
                                         .ranks = 1,
                                         .page_size = or_default(o.page_size, DEFAULT_PAGE_SIZE),
                                         .kv_type = o.kv_type ? o.kv_type : "F16",
+                                        .act_type = o.act_type,
                                         .available = o.memory ? o.memory : buffer_available(),
                                         .json = json};
     qp_status status = plan_print_lifetimes(&options, &out, error);

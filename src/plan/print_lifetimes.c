@@ -415,6 +415,9 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
     if (kv_type == DTYPE_COUNT)
         return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found \"%s\"",
                          o->kv_type);
+    if (o->act_type && dtype_from_name(o->act_type) == DTYPE_COUNT)
+        return error_set(error, QP_INVALID, "activations must be F32 or BF16, found \"%s\"",
+                         o->act_type);
     TRY(model_open(o->model, &sizes_only, &model, error));
     plan_options options = plan_default_options(model_get_config(model));
     options.max_tokens = o->tokens;

@@ -107,12 +107,26 @@ static void set_scalar(arguments *a, int t, uint64_t seed)
     a->scalars[t] = value_at(type, value, 0);
 }
 
+/* Random probabilities are the softmax of random numbers. */
+static bool is_probabilities(const arguments *a, int t)
+{
+    const schema_tensor *tensor = &a->definition->tensors[t];
+    return strcmp(a->definition->op_type, "sampling") == 0 && strcmp(tensor->name, "probs") == 0 &&
+           tensor->rank > 0 && tensor->type->low == tensor->type->high;
+}
+
 void arguments_randomize(arguments *a, uint64_t seed)
 {
     for (int t = 0; t < a->definition->n_inputs; t++) {
-        if (a->workload->inputs[t].kind == SOURCE_RANDOM)
-            values_randomize(a->definition->tensors[t].type, input_of(a, t), a->elements[t],
-                             seed * SCHEMA_MAX_TENSORS + (uint64_t)t);
+        if (a->workload->inputs[t].kind != SOURCE_RANDOM) continue;
+        values_randomize(a->definition->tensors[t].type, input_of(a, t), a->elements[t],
+                         seed * SCHEMA_MAX_TENSORS + (uint64_t)t);
+        if (is_probabilities(a, t)) {
+            const int last = a->definition->tensors[t].rank - 1;
+            const size_t n = (size_t)schema_size(a->definition, a->workload, t, last);
+            values_softmax(a->definition->tensors[t].type, input_of(a, t),
+                           n ? a->elements[t] / n : 0, n);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 #include "workbench/evaluate.h"
 
 #include "base/strbuf.h"
+#include "workbench/samples.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +25,8 @@ typedef struct judge {
     const evaluate_options *options;
     arguments arguments;
     contestant reference, own, solution;
-    char *expected; /* a copy of what the reference left in its memory */
+    char *expected;   /* a copy of what the reference left in its memory; of samples: NULL */
+    samples *samples; /* of definitions of op_type sampling */
     evaluation *out;
 } judge;
 
@@ -124,6 +126,59 @@ static qp_status try_solution(judge *j, uint64_t seed, qp_error *error)
     return QP_OK;
 }
 
+/* --- samples --------------------------------------------------------------------------------- */
+
+/* A right sampler is nearer by far; the package allows 0.2, which counts each token by itself. */
+static const double most_distance = 0.1;
+
+static void refuse_samples(contestant *c, double distance)
+{
+    c->status = CHECK_INCORRECT_NUMERICAL;
+    snprintf(c->detail, sizeof c->detail,
+             "the total variation distance of its samples from the expected ones is %.3f, at most "
+             "%.2f is right",
+             distance, most_distance);
+}
+
+/* Draws tokens with new inputs, again and again with the same ones. QP_OK also where the solution
+ * is wrong: its status says so. */
+static qp_status try_samples(judge *j, uint64_t seed, qp_error *error)
+{
+    contestant *c = &j->solution;
+    const char *memory;
+    uint64_t ns;
+    arguments_randomize(&j->arguments, seed);
+    samples_free(j->samples);
+    TRY(samples_create(&j->arguments, &j->samples, error));
+    j->out->verdict.runs++;
+    for (int i = samples_calls(j->samples); i > 0; i--) {
+        const bool done = i == samples_calls(j->samples)
+                              ? call(j, c, &memory)
+                              : function_run(c->function, 1, &ns, FAILURE(c)) &&
+                                    function_results(c->function, &memory, FAILURE(c));
+        if (!done) return QP_OK;
+        if (!samples_add(j->samples, memory, c->detail, sizeof c->detail)) {
+            c->status = CHECK_INCORRECT_NUMERICAL;
+            return QP_OK;
+        }
+    }
+    const double distance = samples_distance(j->samples);
+    if (!arguments_intact(&j->arguments, memory, c->detail, sizeof c->detail))
+        c->status = CHECK_RUNTIME_ERROR;
+    else if (distance > most_distance)
+        refuse_samples(c, distance);
+    if (distance > j->out->verdict.absolute_error) j->out->verdict.absolute_error = distance;
+    return QP_OK;
+}
+
+/* The reference is called for its time only, because its results are random too. */
+static qp_status call_for_time(judge *j, qp_error *error)
+{
+    const char *memory;
+    if (call(j, &j->reference, &memory)) return QP_OK;
+    return reference_failed(j, &j->reference, "the reference", error);
+}
+
 /* --- timing ---------------------------------------------------------------------------------- */
 
 static bool time_round(contestant *c, int round)
@@ -184,11 +239,26 @@ static qp_status open_references(judge *j, const function_source *reference,
     return QP_OK;
 }
 
+static bool is_sampling(const judge *j)
+{
+    return strcmp(j->arguments.definition->op_type, "sampling") == 0;
+}
+
+static qp_status judge_sampler(judge *j, qp_error *error)
+{
+    TRY(try_samples(j, j->options->seed, error));
+    if (j->solution.status == CHECK_PASSED) TRY(call_for_time(j, error));
+    if (j->solution.status == CHECK_PASSED) TRY(time_both(j, error));
+    if (j->solution.status == CHECK_PASSED) TRY(try_samples(j, j->options->seed + 1, error));
+    return QP_OK;
+}
+
 static qp_status judge_solution(judge *j, const function_source *solution, qp_error *error)
 {
     contestant *c = &j->solution;
     if (!open(j, solution, c)) return QP_OK;
     c->status = CHECK_PASSED;
+    if (is_sampling(j)) return judge_sampler(j, error);
     for (int trial = 0; trial < TRIALS && c->status == CHECK_PASSED; trial++)
         TRY(try_solution(j, j->options->seed + (uint64_t)trial, error));
     if (c->status == CHECK_PASSED) TRY(time_both(j, error));
@@ -217,6 +287,7 @@ qp_status evaluate(const schema_definition *definition, const schema_workload *w
     function_close(j->own.function);
     function_close(j->solution.function);
     arguments_free(&j->arguments);
+    samples_free(j->samples);
     free(j->expected);
     free(j);
     return status;

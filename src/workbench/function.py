@@ -37,6 +37,11 @@ def compare(spec, shape, dtype):
         raise Wrong(WRONG_TYPE, f"{spec['name']} is {dtype}, expected {spec['dtype']}")
 
 
+# Types whose name differs in PyTorch: an element of the latter is a pair.
+TORCH_NAMES = {"float4_e2m1": "float4_e2m1fn_x2"}
+OWN_NAMES = {name: own for own, name in TORCH_NAMES.items()}
+
+
 class Torch:
     """On a GPU the arguments have a copy of the whole shared memory, and what lies between the tensors comes back
     with them: the judge looks at it too."""
@@ -50,7 +55,7 @@ class Torch:
         self.copy = self.shared if self.device == "cpu" else self.shared.to(self.device)
 
     def of(self, memory, spec):
-        dtype = getattr(self.torch, spec["dtype"])
+        dtype = getattr(self.torch, TORCH_NAMES.get(spec["dtype"], spec["dtype"]))
         if 0 in spec["shape"]:
             return self.torch.empty(spec["shape"], dtype=dtype, device=memory.device)
         first = spec["offset"] - TEXT_BYTES
@@ -84,7 +89,10 @@ class Torch:
             value = self.torch.frombuffer(bytearray(value), dtype=view.dtype).reshape(view.shape)
         elif not self.torch.is_tensor(value):
             value = self.torch.as_tensor(value, dtype=None if hasattr(value, "shape") else view.dtype)
-        compare(spec, value.shape, str(value.dtype).removeprefix("torch."))
+        dtype = str(value.dtype).removeprefix("torch.")
+        compare(spec, value.shape, OWN_NAMES.get(dtype, dtype))
+        if spec["dtype"] in TORCH_NAMES:
+            view, value = view.view(self.torch.uint8), value.contiguous().view(self.torch.uint8)
         view.copy_(value)
 
 

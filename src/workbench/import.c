@@ -161,11 +161,6 @@ static qp_status open_entry(importer *im, const dataset_item *item, entry *e, qp
                                     : "among those that `quipu ops export` writes; --data names "
                                       "another data set");
     TRY(schema_read_definition(found->tree, found->where, &e->definition, error));
-    if (strcmp(e->definition.op_type, "sampling") == 0)
-        return error_set(error, QP_UNSUPPORTED,
-                         "%s: solutions of op_type sampling give random "
-                         "results, which quipu does not judge",
-                         item->where);
     e->own = own_find(&e->definition);
     TRY(solution_write(&e->solution, item->where, &e->files, error));
     TRY(solution_write_reference(&e->definition, &e->reference, error));

@@ -10,16 +10,17 @@
 enum { RANDOM_INTEGER = 1024 };
 
 static const value_type types[] = {
-    {"float32", "F32", 4, DTYPE_F32, 0, 0},
-    {"float16", "F16", 2, DTYPE_F16, 0, 0},
-    {"bfloat16", "BF16", 2, DTYPE_BF16, 0, 0},
-    {"float8_e4m3fn", "F8_E4M3", 1, DTYPE_COUNT, 0, 0},
-    {"float8_e5m2", "F8_E5M2", 1, DTYPE_COUNT, 0, 0},
-    {"int64", "I64", 8, DTYPE_I64, -RANDOM_INTEGER, RANDOM_INTEGER - 1},
-    {"int32", "I32", 4, DTYPE_I32, -RANDOM_INTEGER, RANDOM_INTEGER - 1},
-    {"int16", "I16", 2, DTYPE_COUNT, -RANDOM_INTEGER, RANDOM_INTEGER - 1},
-    {"int8", "I8", 1, DTYPE_COUNT, -128, 127},
-    {"bool", "BOOL", 1, DTYPE_COUNT, 0, 1},
+    {"float32", "F32", 4, DTYPE_F32, 0, 0, 1},
+    {"float16", "F16", 2, DTYPE_F16, 0, 0, 1},
+    {"bfloat16", "BF16", 2, DTYPE_BF16, 0, 0, 1},
+    {"float8_e4m3fn", "F8_E4M3", 1, DTYPE_COUNT, 0, 0, 1},
+    {"float8_e5m2", "F8_E5M2", 1, DTYPE_COUNT, 0, 0, 1},
+    {"float4_e2m1", "F4", 1, DTYPE_COUNT, 0, 0, 2}, /* PyTorch's pairs */
+    {"int64", "I64", 8, DTYPE_I64, -RANDOM_INTEGER, RANDOM_INTEGER - 1, 1},
+    {"int32", "I32", 4, DTYPE_I32, -RANDOM_INTEGER, RANDOM_INTEGER - 1, 1},
+    {"int16", "I16", 2, DTYPE_COUNT, -RANDOM_INTEGER, RANDOM_INTEGER - 1, 1},
+    {"int8", "I8", 1, DTYPE_COUNT, -128, 127, 1},
+    {"bool", "BOOL", 1, DTYPE_COUNT, 0, 1, 1},
 };
 
 const value_type *value_type_find(const char *name)
@@ -48,13 +49,21 @@ static double float8_value(uint8_t bits, int exponent_bits)
     return sign * ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
 }
 
+/* A sign, two bits of exponent, one of mantissa. */
+static double float4_value(uint8_t bits)
+{
+    static const double values[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    return bits & 8 ? -values[bits & 7] : values[bits & 7];
+}
+
 #define READ(ctype)                                                                                \
     ctype value;                                                                                   \
     memcpy(&value, at, sizeof value)
 
 double value_at(const value_type *type, const void *data, size_t i)
 {
-    const char *at = (const char *)data + i * type->bytes;
+    const char *at = (const char *)data + i / (size_t)type->parts * type->bytes;
+    if (type->parts == 2) return float4_value((uint8_t)((uint8_t)*at >> 4 * (i % 2) & 15));
     if (is_real(type)) {
         if (type->type == DTYPE_F32) {
             READ(float);
@@ -90,18 +99,21 @@ static float normal_value(uint64_t bits)
     return (float)((sum - 2) * 1.7320508075688772);
 }
 
+static void put_value(const value_type *type, char *at, float value)
+{
+    uint16_t half = type->type == DTYPE_F16 ? f32_to_f16(value) : f32_to_bf16(value);
+    memcpy(at, type->bytes == 4 ? (const void *)&value : (const void *)&half, type->bytes);
+}
+
 static void put_real(const value_type *type, char *at, uint64_t bits)
 {
-    float value = normal_value(bits);
-    uint16_t half = type->type == DTYPE_F16 ? f32_to_f16(value) : f32_to_bf16(value);
-    if (type->bytes == 4)
-        memcpy(at, &value, 4);
-    else if (type->bytes == 2)
-        memcpy(at, &half, 2);
-    else
-        do
-            *at = (char)(bits = hash_mix(bits));
-        while (!(fabs(value_at(type, at, 0)) <= 2));
+    if (type->bytes > 1) {
+        put_value(type, at, normal_value(bits));
+        return;
+    }
+    do
+        *at = (char)(bits = hash_mix(bits));
+    while (!(fabs(value_at(type, at, 0)) <= 2 && fabs(value_at(type, at, type->parts - 1u)) <= 2));
 }
 
 void values_randomize(const value_type *type, void *data, size_t n, uint64_t seed)
@@ -119,12 +131,25 @@ void values_randomize(const value_type *type, void *data, size_t n, uint64_t see
     }
 }
 
+void values_softmax(const value_type *type, void *data, size_t rows, size_t n)
+{
+    for (size_t row = 0; row < rows && type->bytes > 1; row++) {
+        char *at = (char *)data + row * n * type->bytes;
+        double sum = 0;
+        for (size_t i = 0; i < n; i++)
+            sum += exp(value_at(type, at, i));
+        for (size_t i = 0; i < n; i++)
+            put_value(type, at + i * type->bytes, (float)(exp(value_at(type, at, i)) / sum));
+    }
+}
+
 /* --- comparing ------------------------------------------------------------------------------- */
 
 void values_compare(const value_type *type, const void *data, const void *expected, size_t n,
                     double atol, double rtol, values_error *out)
 {
     static const double tiny = 1e-8; /* so that zeros have a relative error */
+    n *= (size_t)type->parts;
     for (size_t i = 0; i < n; i++) {
         double found = value_at(type, data, i), right = value_at(type, expected, i);
         double absolute = 0;
