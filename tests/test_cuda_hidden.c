@@ -69,8 +69,11 @@ static double cosine(const float *a, const float *b)
 
 static qp_engine *open_model(const char *device)
 {
-    return open_engine((qp_engine_options){
-        .model = "synthetic:smollm2-135m:BF16", .device = device, .context = MOST, .chunk = MOST});
+    return open_engine((qp_engine_options){.model = "synthetic:smollm2-135m:BF16",
+                                           .device = device,
+                                           .context = MOST,
+                                           .chunk = MOST,
+                                           .max_outputs = MOST});
 }
 
 static void test_states(void **state)
