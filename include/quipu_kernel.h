@@ -19,8 +19,9 @@
 extern "C" {
 #endif
 
-/* Element types. F32, F16 (IEEE binary16), BF16 (the upper half of an F32), F64, I32 and I64 are
- * plain; the others hold blocks of 32 (Q*_0, Q*_1) or 256 (Q*_K) elements as GGUF files do. */
+/* Element types. F32, F16 (IEEE binary16), BF16 (the upper half of an F32), F8 (E4M3), F64, I32 and
+ * I64 are plain; the others hold blocks: of 32 (Q*_0, Q*_1) or 256 (Q*_K) elements as GGUF files
+ * do, or of 128 in F8 with a scale in F32 (F8_128). */
 typedef enum dtype {
     DTYPE_F32,
     DTYPE_F16,
@@ -40,6 +41,8 @@ typedef enum dtype {
     DTYPE_I32,
     DTYPE_I64,
     DTYPE_F64,
+    DTYPE_F8,
+    DTYPE_F8_128,
     DTYPE_COUNT
 } dtype;
 

@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "tensor/codec.h"
 #include "tensor/float16.h"
+#include "tensor/float8.h"
 
 #include <float.h>
 #include <math.h>
@@ -148,10 +149,11 @@ static const struct {
     dtype type;
     double rms;
 } bounds[] = {
-    {DTYPE_F32, 0},      {DTYPE_F16, 0.0003},  {DTYPE_BF16, 0.0025}, {DTYPE_Q8_0, 0.007},
-    {DTYPE_Q8_1, 0.007}, {DTYPE_Q8_K, 0.0085}, {DTYPE_Q6_K, 0.019},  {DTYPE_Q5_1, 0.045},
-    {DTYPE_Q5_0, 0.050}, {DTYPE_Q4_1, 0.090},  {DTYPE_Q4_0, 0.100},  {DTYPE_Q4_K, 0.076},
-    {DTYPE_Q5_K, 0.038}, {DTYPE_Q3_K, 0.17},   {DTYPE_Q2_K, 0.30},
+    {DTYPE_F32, 0},        {DTYPE_F16, 0.0003},  {DTYPE_BF16, 0.0025}, {DTYPE_Q8_0, 0.007},
+    {DTYPE_Q8_1, 0.007},   {DTYPE_Q8_K, 0.0085}, {DTYPE_Q6_K, 0.019},  {DTYPE_Q5_1, 0.045},
+    {DTYPE_Q5_0, 0.050},   {DTYPE_Q4_1, 0.090},  {DTYPE_Q4_0, 0.100},  {DTYPE_Q4_K, 0.076},
+    {DTYPE_Q5_K, 0.038},   {DTYPE_Q3_K, 0.17},   {DTYPE_Q2_K, 0.30},   {DTYPE_F8, 0.030},
+    {DTYPE_F8_128, 0.028},
 };
 enum { N_BOUNDS = sizeof bounds / sizeof *bounds };
 
@@ -289,6 +291,54 @@ static void test_plain_types(void **state)
     assert_true(out[0] == 1 && out[1] == -INFINITY && out[2] == 0);
 }
 
+/* The value of F8 bits by the definition, the NaN's place as 480. */
+static double f8_value(uint32_t bits)
+{
+    int exponent = (int)(bits >> 3 & 15), mantissa = bits & 7;
+    double size = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    return bits & 0x80 ? -size : size;
+}
+
+static void test_f8_to_f32_is_exact(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 0; bits < 0x100; bits++) {
+        float value = f8_to_f32((uint8_t)bits);
+        if ((bits & 0x7f) == 0x7f) {
+            assert_true(isnan(value));
+            assert_int_equal(f32_to_f8(value), 0x7f);
+            continue;
+        }
+        assert_true((double)value == f8_value(bits));
+        assert_true(!signbit(value) == !(bits & 0x80));
+        assert_int_equal(f32_to_f8(value), bits);
+    }
+}
+
+/* Half way between neighbours goes to the even one, and a float to either side of that does not;
+ * beyond the last is the last. */
+static void test_f32_to_f8_rounds_to_even(void **state)
+{
+    (void)state;
+    for (uint32_t low = 0; low < 0x7e; low++) {
+        float middle = (float)((f8_value(low) + f8_value(low + 1)) / 2);
+        for (uint32_t sign = 0; sign <= 0x80; sign += 0x80) {
+            float side = sign ? -1 : 1;
+            uint32_t even = low & 1 ? low + 1 : low;
+            assert_int_equal(f32_to_f8(side * middle), sign | even);
+            assert_int_equal(f32_to_f8(side * nextafterf(middle, 0)), sign | low);
+            assert_int_equal(f32_to_f8(side * nextafterf(middle, INFINITY)), sign | (low + 1));
+        }
+    }
+    assert_int_equal(f32_to_f8(449), 0x7e);
+    assert_int_equal(f32_to_f8(-1e30f), 0xfe);
+    assert_int_equal(f32_to_f8(INFINITY), 0x7e);
+    assert_int_equal(f32_to_f8(-INFINITY), 0xfe);
+    assert_int_equal(f32_to_f8(-NAN), 0x7f);
+    assert_int_equal(f32_to_f8(0x1p-149f), 0);
+    assert_int_equal(f32_to_f8(-0.0f), 0x80);
+}
+
 /* The value of F16 bits by the definition, infinities as 2^16. */
 static double f16_value(uint32_t bits)
 {
@@ -373,6 +423,8 @@ int main(void)
         cmocka_unit_test(test_searches_saturate),
         cmocka_unit_test(test_constant_sub_blocks),
         cmocka_unit_test(test_plain_types),
+        cmocka_unit_test(test_f8_to_f32_is_exact),
+        cmocka_unit_test(test_f32_to_f8_rounds_to_even),
         cmocka_unit_test(test_f16_to_f32_is_exact),
         cmocka_unit_test(test_f32_to_f16_rounds_to_even),
         cmocka_unit_test(test_bf16),

@@ -2,7 +2,7 @@
 #include "model/fp8.h"
 
 #include "tensor/codec.h"
-#include "tensor/float16.h"
+#include "tensor/float8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -137,15 +137,6 @@ qp_status fp8_check_scales(const fp8_matrix *m, const char *path, const char *na
 /* ---- Elements ----------------------------------------------------------------------------------
  */
 
-/* Its sign, exponent and mantissa in their places of a float32, whose bias is 120 more: exact, also
- * for subnormals. */
-static float fp8_to_f32(uint8_t bits)
-{
-    const uint32_t sign = (uint32_t)(bits & 0x80) << 24, magnitude = bits & 0x7f;
-    if (magnitude == 0x7f) return float_from_bits(sign | 0x7fc00000u);
-    return float_from_bits(sign | magnitude << 20) * 0x1p120f;
-}
-
 /* Columns [from, to) of `rows` rows that share a scale: what each byte stands for is computed once.
  */
 static void decode_block(const fp8_matrix *m, float scale, int64_t row, int64_t rows, int64_t from,
@@ -153,7 +144,7 @@ static void decode_block(const fp8_matrix *m, float scale, int64_t row, int64_t 
 {
     uint16_t numbers[256];
     for (int i = 0; i < 256; i++)
-        numbers[i] = f32_to_bf16(fp8_to_f32((uint8_t)i) * scale);
+        numbers[i] = f32_to_bf16(f8_to_f32((uint8_t)i) * scale);
     for (int64_t r = 0; r < rows; r++) {
         const uint8_t *bytes = m->data + (size_t)((row + r) * m->columns);
         uint16_t *out = dst + (size_t)(r * m->columns);

@@ -1,8 +1,7 @@
 /* Matrices that a safetensors file stores in FP8 (F8_E4M3), with scales in a second tensor.
  *
- *     F8_E4M3   s eeee mmm   bias 7, subnormals in steps of 2^-9, no infinities, 0x7f and 0xff NaN
- *
- * An element stands for its FP8 number times the scale of its block, whatever the scale is called:
+ * An element stands for its FP8 number (float8.h) times the scale of its block, whatever the scale
+ * is called:
  *
  *     weight_scale       one for the matrix, or one a row
  *     weight_scale_inv   one for each block, as a rule of 128 x 128; not an inverse

@@ -12,6 +12,7 @@
 #include "op/device_rows.h"
 #include "quipu_kernel.h"
 #include "tensor/float16.h"
+#include "tensor/float8.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -32,7 +33,7 @@ DEVICE_FN char *device_row2(const tensor &view, int64_t i, int64_t j)
     return (char *)view.data + i * view.stride[0] + j * view.stride[1];
 }
 
-/* Element i of a row of F32, F16 or BF16. */
+/* Element i of a row of F32, F16, BF16 or F8. */
 DEVICE_FN float device_load(dtype type, const void *row, int64_t i)
 {
     switch (type) {
@@ -40,6 +41,8 @@ DEVICE_FN float device_load(dtype type, const void *row, int64_t i)
         return ((const float *)row)[i];
     case DTYPE_F16:
         return __half2float(((const __half *)row)[i]);
+    case DTYPE_F8:
+        return f8_to_f32(((const uint8_t *)row)[i]);
     default:
         return bf16_to_f32(((const uint16_t *)row)[i]);
     }
@@ -54,6 +57,9 @@ DEVICE_FN void device_store(dtype type, void *row, int64_t i, float value)
         break;
     case DTYPE_F16:
         ((__half *)row)[i] = __float2half_rn(value);
+        break;
+    case DTYPE_F8:
+        ((uint8_t *)row)[i] = f32_to_f8(value);
         break;
     default:
         ((__nv_bfloat16 *)row)[i] = __float2bfloat16_rn(value);
@@ -70,8 +76,9 @@ DEVICE_FN bool device_aligned(const void *address, unsigned bytes)
 DEVICE_FN float4 device_load4(dtype type, const void *row, int64_t i, int64_t n)
 {
     const char *at = (const char *)row + i * (type == DTYPE_F32 ? 4 : 2);
+    bool halves = type == DTYPE_F16 || type == DTYPE_BF16;
     if (type == DTYPE_F32 && i + 4 <= n && device_aligned(at, 16)) return *(const float4 *)at;
-    if (type != DTYPE_F32 && i + 4 <= n && device_aligned(at, 8)) {
+    if (halves && i + 4 <= n && device_aligned(at, 8)) {
         uint2 raw = *(const uint2 *)at;
         float2 low, high;
         if (type == DTYPE_F16) {
@@ -97,15 +104,34 @@ DEVICE_FN void device_narrow(uint16_t *to, float4 value)
     *(uint2 *)to = make_uint2(*(uint32_t *)&low, *(uint32_t *)&high);
 }
 
+/* Four floats rounded to F8, the first one in the lowest byte. */
+DEVICE_FN uint32_t device_pack4_f8(float a, float b, float c, float d)
+{
+#if __CUDA_ARCH__ >= 890
+    uint16_t low, high;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+    return low | (uint32_t)high << 16;
+#else
+    return f32_to_f8(a) | (uint32_t)f32_to_f8(b) << 8 | (uint32_t)f32_to_f8(c) << 16 |
+           (uint32_t)f32_to_f8(d) << 24;
+#endif
+}
+
 /* The inverse of device_load4(): elements after the row's end are left out. */
 DEVICE_FN void device_store4(dtype type, void *row, int64_t i, int64_t n, float4 value)
 {
-    char *at = (char *)row + i * (type == DTYPE_F32 ? 4 : 2);
+    char *at = (char *)row + i * (type == DTYPE_F32 ? 4 : type == DTYPE_F8 ? 1 : 2);
+    bool halves = type == DTYPE_F16 || type == DTYPE_BF16;
     if (type == DTYPE_F32 && i + 4 <= n && device_aligned(at, 16)) {
         *(float4 *)at = value;
         return;
     }
-    if (type != DTYPE_F32 && i + 4 <= n && device_aligned(at, 8)) {
+    if (type == DTYPE_F8 && i + 4 <= n && device_aligned(at, 4)) {
+        *(uint32_t *)at = device_pack4_f8(value.x, value.y, value.z, value.w);
+        return;
+    }
+    if (halves && i + 4 <= n && device_aligned(at, 8)) {
         __half2 low = __floats2half2_rn(value.x, value.y);
         __half2 high = __floats2half2_rn(value.z, value.w);
         if (type == DTYPE_F16)
@@ -220,6 +246,9 @@ DEVICE_FN void device_store8(const device_rows &rows, int64_t row, int i, int n,
         float4 *vector = (float4 *)((float *)to + i);
         vector[0] = make_float4(v[0], v[1], v[2], v[3]);
         vector[1] = make_float4(v[4], v[5], v[6], v[7]);
+    } else if (rows.type == DTYPE_F8) {
+        *(uint2 *)(to + i) = make_uint2(device_pack4_f8(v[0], v[1], v[2], v[3]),
+                                        device_pack4_f8(v[4], v[5], v[6], v[7]));
     } else {
         *(uint4 *)((uint16_t *)to + i) =
             make_uint4(device_pack2(rows.type, v[0], v[1]), device_pack2(rows.type, v[2], v[3]),

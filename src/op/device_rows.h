@@ -11,7 +11,7 @@
 typedef struct device_rows {
     char *data;     /* NULL: there are none */
     int64_t stride; /* bytes */
-    int64_t type;   /* of dtype: F32, F16 or BF16 */
+    int64_t type;   /* of dtype: F32, F16, BF16, or F8 of a cache */
 } device_rows;
 
 /* rms_norm, and with a residual add_rms_norm. */

@@ -3,6 +3,7 @@
 #define QUIPU_OP_ELEMENT_H
 
 #include "tensor/float16.h"
+#include "tensor/float8.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -34,6 +35,8 @@ static inline double element_load(dtype type, const void *row, int64_t i)
         return f16_to_f32(((const uint16_t *)row)[i]);
     case DTYPE_BF16:
         return bf16_to_f32(((const uint16_t *)row)[i]);
+    case DTYPE_F8:
+        return f8_to_f32(((const uint8_t *)row)[i]);
     case DTYPE_I32:
         return ((const int32_t *)row)[i];
     default:
@@ -41,7 +44,7 @@ static inline double element_load(dtype type, const void *row, int64_t i)
     }
 }
 
-/* Rounds once, to the nearest value of the type. */
+/* Rounds once, to the nearest value of the type; F8 saturates. */
 static inline void element_store(dtype type, void *row, int64_t i, double value)
 {
     switch (type) {
@@ -56,6 +59,9 @@ static inline void element_store(dtype type, void *row, int64_t i, double value)
         break;
     case DTYPE_BF16:
         ((uint16_t *)row)[i] = f32_to_bf16(float_round_odd(value));
+        break;
+    case DTYPE_F8:
+        ((uint8_t *)row)[i] = f32_to_f8(float_round_odd(value));
         break;
     case DTYPE_I32:
         ((int32_t *)row)[i] = (int32_t)value;

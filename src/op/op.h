@@ -50,9 +50,10 @@ static inline bool op_writes(op_direction direction)
 #define OP_TYPE(name) (1u << DTYPE_##name)
 enum {
     OP_FLOATS = OP_TYPE(F32) | OP_TYPE(F16) | OP_TYPE(BF16) | OP_TYPE(F64),
+    OP_CACHES = OP_FLOATS | OP_TYPE(F8), /* keys and values */
     OP_WEIGHTS = OP_TYPE(F32) | OP_TYPE(F16) | OP_TYPE(BF16) | OP_TYPE(Q8_0) | OP_TYPE(Q4_0) |
                  OP_TYPE(Q4_1) | OP_TYPE(Q5_0) | OP_TYPE(Q5_1) | OP_TYPE(Q2_K) | OP_TYPE(Q3_K) |
-                 OP_TYPE(Q4_K) | OP_TYPE(Q5_K) | OP_TYPE(Q6_K),
+                 OP_TYPE(Q4_K) | OP_TYPE(Q5_K) | OP_TYPE(Q6_K) | OP_TYPE(F8_128),
 };
 
 typedef struct op_tensor {

@@ -6,7 +6,7 @@
 
 #include "tensor/dtype.h"
 
-/* out[i] = element i of a row of a float type (F32, F16, BF16, F64). */
+/* out[i] = element i of a row of a float type (F32, F16, BF16, F8, F64). */
 void row_load(dtype type, const void *row, int64_t n, double *out);
 
 /* The same for any type of OP_WEIGHTS at any alignment; `decoded` is room for n floats. */

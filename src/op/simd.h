@@ -3,8 +3,8 @@
  * A kernel's source is NAME_simd.inc; NAME_avx2.c and NAME_avx512.c include it and are compiled for
  * their instruction set. Everything here rounds the same way in both widths, and sums are taken
  * over a number of partial sums that is the same in both, so a kernel gives the same bits in
- * either. The functions are explained in simd_avx512.inc. Rows of F32, F16 and BF16 are widened on
- * their way in and rounded once on their way out. Where the compiler has neither
+ * either. The functions are explained in simd_avx512.inc. Rows of F32, F16, BF16 and F8 are widened
+ * on their way in and rounded once on their way out. Where the compiler has neither
  * instruction set, there are none.
  */
 #ifndef QUIPU_OP_SIMD_H

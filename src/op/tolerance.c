@@ -28,7 +28,10 @@ op_limits op_limits_of(const op_info *op, const op_variant *variant, const op_ca
     }
     /* Each term may lose a denormal, times a factor of usual magnitude. */
     allowed.floor = type == DTYPE_F16 ? 0x1p-24 : 8 * terms * 0x1p-126;
-    allowed.largest = type == DTYPE_F16 ? 65504 : type == DTYPE_BF16 ? 0x1.fep127 : 0x1.fffffep127;
+    allowed.largest = type == DTYPE_F16    ? 65504
+                      : type == DTYPE_BF16 ? 0x1.fep127
+                      : type == DTYPE_F8   ? (double)F8_LARGEST
+                                           : 0x1.fffffep127;
     return allowed;
 }
 

@@ -1,6 +1,6 @@
 /* The blocks of the quantised formats as they lie in memory, little-endian.
  *
- * One block holds 32 or 256 values ("K" formats). d, m, dmin and s are F16 bits unless said
+ * One block holds 32, 128 or 256 values ("K" formats). d, m, dmin and s are F16 bits unless said
  * otherwise; x[i] is value i. A byte is drawn from its high bit to its low bit. Layouts and
  * formulas are ggml's; what GGUF files hold. Kernels read the structs in place: GGUF aligns tensors
  * by 32 and every size here is even (a multiple of 4 for Q8_K).
@@ -13,6 +13,7 @@
 
 enum {
     BLOCK_32 = 32,       /* values in a block of Q4_0 ... Q8_1 */
+    BLOCK_128 = 128,     /* of F8_128 */
     BLOCK_K = 256,       /* values in a block of a K format, also called a super-block */
     K_SCALES_BYTES = 12, /* packed 6-bit scales of Q3_K, Q4_K and Q5_K */
 };
@@ -63,6 +64,15 @@ typedef struct block_q8_1 {
     uint16_t d, s;
     int8_t qs[BLOCK_32];
 } block_q8_1;
+
+/* ---- Blocks of 128 -------------------------------------------------------------------------- */
+
+/* E4M3 numbers (float8.h) and their scale in float32: x[i] = d * f8(qs[i]). A row of any matrix in
+ * FP8 can be stored so, whether its scales are of the matrix, of rows, or of 128 columns. */
+typedef struct block_f8_128 {
+    float d;
+    uint8_t qs[BLOCK_128];
+} block_f8_128;
 
 /* ---- Blocks of 256 ------------------------------------------------------------------------- */
 
@@ -152,6 +162,7 @@ static_assert(sizeof(block_q5_0) == BLOCK_BYTES_Q5_0, "Q5_0");
 static_assert(sizeof(block_q5_1) == BLOCK_BYTES_Q5_1, "Q5_1");
 static_assert(sizeof(block_q8_0) == BLOCK_BYTES_Q8_0, "Q8_0");
 static_assert(sizeof(block_q8_1) == BLOCK_BYTES_Q8_1, "Q8_1");
+static_assert(sizeof(block_f8_128) == BLOCK_BYTES_F8_128, "F8_128");
 static_assert(sizeof(block_q2_k) == BLOCK_BYTES_Q2_K, "Q2_K");
 static_assert(sizeof(block_q3_k) == BLOCK_BYTES_Q3_K, "Q3_K");
 static_assert(sizeof(block_q4_k) == BLOCK_BYTES_Q4_K, "Q4_K");

@@ -4,6 +4,7 @@
  */
 #include "tensor/codec_table.h"
 #include "tensor/float16.h"
+#include "tensor/float8.h"
 
 #include <string.h>
 
@@ -43,6 +44,8 @@ DEFINE_DECODE(f16, uint16_t, f16_to_f32)
 DEFINE_ENCODE(f16, uint16_t, f32_to_f16)
 DEFINE_DECODE(bf16, uint16_t, bf16_to_f32)
 DEFINE_ENCODE(bf16, uint16_t, f32_to_bf16)
+DEFINE_DECODE(f8, uint8_t, f8_to_f32)
+DEFINE_ENCODE(f8, uint8_t, f32_to_f8)
 DEFINE_DECODE(i32, int32_t, (float))
 DEFINE_DECODE(i64, int64_t, (float))
 /* Beyond F32's range this is infinity by IEEE 754, which C17's annex F promises. */
@@ -51,6 +54,7 @@ DEFINE_DECODE(f64, double, (float))
 const codec codec_F32 = {decode_f32, encode_f32};
 const codec codec_F16 = {decode_f16, encode_f16};
 const codec codec_BF16 = {decode_bf16, encode_bf16};
+const codec codec_F8 = {decode_f8, encode_f8};
 const codec codec_I32 = {decode_i32, NULL};
 const codec codec_I64 = {decode_i64, NULL};
 const codec codec_F64 = {decode_f64, NULL};

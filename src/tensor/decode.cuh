@@ -9,6 +9,7 @@
 #include "quipu_kernel.h"
 #include "tensor/codec_blocks.h"
 #include "tensor/float16.h"
+#include "tensor/float8.h"
 
 #include <cuda_fp16.h>
 
@@ -143,6 +144,50 @@ DECODE_FN void decode_q3_k(const uint8_t *row, int64_t i, float *out)
     }
 }
 
+/* Two numbers of F8, the lower 16 bits of `two`, as F16, the first one in the lower half: exact. */
+DECODE_FN uint32_t decode_f8x2(uint32_t two)
+{
+    uint32_t pair;
+#if __CUDA_ARCH__ >= 890
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((unsigned short)two));
+#else
+    /* Exponent and mantissa in their places of an F16, whose bias is 8 more; 0x7f is NaN. */
+    uint32_t bytes = __byte_perm(two, 0, 0x1404), magnitude = bytes & 0x7f007f00;
+    uint32_t half = (bytes & 0x80008000) | magnitude >> 1;
+    __half2 scaled = __hmul2(*(__half2 *)&half, __float2half2_rn(256.0f));
+    pair = *(uint32_t *)&scaled;
+    if ((magnitude & 0x7f00) == 0x7f00) pair |= 0x7e00;
+    if ((magnitude & 0x7f000000) == 0x7f000000) pair |= 0x7e000000;
+#endif
+    return pair;
+}
+
+DECODE_FN void decode_f8_four(uint32_t four, float *out)
+{
+    uint32_t low = decode_f8x2(four), high = decode_f8x2(four >> 16);
+    float2 a = __half22float2(*(__half2 *)&low), b = __half22float2(*(__half2 *)&high);
+    out[0] = a.x, out[1] = a.y, out[2] = b.x, out[3] = b.y;
+}
+
+DECODE_FN void decode_f8(const uint8_t *row, int64_t i, float *out)
+{
+    const uint8_t *p = row + i;
+    decode_bytes q = ((uintptr_t)p & 7) == 0
+                         ? decode_bytes{__ldg((const uint2 *)p).x, __ldg((const uint2 *)p).y}
+                         : decode_u64(p);
+    decode_f8_four(q.low, out);
+    decode_f8_four(q.high, out + 4);
+}
+
+DECODE_FN void decode_f8_128(const uint8_t *row, int64_t i, float *out)
+{
+    const uint8_t *block = row + i / 128 * BLOCK_BYTES_F8_128;
+    float d = __uint_as_float(decode_u32(block));
+    decode_f8(block + 4, i % 128, out);
+    for (int j = 0; j < 8; j++)
+        out[j] *= d;
+}
+
 /* Eight two-byte floats. */
 template <dtype T> DECODE_FN void decode_words(uint4 all, float *out)
 {
@@ -212,6 +257,10 @@ template <dtype T> DECODE_FN void decode8(dtype type, const void *data, int64_t 
         return decode_q4_5_k(row, i, false, out);
     case DTYPE_Q5_K:
         return decode_q4_5_k(row, i, true, out);
+    case DTYPE_F8:
+        return decode_f8(row, i, out);
+    case DTYPE_F8_128:
+        return decode_f8_128(row, i, out);
     default:
         return decode_q6_k(row, i, out);
     }
@@ -231,6 +280,8 @@ DECODE_FN void decode8_of(dtype type, const void *data, int64_t i, int64_t n, fl
             out[j] = ((const float *)data)[i + j];
         else if (t == DTYPE_F16)
             out[j] = __half2float(((const __half *)data)[i + j]);
+        else if (t == DTYPE_F8)
+            out[j] = f8_to_f32(((const uint8_t *)data)[i + j]);
         else
             out[j] = bf16_to_f32(((const uint16_t *)data)[i + j]);
     }

@@ -63,6 +63,21 @@ template <dtype T> struct attention_eight {
         decode_words<T>(all, out);
     }
 };
+/* F8 at multiples of 8 bytes. */
+template <> struct attention_eight<DTYPE_F8> {
+    uint2 all;
+
+    __device__ __forceinline__ void fetch(const char *row, int column, int head_dim)
+    {
+        all = make_uint2(0, 0);
+        if (column < head_dim) all = *(const uint2 *)(row + column);
+    }
+    __device__ __forceinline__ void load(dtype, int, int, float *out) const
+    {
+        decode_f8_four(all.x, out);
+        decode_f8_four(all.y, out + 4);
+    }
+};
 template <> struct attention_eight<DTYPE_COUNT> {
     const char *row;
 
@@ -73,6 +88,8 @@ template <> struct attention_eight<DTYPE_COUNT> {
             decode8_of<DTYPE_F32>(type, row, column, head_dim, out);
         else if (type == DTYPE_F16)
             decode8_of<DTYPE_F16>(type, row, column, head_dim, out);
+        else if (type == DTYPE_F8)
+            decode8_of<DTYPE_F8>(type, row, column, head_dim, out);
         else
             decode8_of<DTYPE_BF16>(type, row, column, head_dim, out);
     }
@@ -148,7 +165,7 @@ DEVICE_FN void attention_tile(const device_source &source, const device_head &he
 }
 
 /* A warp's tiles; afterwards every lane has the sum over its groups. Called, not inlined, because
- * there are nine instances. */
+ * there are twelve instances. */
 template <int L, dtype T>
 __device__ __noinline__ attention_state attention_walk(const device_source &source,
                                                        const device_head &head, const float *shared)
@@ -190,6 +207,8 @@ DEVICE_FN void attention_warp(const device_source &source, const device_head &he
         state = attention_walk<L, DTYPE_F16>(source, head, shared.q);
     else if (whole && source.k->type == DTYPE_BF16)
         state = attention_walk<L, DTYPE_BF16>(source, head, shared.q);
+    else if (whole && source.k->type == DTYPE_F8)
+        state = attention_walk<L, DTYPE_F8>(source, head, shared.q);
     else
         state = attention_walk<L, DTYPE_COUNT>(source, head, shared.q);
     if (lane < L)

@@ -47,13 +47,13 @@ typedef struct page_table {
     }
 #define TENSOR_K_CACHE(direction)                                                                  \
     {                                                                                              \
-        "k_cache", direction, OP_FLOATS, "n_pages, page_size, n_kv_heads, head_dim", false,        \
+        "k_cache", direction, OP_CACHES, "n_pages, page_size, n_kv_heads, head_dim", false,        \
             "any strides of pages, positions and heads: NHD storage has heads inside positions, "  \
             "HND positions inside heads; the shape is the same"                                    \
     }
 #define TENSOR_V_CACHE(direction)                                                                  \
     {                                                                                              \
-        "v_cache", direction, OP_FLOATS, "n_pages, page_size, n_kv_heads, head_dim", false,        \
+        "v_cache", direction, OP_CACHES, "n_pages, page_size, n_kv_heads, head_dim", false,        \
             "as k_cache"                                                                           \
     }
 

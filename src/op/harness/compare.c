@@ -80,13 +80,15 @@ typedef struct sums {
     int64_t inexact;
 } sums;
 
-/* A unit in the last place of a 16-bit type at a normal value; 0 at others. */
+/* A unit in the last place of a narrow type at a normal value; 0 at others. */
 static double narrow_unit(dtype type, double value)
 {
     int exponent;
     frexp(value, &exponent); /* value = f * 2^exponent, f in [0.5, 1) */
     if (type == DTYPE_F16) return exponent - 1 < -14 ? 0 : ldexp(1, exponent - 11);
     if (type == DTYPE_BF16) return exponent - 1 < -126 ? 0 : ldexp(1, exponent - 8);
+    if (type == DTYPE_F8)
+        return exponent - 1 < -6 || fabs(value) > 448 ? 0 : ldexp(1, exponent - 4);
     return 0;
 }
 

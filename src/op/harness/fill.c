@@ -43,8 +43,14 @@ static double normal_value(uint64_t bits)
 /* The type's smallest positive value, and how many of them make the smallest normal one. */
 static double denormal_value(dtype type, uint64_t bits)
 {
-    double quantum = type == DTYPE_F16 ? 0x1p-24 : type == DTYPE_BF16 ? 0x1p-133 : 0x1p-149;
-    uint64_t count = type == DTYPE_F16 ? 1 << 10 : type == DTYPE_BF16 ? 1 << 7 : 1 << 23;
+    double quantum = type == DTYPE_F16    ? 0x1p-24
+                     : type == DTYPE_BF16 ? 0x1p-133
+                     : type == DTYPE_F8   ? 0x1p-9
+                                          : 0x1p-149;
+    uint64_t count = type == DTYPE_F16    ? 1 << 10
+                     : type == DTYPE_BF16 ? 1 << 7
+                     : type == DTYPE_F8   ? 1 << 3
+                                          : 1 << 23;
     return quantum * (double)(bits % count) * (bits >> 63 ? -1 : 1);
 }
 
@@ -62,7 +68,7 @@ static double fill_value(dtype type, fill_kind fill, uint64_t bits, uint64_t row
     case FILL_TIES:
         return round(2 * value) / 2;
     case FILL_HUGE:
-        return value * (type == DTYPE_F16 ? 0x1p14 : 0x1p50);
+        return value * (type == DTYPE_F16 ? 0x1p14 : type == DTYPE_F8 ? 0x1p7 : 0x1p50);
     case FILL_INFINITY:
         return row_bits % 4 == 0 || choice % 4 == 0 ? -INFINITY : value;
     case FILL_NAN:
@@ -72,12 +78,12 @@ static double fill_value(dtype type, fill_kind fill, uint64_t bits, uint64_t row
     }
 }
 
-/* Offset of the F16 scales in a block; -1: none. */
+/* Offset of the F16 scales in a block; -1: none. F8_128 has one in F32. */
 static const int scale_offsets[DTYPE_COUNT][2] = {
-    [DTYPE_Q8_0] = {0, -1},   [DTYPE_Q4_0] = {0, -1}, [DTYPE_Q4_1] = {0, 2},
-    [DTYPE_Q5_0] = {0, -1},   [DTYPE_Q5_1] = {0, 2},  [DTYPE_Q2_K] = {80, 82},
-    [DTYPE_Q3_K] = {108, -1}, [DTYPE_Q4_K] = {0, 2},  [DTYPE_Q5_K] = {0, 2},
-    [DTYPE_Q6_K] = {208, -1},
+    [DTYPE_Q8_0] = {0, -1},   [DTYPE_Q4_0] = {0, -1},    [DTYPE_Q4_1] = {0, 2},
+    [DTYPE_Q5_0] = {0, -1},   [DTYPE_Q5_1] = {0, 2},     [DTYPE_Q2_K] = {80, 82},
+    [DTYPE_Q3_K] = {108, -1}, [DTYPE_Q4_K] = {0, 2},     [DTYPE_Q5_K] = {0, 2},
+    [DTYPE_Q6_K] = {208, -1}, [DTYPE_F8_128] = {-1, -1},
 };
 
 /* Random bits, which are always a valid block, with scales of a usual magnitude. */
@@ -86,6 +92,11 @@ static void fill_block(dtype type, fill_kind fill, uint64_t seed, unsigned char 
     size_t size = dtype_block_bytes(type);
     for (size_t i = 0; i < size; i++)
         block[i] = fill == FILL_ZEROS ? 0 : (unsigned char)hash_random(seed, 1, i);
+    if (type == DTYPE_F8_128 && fill != FILL_ZEROS) {
+        for (size_t i = sizeof(float); i < size; i++)
+            if ((block[i] & 0x7f) == 0x7f) block[i] ^= 1; /* no NaN */
+        element_store(DTYPE_F32, block, 0, normal_value(hash_random(seed, 2, 0)) * 0x1p-6);
+    }
     for (int scale = 0; scale < 2 && fill != FILL_ZEROS; scale++) {
         int at = scale_offsets[type][scale];
         if (at < 0) continue;

@@ -95,6 +95,10 @@ static const char *const cases[] = {
     "k:BF16 v:BF16 k_cache:BF16 v_cache:BF16 k+8 v+16",
     "n_tokens=9 n_sequences=2 n_kv_heads=4 head_dim=32 n_pages=7 page_size=16 n_kv_indices=6 "
     "k_cache:F16 v_cache:BF16 k_cache@0213 v_cache@0213",
+    "n_tokens=23 n_sequences=2 n_kv_heads=2 head_dim=64 n_pages=9 page_size=16 n_kv_indices=6 "
+    "k_cache:F8 v_cache:F8",
+    "n_tokens=6 n_sequences=2 n_kv_heads=3 head_dim=20 n_pages=7 page_size=16 n_kv_indices=6 "
+    "k:BF16 v:F16 k_cache:F8 v_cache:F8 k_cache@0213 v_cache@0213",
     "n_tokens=0 n_sequences=2 n_kv_heads=4 head_dim=32 n_pages=7 page_size=16 n_kv_indices=6",
     NULL,
 };
@@ -118,7 +122,9 @@ const op_info op_kv_append = {
     .formula = "for each token t of sequence b: k_cache[p, s, h, i] <- k[t, h, i] and v_cache[p, "
                "s, h, i] <- v[t, h, i], with p = kv_indices[kv_indptr[b] + positions[t] / "
                "page_size] and s = positions[t] % page_size",
-    .precision = "One rounding to the type of the cache; between equal types it is a copy.",
+    .precision =
+        "One rounding to the type of the cache; between equal types it is a copy. F8 saturates: "
+        "beyond 448 lies 448, for infinities too.",
     .edge_cases = "A position that its sequence's pages and kv_last_page_len do not hold is "
                   "refused before the call, and two tokens must not have the same slot. Slots that "
                   "no token goes to are not touched. Sequences may have no new tokens.",

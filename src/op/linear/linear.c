@@ -102,6 +102,7 @@ static const char *const cases[] = {
     "n_rows=2 in_features=512 out_features=17 weight:Q4_K bias:- residual:-",
     "n_rows=2 in_features=512 out_features=17 weight:Q5_K bias:- residual:-",
     "n_rows=2 in_features=512 out_features=17 weight:Q6_K",
+    "n_rows=2 in_features=512 out_features=17 weight:F8_128 bias:- residual:-",
     "n_rows=6 in_features=96 out_features=33 weight:F16 bias:-",
     "n_rows=3 in_features=2112 out_features=41 weight:Q8_0 residual:-",
     "n_rows=8 in_features=2560 out_features=72 weight:Q4_K bias:- residual:-",

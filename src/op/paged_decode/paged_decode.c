@@ -138,6 +138,12 @@ static const char *const cases[] = {
     "window=100 k_cache:F16 v_cache:F16",
     "n_sequences=3 n_heads=2 n_kv_heads=1 head_dim=32 n_pages=40 page_size=5 n_kv_indices=37 "
     "window=1 logits_soft_cap=20",
+    "n_sequences=9 n_heads=4 n_kv_heads=1 head_dim=64 n_pages=60 page_size=16 n_kv_indices=48 "
+    "k_cache:F8 v_cache:F8",
+    "n_sequences=3 n_heads=4 n_kv_heads=2 head_dim=128 n_pages=300 page_size=16 n_kv_indices=290 "
+    "q:BF16 k_cache:F8 v_cache:F8 out:BF16",
+    "n_sequences=3 n_heads=4 n_kv_heads=2 head_dim=20 n_pages=30 page_size=7 n_kv_indices=29 "
+    "k_cache:F8 v_cache:F8",
     NULL,
 };
 

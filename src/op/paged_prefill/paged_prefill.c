@@ -181,6 +181,12 @@ static const char *const cases[] = {
     "n_kv_indices=35 n_mask_words=120 logits_soft_cap=30 q:BF16 k_cache:BF16 v_cache:BF16 out:BF16",
     "n_tokens=5 n_sequences=2 n_heads=2 n_kv_heads=2 head_dim=48 n_pages=30 page_size=10 "
     "n_kv_indices=30 n_mask_words=60 window=100 lse:-",
+    "n_tokens=37 n_sequences=3 n_heads=4 n_kv_heads=2 head_dim=128 n_pages=40 page_size=16 "
+    "n_kv_indices=33 k_cache:F8 v_cache:F8",
+    "n_tokens=150 n_sequences=2 n_heads=4 n_kv_heads=1 head_dim=64 n_pages=40 page_size=16 "
+    "n_kv_indices=32 q:BF16 k_cache:F8 v_cache:F8 out:BF16 lse:-",
+    "n_tokens=9 n_sequences=5 n_heads=6 n_kv_heads=2 head_dim=20 n_pages=30 page_size=3 "
+    "n_kv_indices=27 q:F16 k_cache:F8 v_cache:F8 out:F16",
     NULL,
 };
 
