@@ -4,6 +4,8 @@
 
 #include "base/cpu.h"
 #include "base/json.h"
+#include "op/bench/bench.h"
+#include "op/embedding/embedding.h"
 #include "op/table.h"
 #include "workbench/exchange.h"
 #include "base/files.h"
@@ -65,6 +67,23 @@ static void the_example_is_right_and_faster(void **state)
     assert_true(candidate > 0);
     if (candidate >= reference) fail_msg("%g s, the reference %g s", candidate, reference);
     cJSON_Delete(tree);
+}
+
+/* A token reads a row of 4 KB of a table of 525 MB, which is not copied for each. */
+static void large_tensors_are_not_copied_often(void **state)
+{
+    (void)state;
+    const size_t rotate = 256 << 20;
+    op_call call = {.end = 1};
+    call.tensors[EMBEDDING_IDS] = tensor_1d(NULL, DTYPE_I32, 1);
+    call.tensors[EMBEDDING_TABLE] = tensor_2d(NULL, DTYPE_BF16, 128256, 2048);
+    call.tensors[EMBEDDING_OUT] = tensor_2d(NULL, DTYPE_BF16, 1, 2048);
+    assert_int_equal(bench_copies(op_get(OP_EMBEDDING), &call, rotate), 1);
+    call.tensors[EMBEDDING_TABLE].shape[0] = 32000;
+    assert_int_equal(bench_copies(op_get(OP_EMBEDDING), &call, rotate), 3);
+    call.tensors[EMBEDDING_TABLE].shape[0] = 16;
+    assert_int_equal(bench_copies(op_get(OP_EMBEDDING), &call, rotate), 256);
+    assert_int_equal(bench_copies(op_get(OP_EMBEDDING), &call, 0), 1);
 }
 
 static int n_timed(const char *variant)
@@ -441,6 +460,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_example_is_right_and_faster),
+        cmocka_unit_test(large_tensors_are_not_copied_often),
         cmocka_unit_test(variants_have_names),
         cmocka_unit_test(workloads_can_be_described),
         cmocka_unit_test(games_are_seen),

@@ -70,6 +70,16 @@ static bool shares_memory(const op_info *op, const op_call *call, int output)
     return false;
 }
 
+int bench_copies(const op_info *op, const op_call *call, size_t rotate_bytes)
+{
+    const size_t touched = (size_t)op_cost_of(op, call).bytes + 1;
+    const size_t whole = copies_bytes(op, call, NULL) + 1;
+    size_t copies = (rotate_bytes + touched - 1) / touched;
+    if (copies > rotate_bytes / whole + 1) copies = rotate_bytes / whole + 1;
+    if (copies > MAX_COPIES) copies = MAX_COPIES;
+    return copies < 1 ? 1 : (int)copies;
+}
+
 static qp_status prepare(bench_state *state, const op_call *call, const bench_candidate *candidates,
                          bench_report *report, qp_error *error)
 {
@@ -85,9 +95,7 @@ static qp_status prepare(bench_state *state, const op_call *call, const bench_ca
     state->sorted = state->samples + HARDWARE_LIMITS * rounds;
     state->ratios = state->sorted + rounds;
 
-    size_t one = (size_t)op_cost_of(state->op, call).bytes + 1;
-    size_t copies = (state->options->rotate_bytes + one - 1) / one;
-    report->copies = copies > MAX_COPIES ? MAX_COPIES : copies < 1 ? 1 : (int)copies;
+    report->copies = bench_copies(state->op, call, state->options->rotate_bytes);
     for (int i = 0; i < state->n; i++) {
         contestant *c = &state->contestants[i];
         c->candidate = &candidates[i];

@@ -51,6 +51,10 @@ typedef struct bench_report {
     int copies; /* over which the calls rotated */
 } bench_report;
 
+/* Over how many copies of its tensors a call rotates: so many that the bytes which calls touch are
+ * `rotate_bytes`, but no more than take about as much memory as that, or one. */
+int bench_copies(const op_info *op, const op_call *call, size_t rotate_bytes);
+
 /* Times n candidates; results[n]. The call is bound and its inputs are filled; its outputs are
  * written. The machine's pool runs the calls. */
 qp_status bench_run(const op_info *op, const op_call *call, const bench_candidate *candidates,
