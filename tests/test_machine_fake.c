@@ -10,7 +10,8 @@
 #include "engine/engine.h"
 #include "inspect/diff.h"
 #include "plan/plan.h"
-#include "vm/machine.h"
+
+#include <stdlib.h>
 
 enum { SEQUENCES = 4, CONTEXT = 64, PAGE = 8, MOST = 16 };
 
@@ -478,9 +479,51 @@ static void test_ranks_on_gpus_are_compared(void **state)
     assert_non_null(strstr(error.message, "up to 8 ranks"));
     o.ranks = 2;
     o.b = "megakernel";
-    assert_int_equal(diff_print(&o, &text, &equal, &error), QP_UNSUPPORTED);
-    assert_non_null(strstr(error.message, "operators or cuda"));
+    o.n_tokens = 2;
+    assert_ok(diff_print(&o, &text, &equal, &error));
+    assert_non_null(strstr(strbuf_text(&text), "megakernel on 2 ranks against reference"));
     strbuf_free(&text);
+    o.b = "threads";
+    o.sums = true;
+    assert_int_equal(diff_print(&o, &text, &equal, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "without --sums"));
+    strbuf_free(&text);
+}
+
+/* Launches of two GPUs are traced, on a track each; the megakernel on two is not. */
+static void test_launches_of_ranks_are_traced(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    const qp_engine_options options = {.size = sizeof options,
+                                       .model = "synthetic:tiny:BF16",
+                                       .threads = 1,
+                                       .exec = "cuda",
+                                       .ranks = 2};
+    const qp_trace_options how = {.size = sizeof how, .max_passes = 4};
+    const int32_t ids[3] = {1, 2, 3};
+    qp_engine *e;
+    qp_session *session;
+    qp_trace *trace;
+    char *text;
+    size_t length;
+    assert_ok(qp_engine_open(&options, &e, &error));
+    assert_ok(qp_session_open(e, &session, &error));
+    assert_ok(qp_trace_open(e, &how, &trace, &error));
+    const qp_input input = {.session = session, .tokens = ids, .count = 3};
+    assert_ok(qp_eval(e, &input, 1, NULL, NULL, NULL, &error));
+    assert_ok(qp_trace_print(trace, QP_TRACE_CHROME, &text, &length, &error));
+    assert_non_null(strstr(text, "\"GPU 0\""));
+    assert_non_null(strstr(text, "\"GPU 1\""));
+    assert_non_null(strstr(text, "\"all_reduce"));
+    free(text);
+    qp_trace_close(trace);
+    qp_session_close(session);
+    qp_engine_close(e);
+    assert_ok(open_ranks(2, NULL, NULL, &e));
+    assert_int_equal(qp_trace_open(e, &how, &trace, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "--exec cuda"));
+    qp_engine_close(e);
 }
 
 int main(void)
@@ -490,6 +533,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_runs_on_its_gpu),
         cmocka_unit_test(test_an_engine_on_two_gpus),
         cmocka_unit_test(test_ranks_on_gpus_are_compared),
+        cmocka_unit_test(test_launches_of_ranks_are_traced),
         cmocka_unit_test(test_groups_under_way_together),
         cmocka_unit_test(test_what_is_not_done_is_said),
         cmocka_unit_test(test_the_megakernel_hands_tokens_out),

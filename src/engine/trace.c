@@ -67,7 +67,8 @@ static qp_status allocate(qp_trace *t, size_t max_passes, qp_error *error)
     t->samplings = arena_alloc(&t->memory, max_passes + 1, sizeof *t->samplings);
     if (!t->passes || !t->records || !t->samplings)
         return error_no_memory(error, "the trace", bytes);
-    if (!t->machine->type->in_parts) TRY(buffer_alloc(&t->timings, bytes, "the trace", error));
+    if (!machine_inner_type(t->machine)->in_parts)
+        TRY(buffer_alloc(&t->timings, bytes, "the trace", error));
     /* Touched now, so that no page is taken while the clock runs. */
     if (t->timings.bytes > 0) memset(t->timings.data, 0, bytes);
     t->max_passes = max_passes;
@@ -90,9 +91,9 @@ static qp_status measure_limits(qp_trace *t, qp_error *error)
 static qp_status find_limits(qp_trace *t, qp_error *error)
 {
     double weights = (double)t->engine->info.read_bytes;
-    const bool alone = t->machine->type->in_parts; /* one operator after the other */
+    const bool alone = machine_inner_type(t->machine)->in_parts; /* one operator after the other */
     const cost_origin origin = {.workers = alone ? 1 : t->schedule->options.workers};
-    if (t->machine->type->on_gpu) return measure_limits(t, error);
+    if (machine_inner_type(t->machine)->on_gpu) return measure_limits(t, error);
     cost_table *costs = malloc(sizeof *costs);
     bool found =
         costs && t->costs && t->n_ranks == 1 && cost_load(t->costs, &origin, costs, NULL) == QP_OK;
@@ -111,7 +112,7 @@ static qp_status check_options(const machine *m, const qp_trace_options *o, qp_e
     if (o->tracks < 0 || o->tracks > MOST_TRACKS)
         return error_set(error, QP_INVALID, "a trace has 1 to %d tracks, not %d", MOST_TRACKS,
                          o->tracks);
-    if (o->parts && m->type->on_gpu)
+    if (o->parts && machine_inner_type(m)->on_gpu)
         return error_set(error, QP_UNSUPPORTED,
                          "a GPU's operators are not run in parts; trace with --device cpu");
     return QP_OK;
@@ -119,15 +120,15 @@ static qp_status check_options(const machine *m, const qp_trace_options *o, qp_e
 
 static int count_tracks(const qp_trace *t, const qp_trace_options *o)
 {
-    if (t->machine->type->on_gpu) return 1;
-    if (!t->machine->type->in_parts) return t->schedule->options.workers;
+    if (machine_inner_type(t->machine)->on_gpu) return t->engine->ranks.size;
+    if (!machine_inner_type(t->machine)->in_parts) return t->schedule->options.workers;
     return o->tracks ? o->tracks : USUAL_TRACKS;
 }
 
 static qp_status open(qp_trace *t, const qp_trace_options *o, qp_error *error)
 {
     TRY(check_options(t->machine, o, error));
-    t->in_parts = t->machine->type->in_parts || o->parts;
+    t->in_parts = machine_inner_type(t->machine)->in_parts || o->parts;
     const machine_timing timing = {.max_passes = o->max_passes,
                                    .sink = t->in_parts ? keep_part : NULL,
                                    .context = t,

@@ -205,14 +205,14 @@ static qp_status check_schedule(const diff *d, qp_error *error)
                      o->schedule ? "schedule" : "skip", d->type_b->name);
 }
 
-/* Ranks have their parts of a program without sums. */
+/* Ranks have their parts of a program without sums, except in the megakernel. */
 static qp_status check_ranks(const diff *d, qp_error *error)
 {
-    if (d->options->ranks <= 1 || !(d->type_b->whole || d->options->sums)) return QP_OK;
+    if (d->options->ranks <= 1 || d->type_b->whole || !d->options->sums) return QP_OK;
     return error_set(error, QP_UNSUPPORTED,
-                     "--ranks %d compares ranks with one: b is reference, serial, threads, "
-                     "operators or cuda, without --sums",
-                     d->options->ranks);
+                     "--ranks %d compares ranks with one: of b, %s, without --sums; the megakernel "
+                     "always has them",
+                     d->options->ranks, d->type_b->name);
 }
 
 /* b, or the ranks that run it, each on a GPU of its own if b runs on one. */
@@ -229,6 +229,7 @@ static qp_status open_b(diff *d, machine_setup *setup, qp_error *error)
     }
     setup->inner = d->type_b;
     setup->n_ranks = ranks;
+    if (d->type_b->whole) setup->cut = PLAN_REDUCE;
     return machine_open(&machine_ranks, setup, &d->b, error);
 }
 

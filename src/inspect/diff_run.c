@@ -124,7 +124,7 @@ static qp_status run_steps(const runner *r, const diff_side *s, int first, int l
     if (r->request->cancel && *r->request->cancel)
         return error_set(error, QP_CANCELLED, "interrupted");
     machine_request request = {.batch = &r->batch};
-    if (!s->of->type->whole) {
+    if (!machine_inner_type(s->of)->whole) {
         request.first = first;
         request.last = last;
     }
@@ -231,7 +231,7 @@ static op_limits limits_of(const runner *r, int step, int n, int operand)
     machine_kernel a = machine_kernel_of(r->a.of, n);
     machine_kernel b = machine_kernel_of(r->b.of, n);
     op_limits sum = diff_limits(op_get(nodes[n].op), &call, call.tensors[operand].type, &a, &b);
-    const bool whole = r->b.of->type->whole;
+    const bool whole = machine_inner_type(r->b.of)->whole;
     for (int m = whole ? 0 : r->program->steps[step].first_node; m < n; m++) {
         const op_info *op = op_get(nodes[m].op);
         for (int i = 0; i < op_n_tensors(op); i++) {
@@ -389,7 +389,7 @@ static qp_status run_whole_pass(const runner *r, diff_round round, qp_error *err
 static qp_status run_pass(runner *r, diff_round round, qp_error *error)
 {
     const int first = r->request->first, last = r->request->last;
-    if (r->b.of->type->whole) return run_whole_pass(r, round, error);
+    if (machine_inner_type(r->b.of)->whole) return run_whole_pass(r, round, error);
     if (first > 0) TRY(run_steps(r, &r->a, 0, first, error));
     if (round != ROUND_ALONE) TRY(hand_over(r, first, error));
     if (round == ROUND_AT_ONCE) return run_steps(r, &r->b, first, last, error);

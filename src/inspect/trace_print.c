@@ -28,23 +28,26 @@ static int64_t positions_of(const qp_trace *t, const trace_pass *pass)
 static void name_parts(const qp_trace *t, timeline *line)
 {
     const size_t used = strlen(line->about);
-    if (!t->machine->type->in_parts) {
+    if (!machine_inner_type(t->machine)->in_parts) {
         snprintf(line->about + used, sizeof line->about - used, ", in parts");
         return;
     }
     line->unit = "track";
     snprintf(line->about, sizeof line->about, "%s, operators cut in %d chunks",
-             t->machine->type->name, t->n_tracks);
+             machine_inner_type(t->machine)->name, t->n_tracks);
 }
 
 static void name_device(const qp_trace *t, timeline *line)
 {
     const char *device = t->engine->device.name;
-    const bool whole = t->machine->type->whole;
-    line->unit = whole ? "block" : "stream";
+    const bool whole = machine_inner_type(t->machine)->whole;
+    const int gpus = t->engine->ranks.size;
+    line->unit = whole ? "block" : gpus > 1 ? "GPU" : "stream";
     if (whole)
         snprintf(line->about, sizeof line->about, "%s, %d blocks on %s",
                  schedule_assignment_name(t->schedule->options.assignment), line->n_tracks, device);
+    else if (gpus > 1)
+        snprintf(line->about, sizeof line->about, "operator by operator on %d x %s", gpus, device);
     else
         snprintf(line->about, sizeof line->about, "operator by operator on %s", device);
 }
@@ -179,7 +182,7 @@ static qp_status print_table(const qp_trace *t, timeline *line, strbuf *out, qp_
     timeline_table_print(&tables[0], line, "prompt", out);
     if (tables[0].passes && tables[1].passes) strbuf_putc(out, '\n');
     timeline_table_print(&tables[1], line, "generation", out);
-    if (t->machine->type->whole) print_launches(t, out);
+    if (machine_inner_type(t->machine)->whole) print_launches(t, out);
     print_sampling(t, out);
     return QP_OK;
 }
@@ -354,7 +357,7 @@ static bool all_bare(const qp_trace *t)
 static qp_status raise_limits(const qp_trace *t, timeline *line, qp_error *error)
 {
     line->limits = t->limits;
-    line->near_limit = t->machine->type->on_gpu ? 0 : t->limits.bytes_per_second;
+    line->near_limit = machine_inner_type(t->machine)->on_gpu ? 0 : t->limits.bytes_per_second;
     for (size_t i = 0; i < t->n_passes; i++) {
         timeline_panel panel = {0};
         timeline_table table = {.passes = 0};
@@ -401,7 +404,8 @@ qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, siz
     if (status == QP_OK && t->n_ranks > 1) timeline_take_ranks(&line, t->n_ranks);
     if (status == QP_OK && t->in_parts) {
         name_parts(t, &line);
-        const int at_once = t->machine->type->in_parts ? 1 : t->n_tracks;
+        const bool one = machine_inner_type(t->machine)->in_parts && t->engine->ranks.size == 1;
+        const int at_once = one ? 1 : t->n_tracks;
         status = timeline_take_parts(&line, t->schedule, t->n_tracks, at_once, error);
     }
     if (status == QP_OK) status = modules_name_nodes(&line, t->schedule->program, error);

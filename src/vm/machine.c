@@ -177,9 +177,15 @@ float *machine_logits(const machine *m)
     return m->type->logits(m->self);
 }
 
+const machine_type *machine_inner_type(const machine *m)
+{
+    return m->type->of_ranks ? m->type->of_ranks(m->self) : m->type;
+}
+
 bool machine_keeps(const machine *m, plan_tensor_id id)
 {
-    return !m->type->keeps || m->type->keeps(id);
+    const machine_type *type = machine_inner_type(m);
+    return !type->keeps || type->keeps(id);
 }
 
 qp_status machine_read(const machine *m, plan_tensor_id id, int64_t layer, void *data, size_t bytes,

@@ -177,6 +177,7 @@ struct machine_type {
      * machines count a token in the pass that reads it, if the row's uses have ADJUST_COUNT. */
     bool counts_chosen;
     bool whole; /* runs the steps up to the logits all at once, one token of each sequence */
+    const machine_type *(*of_ranks)(const void *self); /* of `ranks`: the type of each */
     qp_status (*count_bytes)(const machine_setup *setup, machine_bytes *out, qp_error *error);
     qp_status (*open)(const machine_setup *setup, void **self, qp_error *error);
     void (*close)(void *self); /* also accepts NULL, and a machine that failed to open */
@@ -257,6 +258,9 @@ qp_status machine_pass(const machine *machine, const machine_request *request, q
 /* float32 [n_outputs][vocab_size] of the last run that was waited for, if its request asked for
  * logits. Valid until the next run; the caller may change them. */
 float *machine_logits(const machine *machine);
+
+/* Its type; of `ranks` the type of each rank's machine. */
+const machine_type *machine_inner_type(const machine *machine);
 
 /* Whether the tensor can be read after a pass. */
 bool machine_keeps(const machine *machine, plan_tensor_id id);

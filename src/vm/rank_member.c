@@ -96,6 +96,7 @@ static qp_status open_parts(const machine_setup *setup, rank_member *m, qp_error
     options.ranks = comm_size(m->comm);
     options.rank = comm_rank(m->comm);
     options.cut = setup->cut;
+    options.own_sums = options.sums;
     TRY(program_rebuild(setup->program, &options, &m->program, error));
     TRY(batch_init(&m->batch, &m->program, error));
     machine_setup own = *setup;
@@ -139,6 +140,7 @@ void rank_member_close(rank_member *m)
         free(m->kept[i].data);
     free(m->records);
     free(m->timings);
+    free(m->parts);
     *m = (rank_member){0};
 }
 
@@ -310,7 +312,8 @@ static qp_status carry_out(rank_member *m, const rank_command *c, const void *da
     case RANK_COPY_PAGE:
         return machine_copy_page(&m->machine, c->from, c->to, error);
     case RANK_TIME:
-        return rank_member_time(m, c->records, NULL, error);
+        return c->launches ? rank_member_time_launches(m, c->records, error)
+                           : rank_member_time(m, c->records, NULL, error);
     case RANK_LIMITS:
         return rank_member_limits(m, NULL, error);
     case RANK_RESCHEDULE:

@@ -77,6 +77,10 @@ rank_pieces rank_pieces_of(const program *own, plan_tensor_id id)
         p.gathered = PLAN_X;
         p.gathered_bytes = p.whole_row;
     }
+    if (id == PLAN_SUMS && o->sums) { /* all have the embedding */
+        p.sums_after = (size_t)all->hidden_size;
+        p.whole_row = own->tensors[id].bytes / (size_t)own->capacity.of[AXIS_TOKENS];
+    }
     if (!(o->ranks > 1 && o->cut == PLAN_GATHER)) p.gathered = PLAN_TENSOR_COUNT;
     return p;
 }
@@ -87,6 +91,15 @@ void rank_pieces_join(const rank_pieces *p, size_t rows, const void *own, void *
         for (int i = 0; i < p->n; i++)
             memcpy((char *)whole + row * p->whole_row + p->of[i].whole,
                    (const char *)own + row * p->own_row + p->of[i].own, p->of[i].bytes);
+}
+
+void rank_pieces_add(const rank_pieces *p, size_t bytes, const void *own, void *whole)
+{
+    const int64_t *from = own;
+    int64_t *to = whole;
+    const size_t row = p->whole_row / sizeof *to;
+    for (size_t i = 0; p->sums_after > 0 && i < bytes / sizeof *to; i++)
+        if (i % row >= p->sums_after) to[i] += from[i];
 }
 
 void rank_pieces_split(const rank_pieces *p, size_t rows, const void *whole, void *own)

@@ -129,6 +129,28 @@ qp_status rank_member_time(rank_member *m, int max_passes, rank_schedules *out, 
     return m->is_process ? compare_clocks(m->comm, out ? out->ahead_ns : NULL, error) : QP_OK;
 }
 
+static void keep_launch(void *context, const timeline_part *part)
+{
+    rank_member *m = context;
+    if (m->n_parts == m->parts_capacity) {
+        const size_t capacity = m->parts_capacity ? 2 * m->parts_capacity : 1024;
+        timeline_part *larger = realloc(m->parts, capacity * sizeof *larger);
+        if (!larger) return; /* the trace lacks a launch */
+        m->parts = larger;
+        m->parts_capacity = capacity;
+    }
+    m->parts[m->n_parts] = *part;
+    m->parts[m->n_parts++].track = comm_rank(m->comm);
+}
+
+qp_status rank_member_time_launches(rank_member *m, int max_passes, qp_error *error)
+{
+    const machine_timing timing = {
+        .max_passes = (size_t)max_passes, .sink = keep_launch, .context = m};
+    m->takes_parts = max_passes > 0;
+    return machine_time(&m->machine, max_passes > 0 ? &timing : NULL, error);
+}
+
 static size_t places_of(const schedule *s)
 {
     return (size_t)s->options.workers * (size_t)s->longest;
@@ -138,7 +160,16 @@ qp_status rank_member_take_records(rank_member *m, int n_records, machine_reques
                                    qp_error *error)
 {
     m->n_records = 0;
+    m->n_parts = 0;
     if (n_records == 0) return QP_OK;
+    if (m->takes_parts) {
+        free(m->records);
+        m->records = calloc((size_t)n_records, sizeof *m->records);
+        if (!m->records) return error_no_memory(error, "the trace", sizeof *m->records);
+        request->records = m->records;
+        request->n_records = n_records;
+        return QP_OK;
+    }
     const size_t n = (size_t)n_records, places = places_of(machine_schedule(&m->machine));
     free(m->records);
     free(m->timings);

@@ -27,6 +27,8 @@ typedef struct ranks_machine {
     size_t capacity;
     rank_schedules schedules; /* while they are timed */
     machine_record *records;  /* of the run that is under way, if it is timed */
+    machine_part_sink *sink;  /* of timed launches; NULL: they are not timed */
+    void *context;            /* of `sink` */
 } ranks_machine;
 
 /* ---- opening and closing ------------------------------------------------------------------- */
@@ -148,6 +150,12 @@ static qp_status count_ranks(const machine_setup *setup, machine_bytes *out, qp_
     return QP_OK;
 }
 
+static const machine_type *type_of_ranks(const void *self)
+{
+    const ranks_machine *m = self;
+    return m->setup.inner;
+}
+
 /* ---- running ------------------------------------------------------------------------------- */
 
 static const char *accepts_ranks(const void *self, const machine_request *request)
@@ -216,10 +224,12 @@ static qp_status checked(const ranks_machine *m, qp_status status, qp_error *err
 /* The leader's own times go where its owner wants them. */
 static int take_records(ranks_machine *m, const machine_request *r)
 {
+    const bool launches = m->sink && r->n_records > 0;
     const bool timed = m->schedules.n > 0 && r->n_records > 0 && r->records[0].timings;
-    m->records = timed ? r->records : NULL;
+    m->records = timed || launches ? r->records : NULL;
     m->first.n_records = timed ? r->n_records : 0;
-    return m->first.n_records;
+    m->first.n_parts = 0;
+    return timed || launches ? r->n_records : 0;
 }
 
 static qp_status run_ranks(void *self, const machine_request *r, qp_error *error)
@@ -241,12 +251,29 @@ static qp_status run_ranks(void *self, const machine_request *r, qp_error *error
     return checked(m, status, error);
 }
 
+/* Hands out the launches of all ranks, which have ended the run: they have taken the command after
+ * it. */
+static void hand_launches(ranks_machine *m)
+{
+    if (!m->sink || !m->records) return;
+    for (int r = 0; r < m->size; r++) {
+        const rank_member *of = r == 0 ? &m->first : &m->others[r - 1].member;
+        for (size_t i = 0; i < of->n_parts; i++) {
+            machine_record *record = &m->records[0];
+            if (of->parts[i].wait < record->begin) record->begin = of->parts[i].wait;
+            if (of->parts[i].end > record->end) record->end = of->parts[i].end;
+            m->sink(m->context, &of->parts[i]);
+        }
+    }
+}
+
 static qp_status wait_ranks(void *self, int *passes, qp_error *error)
 {
     ranks_machine *m = self;
     const rank_command c = {.what = RANK_WAIT};
     TRY(rank_command_give(m->first.comm, &c, NULL, error));
     qp_status status = machine_wait(&m->first.machine, passes, error);
+    hand_launches(m);
     if (status == QP_OK)
         status = rank_member_share_records(&m->first, &m->schedules, m->records, error);
     return checked(m, status, error);
@@ -292,6 +319,8 @@ static qp_status join(ranks_machine *m, const rank_command *c, void *data, qp_er
     if (!parts) return QP_IO;
     if (m->pieces[id].n == 0) {
         memcpy(data, parts[0].data, c->bytes);
+        for (int r = 1; r < m->size; r++)
+            rank_pieces_add(&m->pieces[id], c->bytes, parts[r].data, data);
         return QP_OK;
     }
     for (int r = 0; r < m->size; r++) {
@@ -360,23 +389,36 @@ static machine_kernel kernel_of_ranks(const void *self, int node)
 
 static qp_status refuse_parts(const ranks_machine *m, qp_error *error)
 {
-    if (m->setup.inner->on_gpu)
-        return error_set(error, QP_UNSUPPORTED,
-                         "launches of %d GPUs are not timed; trace one: leave --ranks out",
-                         m->size);
+    if (m->setup.inner->whole)
+        return error_set(
+            error, QP_UNSUPPORTED,
+            "the megakernel is timed on one GPU, and there are %d: trace launches with "
+            "--exec cuda, or leave --ranks out",
+            m->size);
     return error_set(error, QP_UNSUPPORTED,
                      "parts of operators are timed on one rank, and there are %d: trace "
                      "instructions with --exec threads and without --parts, or leave --ranks out",
                      m->size);
 }
 
+static qp_status time_launches(ranks_machine *m, const machine_timing *timing,
+                               const rank_command *c, qp_error *error)
+{
+    m->sink = timing ? timing->sink : NULL;
+    m->context = timing ? timing->context : NULL;
+    TRY(rank_command_give(m->first.comm, c, NULL, error));
+    return checked(m, rank_member_time_launches(&m->first, c->records, error), error);
+}
+
 static qp_status time_ranks(void *self, const machine_timing *timing, qp_error *error)
 {
     ranks_machine *m = self;
     const int passes = timing ? (int)timing->max_passes : 0;
-    const rank_command c = {.what = RANK_TIME, .records = passes};
     const machine_type *inner = m->setup.inner;
-    if (!timing && m->schedules.n == 0) return QP_OK;
+    const bool launches = inner->on_gpu && !inner->whole && m->others;
+    const rank_command c = {.what = RANK_TIME, .records = passes, .launches = launches};
+    if (!timing && m->schedules.n == 0 && !m->sink) return QP_OK;
+    if (launches) return time_launches(m, timing, &c, error);
     if (timing && (timing->sink || inner->on_gpu || inner->in_parts)) return refuse_parts(m, error);
     if (!inner->time) return machine_time(&m->first.machine, timing, error);
     TRY(rank_command_give(m->first.comm, &c, NULL, error));
@@ -434,6 +476,7 @@ static qp_status limits_of_ranks(void *self, machine_profile *out, qp_error *err
 const machine_type machine_ranks = {.name = "ranks",
                                     .help = "several ranks, each with a machine of its own",
                                     .takes_kernels = true,
+                                    .of_ranks = type_of_ranks,
                                     .count_bytes = count_ranks,
                                     .open = open_ranks,
                                     .close = close_ranks,

@@ -11,6 +11,7 @@
 #define QUIPU_VM_RANKS_H
 
 #include "comm/comm.h"
+#include "schedule/timeline.h"
 #include "vm/machine.h"
 
 /* One rank. */
@@ -30,6 +31,10 @@ typedef struct rank_member {
     machine_record *records;
     instruction_timing *timings;
     int n_records;
+    /* Launches of these passes, if those are timed: [n_parts]. `takes_parts`: they are wanted. */
+    timeline_part *parts;
+    size_t n_parts, parts_capacity;
+    bool takes_parts;
     /* Rows of all ranks that were written before the step that reads them. Their tensor may share
      * bytes with others until then. */
     struct {
@@ -56,6 +61,7 @@ typedef struct rank_command {
     } what;
     int32_t first, last, passes, choice, continues; /* of a request */
     int32_t records;  /* of a request: passes that are timed; of RANK_TIME: the most that will be */
+    int32_t launches; /* of RANK_TIME: whether launches are timed, not instructions */
     int32_t from, to; /* pages */
     int64_t tensor, layer;
     uint64_t bytes; /* of what follows */
@@ -117,6 +123,10 @@ qp_status rank_member_time(rank_member *member, int max_passes, rank_schedules *
                            qp_error *error);
 void rank_schedules_free(rank_schedules *schedules);
 
+/* The same of launches, which each rank keeps in its parts: with the rank as their track. Ranks are
+ * threads of one process. */
+qp_status rank_member_time_launches(rank_member *member, int max_passes, qp_error *error);
+
 /* Places for the times of a run, and after it the same of all ranks in the leader's `records` (NULL
  * elsewhere) [n_records], by the leader's clock. */
 qp_status rank_member_take_records(rank_member *member, int n_records, machine_request *request,
@@ -161,12 +171,18 @@ typedef struct rank_pieces {
      * product reads; PLAN_TENSOR_COUNT: none. */
     plan_tensor_id gathered;
     size_t gathered_bytes;
+    /* Of sums in fixed point: elements at the beginning of a row that are whole on every rank; the
+     * others are the sums of all ranks' elements. 0: there is nothing to add. */
+    size_t sums_after;
 } rank_pieces;
 
 rank_pieces rank_pieces_of(const program *own, plan_tensor_id id);
 
 /* Copies the rank's parts of `rows` rows: own to whole, or whole to own. */
 void rank_pieces_join(const rank_pieces *pieces, size_t rows, const void *own, void *whole);
+
+/* Adds another rank's elements of sums to `whole`, which has those of the ranks before it. */
+void rank_pieces_add(const rank_pieces *pieces, size_t bytes, const void *own, void *whole);
 void rank_pieces_split(const rank_pieces *pieces, size_t rows, const void *whole, void *own);
 
 #endif
