@@ -189,6 +189,13 @@ def test_interrupt(server):
     run.send_signal(signal.SIGINT)
     out, err = run.communicate(timeout=10)
     check("an interrupt prints what was done", run.returncode == 130 and "requests answered" in out, f"{run.returncode} {err}")
+    run = subprocess.Popen([QUIPU, "load", "--url", server.url, "--json", "--model", "silent"],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(0.6)
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=10)
+    check("before the first answer too, as JSON", run.returncode == 130 and json.loads(out or "{}").get("completed") == 0,
+          f"{run.returncode} {out} {err}")
 
 
 def main():

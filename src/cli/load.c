@@ -96,7 +96,8 @@ static qp_status print(const cli_call *call, const load_options *o, const load_r
     return status;
 }
 
-/* What was answered before an interrupt or a failure is printed too. */
+/* What was answered before an interrupt or a failure is printed too; as JSON also that nothing was
+ * answered before an interrupt, because a program reads it. */
 static qp_status run(const cli_call *call, const load_options *o)
 {
     load_result result;
@@ -104,7 +105,8 @@ static qp_status run(const cli_call *call, const load_options *o)
     qp_status status = load_run(o, &result, call->error);
     cli_release_interrupt();
     size_t failed = result.n_records - result.counts[LOAD_DONE];
-    if (status == QP_OK || result.counts[LOAD_DONE]) {
+    const bool interrupted = status == QP_CANCELLED && call->settings->json;
+    if (status == QP_OK || result.counts[LOAD_DONE] || interrupted) {
         qp_status printed = print(call, o, &result);
         if (status == QP_OK) status = printed;
     }
