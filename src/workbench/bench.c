@@ -145,14 +145,21 @@ static void add_device_row(bench_page *page, const op_info *op, const char *text
                                    spread, bytes, share, flops, ""});
 }
 
-static void bench_on_device(bench_page *page, const device_timing_request *request,
-                            const char *kernel)
+static const char *kernel_name(const op_info *op, int kernel)
+{
+    for (int i = 0; op->cuda && op->cuda[i].name; i++)
+        if (i == kernel) return op->cuda[i].name;
+    return "candidate";
+}
+
+static void bench_on_device(bench_page *page, const device_timing_request *request)
 {
     char name[64];
     device_timing entry;
     workload_name(request->workload, name, sizeof name);
     device_timing_run(request, &entry);
     if (entry.declined) return;
+    const char *kernel = kernel_name(request->op, entry.kernel);
     page->n_wrong += entry.status != CHECK_PASSED;
     if (entry.detail[0])
         strbuf_printf(&page->notes, "%s %s %s: %s: %s\n", request->op->name, name, kernel,
@@ -229,7 +236,7 @@ static bool wants_best(const workbench_bench_options *options)
 
 static bool wants_kernel(const workbench_bench_options *options, const cuda_kernel *kernel)
 {
-    return !options->variant || wants_best(options) || strcmp(options->variant, kernel->name) == 0;
+    return !options->variant || strcmp(options->variant, kernel->name) == 0;
 }
 
 /* If one operator was requested, it is an error if it does not have the requested variant. */
@@ -253,22 +260,23 @@ static qp_status bench_op_on_device(bench_page *page, const op_info *op, const c
     const cuda_kernel *wanted = op->cuda;
     while (wanted && wanted->name && !wants_kernel(options, wanted))
         wanted++;
-    if (options->variant && (!wanted || !wanted->name)) return no_variant(options, op, error);
+    if (options->variant && !wants_best(options) && (!wanted || !wanted->name))
+        return no_variant(options, op, error);
     for (const char *const *text = workloads_of(page, op, own); text && *text; text++) {
         if (!wants_workload(page, *text)) continue;
         device_timing_request request = {.op = op,
                                          .workload = *text,
                                          .candidate = candidate,
-                                         .chosen = wants_best(options),
                                          .rounds = options->rounds,
                                          .timeout_ms = options->timeout_ms,
                                          .seed = options->seed};
-        if (candidate) bench_on_device(page, &request, "candidate");
+        if (candidate || wants_best(options)) bench_on_device(page, &request);
+        if (wants_best(options)) continue;
         for (const cuda_kernel *k = op->cuda; k && k->name; k++) {
             if (k->needs_ranks || !wants_kernel(options, k)) continue;
             request.kernel = k;
             request.candidate = NULL;
-            bench_on_device(page, &request, k->name);
+            bench_on_device(page, &request);
         }
     }
     return QP_OK;

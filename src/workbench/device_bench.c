@@ -253,7 +253,7 @@ static bool add_errors(const tensor *before, const tensor *expected, const tenso
             double e = element_load(found->type, want, i), f = element_load(found->type, have, i);
             if (found->type == DTYPE_I32 && e != f) return false;
             if (isnan(e) != isnan(f)) return false;
-            if (isnan(e) || e == f) continue;
+            if (isnan(e) || (isinf(e) && e == f)) continue;
             *errors += (e - f) * (e - f);
             *values += e * e;
         }
@@ -325,13 +325,15 @@ static qp_status run_calls(device_calls *d, const workload *load, device_timing 
     return verify(d, load, out, error);
 }
 
-static qp_status time_workload(const device_timing_request *request, device_timing *out,
+static qp_status time_workload(const device_timing_request *asked, device_timing *out,
                                qp_error *error)
 {
     workload load;
+    device_timing_request own = *asked, *request = &own;
     device_calls calls = {.request = request};
     TRY(device_open(error));
     calls.ops = device_ops();
+    out->kernel = -1;
     if (request->candidate) {
         char message[400];
         if (!candidate_load_launcher(request->candidate, &calls.launcher, message, sizeof message))
@@ -339,10 +341,11 @@ static qp_status time_workload(const device_timing_request *request, device_timi
     }
     TRY(workload_create(request->op, request->workload, request->seed, &load, error));
     qp_status status = QP_OK;
-    out->declined = request->kernel && !request->kernel->accepts(&load.call);
-    if (request->chosen && request->kernel)
-        out->declined =
-            cuda_ops_choose(calls.ops, request->kernel->op, &load.call) != request->kernel;
+    if (!request->kernel && !request->candidate && request->op->cuda)
+        request->kernel = cuda_ops_choose(calls.ops, request->op->cuda->op, &load.call);
+    if (request->kernel) out->kernel = (int)(request->kernel - request->op->cuda);
+    out->declined =
+        !request->candidate && (!request->kernel || !request->kernel->accepts(&load.call));
     size_t workspace = request->kernel && request->kernel->workspace && !out->declined
                            ? request->kernel->workspace(&load.call)
                            : 0;

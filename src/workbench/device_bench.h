@@ -15,14 +15,14 @@
 typedef struct device_timing_request {
     const op_info *op;
     const char *workload;       /* the workload's text, with its name first */
-    const cuda_kernel *kernel;  /* one of quipu's kernels, */
+    const cuda_kernel *kernel;  /* one of quipu's kernels; NULL: the one that quipu would choose, */
     const candidate *candidate; /* or a .cu file's launcher */
-    bool chosen;                /* decline if quipu would choose another kernel */
     int rounds, timeout_ms;
     uint64_t seed;
 } device_timing_request;
 
 typedef struct device_timing {
+    int kernel;           /* index of the one measured in op_info.cuda; -1: a .cu file's launcher */
     bench_figure seconds; /* seconds for a call */
     double bytes, flops;  /* per second, at the median, by op_cost_of() */
     double copying;       /* bytes that a copy on the GPU reads and writes per second */
