@@ -206,7 +206,7 @@ typedef struct qp_engine_options {
     int64_t page_size;    /* positions in a page of the KV cache; default 16 */
     int64_t pages;        /* of the KV cache, for all sessions; at least those of one context.
                            * Default: enough for every session's context */
-    const char *kv_type;  /* "F16" (default), "BF16" or "F32" */
+    const char *kv_type;  /* "F16" (default), "BF16", "F32" or "F8" (E4M3, scale 1) */
     /* "cpu" (default); "cuda": an NVIDIA GPU; "auto": the GPU if it can be used and the model fits,
      * with a notice that says so. */
     const char *device;
@@ -353,7 +353,7 @@ qp_status qp_describe_model(const char *path, bool json, char **text, qp_error *
 typedef struct qp_plan_options {
     size_t size;          /* sizeof(qp_plan_options) */
     const char *model;    /* as qp_engine_options has it; a directory with config.json will do */
-    const char *kv_type;  /* "F16" (default), "BF16" or "F32" */
+    const char *kv_type;  /* "F16" (default), "BF16", "F32" or "F8" */
     int64_t tokens;       /* new tokens in the forward pass; default 512 */
     int64_t context;      /* positions of a sequence; default: the model's */
     int64_t sessions;     /* sequences at once; default 1 */

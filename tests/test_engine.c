@@ -631,14 +631,14 @@ static double largest_error(const float *got, const float *want, size_t count)
     return difference / most;
 }
 
-/* The cache rounds to 11 bits (F16) or 8 (BF16): logits move by about as much. */
+/* The cache rounds to 11 bits (F16), 8 (BF16) or 4 (F8): logits move by about as much. */
 static void kv_types_round_as_they_should(void **state)
 {
     (void)state;
     static const struct {
         const char *type;
         double tolerance;
-    } types[] = {{"F32", 0}, {"F16", 2e-3}, {"BF16", 2e-2}, {"bf16", 2e-2}};
+    } types[] = {{"F32", 0}, {"F16", 2e-3}, {"BF16", 2e-2}, {"bf16", 2e-2}, {"F8", 2e-1}};
     float *want = NULL;
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         qp_engine *engine = open_engine((qp_engine_options){
@@ -747,7 +747,10 @@ static void wrong_options_are_named(void **state)
         {{.model = small_model, .activations = "4"}, QP_INVALID, "found \"4\""},
         {{.model = small_model, .bf16_copies = "yes"}, QP_INVALID, "found \"yes\""},
         {{.model = small_model, .kv_type = "Q8_0"}, QP_INVALID, "Q8_0"},
-        {{.model = small_model, .kv_type = "F8"}, QP_INVALID, "F8"},
+        {{.model = small_model, .kv_type = "F7"}, QP_INVALID, "F7"},
+        {{.model = small_model, .kv_type = "F8", .device = "cuda"},
+         QP_UNSUPPORTED,
+         "KV cache in F8"},
         {{.model = small_model, .context = -1}, QP_INVALID, "-1"},
         {{.model = small_model, .context = INT64_MAX}, QP_INVALID, "context"},
         {{.model = small_model, .chunk = -5}, QP_INVALID, "-5"},

@@ -278,8 +278,8 @@ static qp_engine *open_small(const char *exec, const char *kv_type)
 static void test_serial_in_parts(void **state)
 {
     (void)state;
-    static const char *const kv_types[] = {"F32", "F16", "BF16"};
-    for (size_t k = 0; k < 3; k++) {
+    static const char *const kv_types[] = {"F32", "F16", "BF16", "F8"};
+    for (size_t k = 0; k < sizeof kv_types / sizeof *kv_types; k++) {
         qp_error error;
         size_t n;
         qp_engine *reference = open_small("reference", kv_types[k]);

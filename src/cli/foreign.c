@@ -9,9 +9,10 @@
 #define LAYERS                                                                                     \
     "a model runs whole on one device, or cut over several by --ranks; --device cuda takes the "   \
     "GPU, --device cpu none"
-#define GPUS     "--gpus 0 names the GPU; --gpus 0,1 or --ranks 2 cut the model over two"
-#define MAPPED   "model files are always mapped; quipu does not lock them in memory"
-#define KV_TYPE  "the type of the KV cache is --kv-type F16, BF16 or F32, for keys and values alike"
+#define GPUS   "--gpus 0 names the GPU; --gpus 0,1 or --ranks 2 cut the model over two"
+#define MAPPED "model files are always mapped; quipu does not lock them in memory"
+#define KV_TYPE                                                                                    \
+    "the type of the KV cache is --kv-type F16, BF16, F32 or F8, for keys and values alike"
 #define SERVER   "the server is `quipu serve`"
 #define NO_FLASH "attention is always computed in blocks, without a switch"
 #define CHUNK    "the tokens of a prompt in one forward pass are --chunk N"

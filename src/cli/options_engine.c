@@ -5,7 +5,7 @@
 
 static const char *const cli_rank_transports[] = {"auto", "threads", "mpi", "messages", NULL};
 
-const char *const cli_kv_types[] = {"F16", "BF16", "F32", NULL};
+const char *const cli_kv_types[] = {"F16", "BF16", "F32", "F8", NULL};
 const char *const cli_execs[] = {"auto",      "reference", "serial",     "threads",
                                  "operators", "cuda",      "megakernel", NULL};
 static const char *const old_execs[][2] = {{"ref", "it is reference now"},
@@ -110,7 +110,10 @@ static const option_spec cache_options[] = {
      .fallback = "16", .minimum = 1, .maximum = 1 << 16,
      .help = "positions in a page of the KV cache"},
     {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .expert = true, .choices = cli_kv_types,
-     .fallback = "F16", .argument = "TYPE", .help = "element type of the KV cache"},
+     .fallback = "F16", .argument = "TYPE",
+     .help =
+         "element type of the KV cache; F8, on CPUs, is E4M3: half of F16's memory at some loss of "
+         "accuracy"},
     {0}};
 const option_group cli_cache_options = {"KV cache", cache_options};
 

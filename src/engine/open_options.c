@@ -112,8 +112,8 @@ qp_status engine_choose_plan(const qp_engine_options *given, const model_config 
     TRY(choose_copies(given->bf16_copies, &out->bf16_copies, error));
     if (given->kv_type) out->kv_type = dtype_from_name(given->kv_type);
     if (out->kv_type == DTYPE_COUNT)
-        return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found \"%s\"",
-                         given->kv_type);
+        return error_set(error, QP_INVALID,
+                         "the KV cache must be F32, F16, BF16 or F8, found \"%s\"", given->kv_type);
     return choose_act_type(given->act_type, &out->act_type, error);
 }
 

@@ -66,8 +66,9 @@ static qp_status check_options(const plan_options *o, qp_error *error)
                          "the KV cache must have the pages of one context of %lld at least, which "
                          "are %lld, found %lld",
                          (long long)o->context, (long long)pages_each, (long long)o->n_pages);
-    if (o->kv_type != DTYPE_F32 && o->kv_type != DTYPE_F16 && o->kv_type != DTYPE_BF16)
-        return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found %s",
+    if (o->kv_type != DTYPE_F32 && o->kv_type != DTYPE_F16 && o->kv_type != DTYPE_BF16 &&
+        o->kv_type != DTYPE_F8)
+        return error_set(error, QP_INVALID, "the KV cache must be F32, F16, BF16 or F8, found %s",
                          dtype_name(o->kv_type));
     return check_act_type(o, error);
 }

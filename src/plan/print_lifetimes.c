@@ -413,8 +413,8 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
     model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
     const dtype kv_type = dtype_from_name(o->kv_type);
     if (kv_type == DTYPE_COUNT)
-        return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found \"%s\"",
-                         o->kv_type);
+        return error_set(error, QP_INVALID,
+                         "the KV cache must be F32, F16, BF16 or F8, found \"%s\"", o->kv_type);
     if (o->act_type && dtype_from_name(o->act_type) == DTYPE_COUNT)
         return error_set(error, QP_INVALID, "activations must be F32 or BF16, found \"%s\"",
                          o->act_type);

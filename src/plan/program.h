@@ -187,7 +187,7 @@ typedef struct plan_options {
     int64_t context;       /* positions a sequence may have */
     int64_t page_size;     /* positions in a page of the KV cache */
     int64_t n_pages;       /* 0: enough for every sequence at full context */
-    dtype kv_type;         /* F32, F16 or BF16 */
+    dtype kv_type;         /* F32, F16, BF16 or F8 */
     dtype act_type;        /* of what layers work on: F32 or BF16 */
     int ranks, rank;       /* of tensor parallelism; 1 and 0 without */
     plan_cut cut;          /* of several ranks */

@@ -10,7 +10,7 @@
 #include "op/normalize/normalize.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/reduce_max/reduce_max.h"
-#include "tensor/float16.h"
+#include "tensor/float8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -82,6 +82,8 @@ static void load_row(dtype type, const void *row, int64_t n, float *out)
         out[i] = f16_to_f32(halves[i]);
     for (int64_t i = 0; i < n && type == DTYPE_BF16; i++)
         out[i] = bf16_to_f32(halves[i]);
+    for (int64_t i = 0; i < n && type == DTYPE_F8; i++)
+        out[i] = f8_to_f32(((const uint8_t *)row)[i]);
 }
 
 /* Puts the first n positions of one KV head together from their pages; transposes the keys. */

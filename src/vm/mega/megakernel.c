@@ -66,7 +66,8 @@ static const char *refusal(const program *p, int n_blocks)
     if ((c->hidden_size > MEGA_MAX_HIDDEN && !is_wide(p)) || c->hidden_size % 64)
         return "the megakernel has hidden sizes up to 4096, in multiples of 64; on several ranks "
                "also 8192 with heads of 128";
-    if (o->kv_type == DTYPE_F32) return "the megakernel keeps keys and values in 16 bits";
+    if (o->kv_type != DTYPE_F16 && o->kv_type != DTYPE_BF16)
+        return "the megakernel keeps keys and values in 16 bits";
     if (o->page_size < 8 || chunk % o->page_size)
         return "the megakernel's pages are of 8 positions or more and divide its chunks of the "
                "cache";
