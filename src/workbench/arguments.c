@@ -19,6 +19,13 @@ size_t arguments_bytes(const arguments *a, int t)
     return a->elements[t] * a->definition->tensors[t].type->bytes;
 }
 
+/* After each tensor lies a guard of 256 bytes or more, which no function may write. */
+static size_t end_of_guard(const arguments *a, int t)
+{
+    return round_up(a->offset[t] + arguments_bytes(a, t), ARGUMENTS_ALIGNMENT) +
+           ARGUMENTS_ALIGNMENT;
+}
+
 /* --- the layout ------------------------------------------------------------------------------ */
 
 static qp_status too_large(const arguments *a, qp_error *error)
@@ -44,7 +51,7 @@ static qp_status lay_out(arguments *a, qp_error *error)
         a->offset[t] = a->total;
         a->elements[t] = elements;
         if (elements * tensor->type->bytes > most) return too_large(a, error);
-        a->total = round_up(a->total + arguments_bytes(a, t), ARGUMENTS_ALIGNMENT);
+        a->total = end_of_guard(a, t);
         if (a->total > most) return too_large(a, error);
     }
     return QP_OK;
@@ -174,7 +181,7 @@ bool arguments_intact(const arguments *a, const char *memory, char *what, size_t
             snprintf(what, size, "it changed its input \"%.60s\"", name);
             return false;
         }
-        for (size_t at = end; at < round_up(end, ARGUMENTS_ALIGNMENT); at++) {
+        for (size_t at = end; at < end_of_guard(a, t); at++) {
             if ((unsigned char)memory[at] == POISON) continue;
             snprintf(what, size, "it wrote behind the end of \"%.60s\"", name);
             return false;
