@@ -62,7 +62,7 @@ prove_delays() {
 # Two ranks of the megakernel, each on a GPU, whose warps sleep.
 prove_ranks() {
     local how
-    for how in ranks ranks:400 ranks-drawn; do
+    for how in ranks ranks:400 ranks-drawn ranks-8 ranks-64:400; do
         check "tokens of two GPUs by warps that sleep: $how" proof_tool tool_delays \
             synthetic:tiny:BF16 "${PROOF_RANK_TOKENS:-100000}" 2000 "${how%%:*}" \
             "$([[ $how == *:* ]] && echo "${how##*:}" || echo 21)" || true

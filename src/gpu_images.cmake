@@ -52,3 +52,4 @@ gpu_test_image(mega_ranks_delayed           vm/mega/kernels.cu ${DELAYED} -DMEGA
 gpu_test_image(mega_ranks_choosing_delayed  vm/mega/kernels.cu ${DELAYED} -DMEGA_RANKS=1 -DMEGA_CHOOSES=1)
 gpu_test_image(mega_no_waits                vm/mega/kernels.cu -DMEGA_WAITS=0 -DMEGA_SUFFIX=_no_waits)
 gpu_test_image(linear_chain_delayed         op/linear/linear_chain.cu -DCHAIN_DELAYS=1 -DCHAIN_SUFFIX=_delayed)
+gpu_test_image(linear_chain_ranks_delayed   op/linear/linear_chain_ranks.cu -DCHAIN_DELAYS=1 -DCHAIN_SUFFIX=_ranks_delayed)

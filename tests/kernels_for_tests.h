@@ -75,22 +75,36 @@ static inline qp_status find_delayed_batch(qp_engine *engine, cuda_function *out
                             a->stages * a->stage_bytes + (int)a->shared.bytes, out, error);
 }
 
+/* The same of chains on a GPU; `ranks`: "", or "_ranks" for those that sum rows over ranks. */
+static inline qp_status delay_chains(cuda_device *device, const char *ranks, qp_error *error)
+{
+    static const int columns[] = {16, 32, 64};
+    char image[40], test_image[48];
+    snprintf(image, sizeof image, "linear_chain%s", ranks);
+    snprintf(test_image, sizeof test_image, "%s_delayed", image);
+    for (int i = 0; i < 3; i++) {
+        char name[40], delayed[56];
+        cuda_function function;
+        snprintf(name, sizeof name, "run_linear_chain_%d%s", columns[i], ranks);
+        snprintf(delayed, sizeof delayed, "%s_delayed", name);
+        TRY(find_test_kernel(device, test_image, delayed, device->shared_bytes, &function, error));
+        cuda_device_replace(device, image, name, device->shared_bytes, function);
+    }
+    return QP_OK;
+}
+
 /* Gives the next passes over 2 to 64 sequences the chain kernels with delays. The engine must have
  * run none yet, because a captured graph keeps its kernels. */
 static inline qp_status delay_batches(qp_engine *engine, qp_error *error)
 {
-    static const int columns[] = {16, 32, 64};
-    for (int i = 0; i < 3; i++) {
-        char name[40], delayed[56];
-        cuda_device *device = &engine->device;
-        cuda_function function;
-        snprintf(name, sizeof name, "run_linear_chain_%d", columns[i]);
-        snprintf(delayed, sizeof delayed, "%s_delayed", name);
-        TRY(find_test_kernel(device, "linear_chain_delayed", delayed, device->shared_bytes,
-                             &function, error));
-        cuda_device_replace(device, "linear_chain", name, device->shared_bytes, function);
+    const machine *first = engine_machine(engine, 0);
+    if (first->type != &machine_ranks) return delay_chains(&engine->device, "", error);
+    for (int rank = 0; rank < engine->ranks.size; rank++) {
+        cuda_executor *x = cuda_machine_executor(ranks_machine_of(first, rank));
+        TRY(delay_chains(x->device, "", error));
+        TRY(delay_chains(x->device, "_ranks", error));
     }
-    return QP_OK;
+    return cuda_device_enter(&engine->device, error);
 }
 
 #endif

@@ -187,6 +187,64 @@ static void test_columns(void **state)
     bench_close(&b);
 }
 
+/* The likeliest columns of rows that are cut by columns, some of whose largest are equal or none.
+ */
+static void test_likeliest(void **state)
+{
+    (void)state;
+    require_gpus();
+    static const struct {
+        int64_t rows, columns;
+    } shapes[] = {{1, 128256}, {8, 4096}, {64, 32001}, {200, 512}};
+    bench b;
+    bench_open(&b);
+    for (uint64_t round = 0; round < 16; round++) {
+        const int64_t rows = shapes[round % 4].rows, columns = shapes[round % 4].columns;
+        const int64_t border = columns / 3;
+        fill(&b, rows * columns, round);
+        for (int r = 0; r < RANKS; r++) {
+            const cuda_device *d = b.ranks.devices[r];
+            for (int64_t i = 0; i < rows; i++)
+                for (int64_t k = 0; k < 6; k++) /* equal ones, on both ranks */
+                    b.host[r][i * columns + (i * 37 + k * columns / 6) % columns] =
+                        i % 3 == 0 ? 2 : b.host[0][i * columns];
+            assert_ok(cuda_device_enter(d, &error));
+            assert_ok(cuda_check(d->driver->copy_to_device(b.x[r].address, b.host[r],
+                                                           (size_t)(rows * columns) * sizeof(float),
+                                                           d->stream),
+                                 "copying", &error));
+        }
+        for (int r = 0; r < RANKS; r++) {
+            const int64_t first = r ? border : 0, count = r ? columns - border : border;
+            tensor part = tensor_2d(cuda_host_form(b.x[r].address), DTYPE_F32, rows, columns);
+            part.data = (float *)part.data + first;
+            part.shape[1] = count;
+            const tensor ids = tensor_1d(cuda_host_form(b.late[r].address), DTYPE_I32, rows);
+            assert_ok(cuda_device_enter(b.ranks.devices[r], &error));
+            assert_ok(cuda_exchange_likeliest(&b.ops[r], &part, first, &ids, &error));
+        }
+        for (int r = 0; r < RANKS; r++) {
+            int32_t found[200];
+            const cuda_device *d = b.ranks.devices[r];
+            assert_ok(cuda_device_enter(d, &error));
+            assert_ok(cuda_check(d->driver->copy_to_host(found, b.late[r].address,
+                                                         (size_t)rows * sizeof *found, d->stream),
+                                 "copying", &error));
+            assert_ok(cuda_device_wait(d, "the exchange", &error));
+            for (int64_t i = 0; i < rows; i++) {
+                int64_t best = 0;
+                for (int64_t k = 1; k < columns; k++)
+                    if (b.host[k >= border][i * columns + k] >
+                        b.host[best >= border][i * columns + best])
+                        best = k;
+                assert_int_equal(found[i], best);
+            }
+        }
+    }
+    assert_ok(cuda_ranks_check(&b.ranks, &error));
+    bench_close(&b);
+}
+
 /* rms_norm of x, to `late`. */
 static op_call norm_call(const bench *b, int r, int64_t rows, int64_t columns)
 {
@@ -333,6 +391,106 @@ static void test_models(void **state)
     }
 }
 
+/* ---- several sequences ----------------------------------------------------------------------- */
+
+enum { SEQUENCES = 8, PASSES = 40, BATCHES = 3 };
+
+typedef struct batch_answer {
+    float *logits; /* [SEQUENCES][vocab_size] */
+    int32_t tokens[SEQUENCES * (PASSES + 1)];
+} batch_answer;
+
+/* Logits of a pass of eight sequences of different lengths, and the tokens that follow. */
+static batch_answer batch_answer_of(qp_engine *e)
+{
+    const size_t v = (size_t)qp_engine_get_info(e)->vocab_size;
+    batch_answer a = {.logits = calloc(SEQUENCES * v, sizeof *a.logits)};
+    qp_session *sessions[SEQUENCES];
+    qp_input inputs[SEQUENCES];
+    float *rows[SEQUENCES];
+    int32_t ids[SEQUENCES * SEQUENCES];
+    for (int i = 0; i < SEQUENCES * SEQUENCES; i++)
+        ids[i] = (i * 13 + 5) % 500;
+    for (int i = 0; i < SEQUENCES; i++) {
+        sessions[i] = open_session(e);
+        free(eval_rows(e, sessions[i], ids, (size_t)(1 + i)));
+        rows[i] = a.logits + (size_t)i * v;
+        inputs[i] = (qp_input){.session = sessions[i], .tokens = ids + 9 * i, .count = 1};
+        a.tokens[i] = ids[7 * i];
+    }
+    logit_sink sink = {.rows = rows, .vocab_size = v};
+    assert_ok(qp_eval(e, inputs, SEQUENCES, take_logits, &sink, NULL, &error));
+    assert_ok(qp_decode(e, sessions, SEQUENCES, PASSES, a.tokens, NULL, &error));
+    for (int i = 0; i < SEQUENCES; i++)
+        qp_session_close(sessions[i]);
+    return a;
+}
+
+/* Chains sum rows over ranks: what one GPU computes, and the same bits each time. */
+static void test_batches(void **state)
+{
+    (void)state;
+    require_gpus();
+    static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:llama-3.2-1b:BF16",
+                                         "synthetic:mistral-7b:BF16", "synthetic:wide:BF16"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        qp_engine_options options = {.model = models[i],
+                                     .exec = "cuda",
+                                     .context = 256,
+                                     .max_sessions = SEQUENCES,
+                                     .max_outputs = SEQUENCES,
+                                     .ranks = 1};
+        qp_engine *one = open_engine(options);
+        const size_t v = (size_t)qp_engine_get_info(one)->vocab_size;
+        const batch_answer expected = batch_answer_of(one);
+        qp_engine_close(one);
+        options.ranks = RANKS;
+        qp_engine *two = open_engine(options);
+        const batch_answer first = batch_answer_of(two);
+        for (size_t row = 0; row < SEQUENCES; row++)
+            assert_near(expected.logits + row * v, first.logits + row * v, v);
+        for (int again = 1; again < BATCHES; again++) {
+            const batch_answer next = batch_answer_of(two);
+            assert_memory_equal(first.logits, next.logits, SEQUENCES * v * sizeof(float));
+            assert_memory_equal(first.tokens, next.tokens, sizeof first.tokens);
+            free(next.logits);
+        }
+        qp_engine_close(two);
+        free(expected.logits);
+        free(first.logits);
+    }
+}
+
+/* ---- speculation ----------------------------------------------------------------------------- */
+
+enum { SPECULATED = 200 };
+
+static void speculated_tokens(const char *speculate, const char *draft, int ranks, token_list *out)
+{
+    qp_engine *e = open_engine((qp_engine_options){.model = "synthetic:tiny:BF16",
+                                                   .exec = "cuda",
+                                                   .context = 512,
+                                                   .ranks = ranks,
+                                                   .speculate = speculate,
+                                                   .draft = draft});
+    assert_ok(generate(e, SPECULATED, 16, out, &error));
+    assert_int_equal(out->count, SPECULATED);
+    qp_engine_close(e);
+}
+
+/* Proposed tokens are verified on all ranks: the answer stays the same. */
+static void test_speculation(void **state)
+{
+    (void)state;
+    require_gpus();
+    static token_list expected, found;
+    speculated_tokens(NULL, NULL, RANKS, &expected);
+    speculated_tokens("lookup", NULL, RANKS, &found);
+    assert_memory_equal(expected.of, found.of, SPECULATED * sizeof *found.of);
+    speculated_tokens(NULL, "synthetic:tiny:BF16:2", RANKS, &found);
+    assert_memory_equal(expected.of, found.of, SPECULATED * sizeof *found.of);
+}
+
 /* ---- the megakernel ------------------------------------------------------------------------- */
 
 enum { FIRST = 5, MEGA_DECODED = 600 /* beyond what a block attends to by itself */, DRAWN = 150 };
@@ -435,8 +593,11 @@ int main(void)
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_columns),
         cmocka_unit_test(test_norms_of_sums),
+        cmocka_unit_test(test_likeliest),
         cmocka_unit_test(test_a_rank_that_never_comes),
         cmocka_unit_test(test_models),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_speculation),
         cmocka_unit_test(test_megakernel),
         cmocka_unit_test(test_megakernel_waits_in_vain), /* last */
     };

@@ -7,9 +7,10 @@
  * TOKENS. A warp sleeps up to DELAY nanoseconds before one queue entry in sixteen, chosen anew in
  * each run. HOW is one of: "likeliest", the default; "drawn", with penalties, by the megakernels
  * that sample; "ranks" and "ranks-drawn", the same by two ranks on two GPUs; 2 to 64, that many
- * sequences of different lengths side by side. From 9 sequences on the chain kernel runs, which
- * sleeps up to 8192 ns whatever DELAY is. MODEL has heads of 64, such as synthetic:tiny:BF16, or of
- * 128 for the likeliest tokens in BF16.
+ * sequences of different lengths side by side; "ranks-2" to "ranks-64", the same on two GPUs. From
+ * 9 sequences on, on two GPUs from 2 on, the chain kernel runs, which sleeps up to 8192 ns whatever
+ * DELAY is. MODEL has heads of 64, such as synthetic:tiny:BF16, or of 128 for the likeliest tokens
+ * in BF16.
  *
  * The exit status is 0 if each token equals that of the program's kernel. With "alone", tokens are
  * compared with those of the first run and the program's kernel does not run, so that a sanitizer
@@ -43,7 +44,7 @@ typedef struct task {
 
 static bool is_batch(const task *t)
 {
-    return t->rows > MEGAKERNEL_ROWS;
+    return t->rows > MEGAKERNEL_ROWS || (t->rows > 0 && t->ranks > 1);
 }
 
 static qp_status open_task(task *t, qp_error *error)
@@ -188,7 +189,7 @@ static bool read_rest(task *t, int count, char **words)
     const char *how = count > 0 ? words[0] : "likeliest";
     t->ranks = strncmp(how, "ranks", 5) == 0 ? 2 : 1;
     t->draws = strcmp(how, "drawn") == 0 || strcmp(how, "ranks-drawn") == 0;
-    t->rows = strtoll(how, NULL, 10);
+    t->rows = strtoll(strncmp(how, "ranks-", 6) == 0 ? how + 6 : how, NULL, 10);
     t->prompt = count > 1 ? strtoul(words[1], NULL, 10) : PROMPT;
     t->alone = count > 2;
     if (count > 3 || (t->alone && strcmp(words[2], "alone") != 0)) return false;
@@ -202,7 +203,7 @@ int main(int argc, char **argv)
     static task t;
     if (argc < 4 || !read_rest(&t, argc - 4, argv + 4)) {
         fprintf(stderr, "usage: tool_delays MODEL TOKENS DELAY "
-                        "[likeliest|drawn|ranks|ranks-drawn|2..64 [CONTEXT [alone]]]\n");
+                        "[likeliest|drawn|ranks|ranks-drawn|[ranks-]2..64 [CONTEXT [alone]]]\n");
         return 2;
     }
     int64_t changed = 0, several = t.rows ? t.rows : 1, tokens = strtoll(argv[2], NULL, 10);

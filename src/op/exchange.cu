@@ -1,5 +1,6 @@
 /* The kernels of all_reduce and all_gather between GPUs of one host: see exchange.cuh. */
 #include "op/exchange.cuh"
+#include "op/exchange_likeliest.cuh"
 
 #define WORDS(name, gather)                                                                        \
     extern "C" __global__ void __launch_bounds__(EXCHANGE_THREADS)                                 \
@@ -25,4 +26,10 @@ extern "C" __global__ void __launch_bounds__(ROWS_THREADS)
                         const __grid_constant__ norm_rows norm)
 {
     exchange_norm(call, norm, (uint32_t *)call.ranks.rounds + EXCHANGE_BLOCKS + CHUNKS_BLOCKS);
+}
+
+extern "C" __global__ void __launch_bounds__(LIKELIEST_THREADS)
+    run_likeliest_of_ranks(const __grid_constant__ exchange_likeliest call)
+{
+    likeliest_rows(call);
 }

@@ -79,3 +79,22 @@ qp_status cuda_exchange_norm(cuda_ops *ops, const tensor *part, const tensor *ou
     return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(rows), CUDA_ARGUMENT(normed)),
                           error);
 }
+
+qp_status cuda_exchange_likeliest(cuda_ops *ops, const tensor *part, int64_t first,
+                                  const tensor *ids, qp_error *error)
+{
+    const int64_t rows = part->shape[0];
+    const exchange_likeliest call = {.part = cuda_rows_of(part),
+                                     .first = (int32_t)first,
+                                     .n_own = (int32_t)part->shape[1],
+                                     .n_rows = (int32_t)rows,
+                                     .ids = cuda_device_form(ids->data),
+                                     .ranks = *ops->exchange};
+    const cuda_start start = {
+        .image = "exchange",
+        .name = "run_likeliest_of_ranks",
+        .grid = {(unsigned)(rows < EXCHANGE_BLOCKS ? rows : EXCHANGE_BLOCKS), 1, 1},
+        .threads = LIKELIEST_THREADS,
+        .cluster = 1};
+    return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(call)), error);
+}

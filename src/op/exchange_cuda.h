@@ -3,6 +3,7 @@
 #define QUIPU_OP_EXCHANGE_CUDA_H
 
 #include "op/cuda_ops.h"
+#include "op/exchange_likeliest.h"
 #include "op/exchange_rows.h"
 
 /* Whether kernels can exchange these rows: out (n_rows, n_columns) and this rank's part of it, in
@@ -19,5 +20,10 @@ qp_status cuda_exchange(cuda_ops *ops, const char *name, const tensor *part, con
 bool cuda_exchange_norm_accepts(const tensor *part, const op_call *norm);
 qp_status cuda_exchange_norm(cuda_ops *ops, const tensor *part, const tensor *out,
                              const op_call *norm, qp_error *error);
+
+/* ids[row]: the column of the largest element of each row over all ranks, of which `part` has those
+ * from `first` on. */
+qp_status cuda_exchange_likeliest(cuda_ops *ops, const tensor *part, int64_t first,
+                                  const tensor *ids, qp_error *error);
 
 #endif

@@ -15,6 +15,7 @@
 #include "op/linear/chain_block.cuh"
 #include "op/linear/chain_likeliest.cuh"
 #include "op/linear/chain_packed.cuh"
+#include "op/linear/chain_reduce.cuh"
 #include "op/linear/chain_rope.cuh"
 #include "op/linear/linear_stream.cuh"
 #include "op/rms_norm/rms_norm.cuh"
@@ -22,6 +23,16 @@
 /* 1 in kernels for quantised weights. */
 #ifndef CHAIN_PACKED
 #define CHAIN_PACKED 0
+#endif
+
+/* 1 in kernels for several GPUs, whose rows may be summed over ranks. */
+#ifndef CHAIN_RANKS
+#define CHAIN_RANKS 0
+#endif
+
+/* 1 in kernels for rows of up to CHAIN_WIDE_ROW features. */
+#ifndef CHAIN_WIDE
+#define CHAIN_WIDE 0
 #endif
 
 /* ---- fetching ------------------------------------------------------------------------------ */
@@ -299,8 +310,9 @@ DEVICE_FN chain_row chain_row_of(const chain_rows &c, int64_t row)
 {
     int64_t from = c.rows ? c.rows[row] : row;
     chain_row r = {c.parts.data + from * c.parts.n_features, (const char *)c.table, nullptr};
-    r.x = c.table ? r.x + from * c.residual_pitch
-                  : (const char *)(c.residual + from * c.residual_pitch);
+    r.x = c.table                      ? r.x + from * c.residual_pitch
+          : CHAIN_RANKS && !c.residual ? nullptr
+                                       : (const char *)(c.residual + from * c.residual_pitch);
     if (c.out) r.out = c.out + row * c.out_pitch;
     return r;
 }
@@ -335,7 +347,8 @@ DEVICE_FN void chain_add_parts(const chain_parts &parts, const float *from, cons
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         int at = k ? j : i;
-        residual[k] = __ldcg((const float4 *)(x + at));
+        residual[k] =
+            CHAIN_RANKS && !x ? make_float4(0, 0, 0, 0) : __ldcg((const float4 *)(x + at));
 #pragma unroll
         for (int r = 0; r < CHAIN_MAX_PARTS; r++)
             part[k][r] = r < parts.n_parts ? __ldcg((const float4 *)(from + r * step + at))
@@ -377,6 +390,63 @@ DEVICE_FN float chain_rows_add(const chain_rows &c, const chain_row &row, float 
     return norm_sum_of_fours(squares[0], squares[1]);
 }
 
+/* Adds 256 elements of a row's parts into `space`, and pushes them to the other ranks. */
+DEVICE_FN void chain_rows_push(const chain_rows &c, const exchange &e, uint32_t round, int64_t row,
+                               const chain_row &of, float *space, int i)
+{
+    const int n = c.parts.n_features;
+    float4 sum[2];
+    if (i >= n) return;
+    chain_add_parts(c.parts, of.parts, (const float *)of.x, i, i + 128 < n ? i + 128 : i, sum);
+    *(float4 *)(space + i) = sum[0];
+    if (i + 128 < n) *(float4 *)(space + i + 128) = sum[1];
+    chain_push(e, round, row, i, sum);
+}
+
+/* Adds what the other ranks have pushed of them, as chain_rows_add() adds parts and x. */
+DEVICE_FN float chain_rows_take(const chain_rows &c, const exchange &e, uint32_t round, int64_t row,
+                                const chain_row &of, float *space, int i)
+{
+    const int n = c.parts.n_features;
+    float4 sum[2] = {};
+    float squares[2] = {};
+    if (i < n) {
+        sum[0] = *(const float4 *)(space + i);
+        if (i + 128 < n) sum[1] = *(const float4 *)(space + i + 128);
+        chain_take(e, round, row, i, sum);
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const float4 &v = sum[k];
+        int at = i + k * 128;
+        if (at >= n) break;
+        if (of.out) *(float4 *)(of.out + at) = v;
+        *(float4 *)(space + at) = v;
+        squares[k] = norm_squares4(v.x, v.y, v.z, v.w);
+    }
+    return norm_sum_of_fours(squares[0], squares[1]);
+}
+
+/* A row that is summed over ranks: the block pushes all of it before it waits, so that it waits
+ * once. */
+DEVICE_FN void chain_rows_reduce(const linear_chain &call, const chain_rows &c, int64_t row,
+                                 const chain_row &of, float *space, float *cells)
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = CHAIN_WORKERS / WARP;
+    const int n = c.parts.n_features, first = 256 * warp + 4 * lane, step = 256 * n_warps;
+    const uint32_t round = *chain_round(call.ranks, row) + 1;
+#pragma unroll 1
+    for (int cell = warp, i = first; cell < (n + 255) / 256; cell += n_warps, i += step)
+        chain_rows_push(c, call.ranks, round, row, of, space, i);
+#pragma unroll 1
+    for (int cell = warp, i = first; cell < (n + 255) / 256; cell += n_warps, i += step) {
+        float squares = chain_rows_take(c, call.ranks, round, row, of, space, i);
+        if (lane == 0) cells[cell] = squares;
+    }
+    chain_meet(); /* all threads have read the counter */
+    if (threadIdx.x == 0) *chain_round(call.ranks, row) = round;
+}
+
 /* `space`: shared memory for a row, where each thread keeps its own elements, and after it the sums
  * of squares of each 256 elements, which are added as in op/rms_norm/rms_norm.cuh. `weight`: room
  * for the norm's CHAIN_ROW floats, in the memory of x, which is free between two products. */
@@ -386,15 +456,17 @@ DEVICE_FN void chain_rows_step(const linear_chain &call, int s, float *space, ch
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = CHAIN_WORKERS / WARP;
     const int n = c.parts.n_features, first = 256 * warp + 4 * lane, step = 256 * n_warps;
     const int n_cells = (n + 255) / 256;
-    float *cells = space + CHAIN_ROW;
+    float *cells = space + (CHAIN_WIDE ? CHAIN_WIDE_ROW : CHAIN_ROW);
     if (c.weight) chain_bring_weight(c, weight);
     chain_row of = chain_row_of(c, blockIdx.x);
     chain_known(of.parts), chain_known(of.x), chain_known(of.out);
     chain_wait_all(call, s);
     for (int64_t row = blockIdx.x; row < c.n_rows; row += gridDim.x) {
         if (row > blockIdx.x) of = chain_row_of(c, row);
+        if (CHAIN_RANKS && c.reduced) chain_rows_reduce(call, c, row, of, space, cells);
 #pragma unroll 1
-        for (int cell = warp, i = first; cell < n_cells; cell += n_warps, i += step) {
+        for (int cell = warp, i = first; cell < n_cells && !(CHAIN_RANKS && c.reduced);
+             cell += n_warps, i += step) {
             float squares = chain_rows_add(c, of, space, i);
             if (lane == 0) cells[cell] = squares;
         }
@@ -471,7 +543,7 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
     xs.full = weights.empty + 8 * CHAIN_MAX_STAGES;
     xs.empty = xs.full + 8 * CHAIN_MAX_STAGES;
     float *space = (float *)(shared + (xs.empty + 8 * CHAIN_MAX_STAGES - at));
-    chain_looked_up *up = (chain_looked_up *)((char *)space + CHAIN_SPACE - sizeof *up);
+    chain_looked_up *up = (chain_looked_up *)((char *)space + CHAIN_SPACE(CHAIN_WIDE) - sizeof *up);
     device_let_next_begin();
     if (threadIdx.x == CHAIN_WORKERS) {
         barrier_init(shared_address(&up->meeting), CHAIN_FETCHERS);

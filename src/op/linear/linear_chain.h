@@ -11,6 +11,7 @@
 #ifndef QUIPU_OP_LINEAR_CHAIN_H
 #define QUIPU_OP_LINEAR_CHAIN_H
 
+#include "cuda/exchange.h"
 #include "op/linear/linear_packed.h"
 #include "op/linear/linear_stream.h"
 
@@ -25,7 +26,8 @@ enum {
      * cache. */
     CHAIN_FETCHERS = 3,
     CHAIN_THREADS = 256 + 32 * CHAIN_FETCHERS, /* and two warpgroups that multiply */
-    CHAIN_ROW = 4096,       /* features of a row that CHAIN_ROWS takes, at most */
+    CHAIN_ROW = 4096,       /* features of a row that CHAIN_ROWS takes, at most; */
+    CHAIN_WIDE_ROW = 8192,  /* in kernels of wide rows */
     CHAIN_MAX_PARTS = 8,    /* of a product's row */
     CHAIN_WORKERS = 256,    /* threads that multiply and add */
     CHAIN_MAX_STAGES = 16,  /* of weights, and of x */
@@ -88,7 +90,7 @@ typedef struct chain_parts {
 
 typedef struct chain_rows {
     chain_parts parts;     /* n_parts may be 0 */
-    const float *residual; /* (parts.n_rows, n_features) */
+    const float *residual; /* (parts.n_rows, n_features); or NULL, if reduced: nothing is added */
     float *out;            /* (n_rows, n_features): residual and parts; may be residual; or NULL */
     const int32_t *rows;   /* (n_rows): the residual's row for each row; or NULL: the same */
     const void *table;     /* instead of the residual, without parts: rows of table_type; or NULL */
@@ -97,6 +99,7 @@ typedef struct chain_rows {
     int64_t residual_pitch, out_pitch; /* floats; of a table bytes */
     float eps;
     int32_t weight_type, table_type, n_rows;
+    int32_t reduced; /* the sum is over all ranks, of which each adds its own parts */
 } chain_rows;
 
 typedef struct chain_rope {
@@ -147,8 +150,11 @@ typedef struct linear_chain {
     int32_t n_ids;     /* 0: the chain has no such step */
     int32_t n_steps;
     int32_t weight_stages, x_stages;
-    int32_t packed; /* weights of all products are packed */
-    int32_t head;   /* head_dim of attention; 0: there is none */
+    int32_t packed;  /* weights of all products are packed */
+    int32_t head;    /* head_dim of attention; 0: there is none */
+    int32_t reduces; /* a step sums rows over ranks */
+    int32_t wide;    /* a step has rows of more than CHAIN_ROW features */
+    exchange ranks;  /* with them */
 } linear_chain;
 
 /* Rows of sums that are transposed together in shared memory, for tiles of this many rows, and
@@ -159,13 +165,16 @@ typedef struct linear_chain {
  * 256 of its elements; or the warps' parts of attention. It also holds tokens' places and
  * mbarriers. */
 #define CHAIN_LOOKED_UP (2 * CHAIN_PLACES * 24 + 6 * 8)
-#define CHAIN_SPACE                                                                                \
-    (CHAIN_TURN_ROWS(LINEAR_STREAM_LOW_ROWS) * CHAIN_TURN_PITCH(LINEAR_STREAM_LOW_ROWS) * 4 +      \
+#define CHAIN_SPACE(wide)                                                                          \
+    (((wide)                                                                                       \
+          ? CHAIN_WIDE_ROW + CHAIN_WIDE_ROW / 256                                                  \
+          : CHAIN_TURN_ROWS(LINEAR_STREAM_LOW_ROWS) * CHAIN_TURN_PITCH(LINEAR_STREAM_LOW_ROWS)) *  \
+         4 +                                                                                       \
      CHAIN_LOOKED_UP)
 #define CHAIN_WEIGHT_BYTES     (LINEAR_STREAM_ROWS * LINEAR_STREAM_DEPTH * 2)
 #define CHAIN_X_BYTES(columns) ((columns)*CHAIN_X_DEPTHS * LINEAR_STREAM_DEPTH * 2)
-#define CHAIN_SHARED(columns, weight_stages, x_stages)                                             \
+#define CHAIN_SHARED(columns, weight_stages, x_stages, wide)                                       \
     ((weight_stages)*CHAIN_WEIGHT_BYTES + (x_stages)*CHAIN_X_BYTES(columns) +                      \
-     4 * 8 * CHAIN_MAX_STAGES + CHAIN_SPACE)
+     4 * 8 * CHAIN_MAX_STAGES + CHAIN_SPACE(wide))
 
 #endif

@@ -20,17 +20,21 @@ void cuda_linear_chain_set_stages(linear_chain *chain, int columns)
 
 qp_status cuda_linear_chain(cuda_ops *ops, const linear_chain *chain, int columns, qp_error *error)
 {
-    static const char *const images[2][2] = {{"linear_chain", "linear_chain_128"},
-                                             {"linear_chain_packed", "linear_chain_packed_128"}};
-    const bool packed = chain->packed, wide = chain->head == 128;
-    cuda_start start = {.image = images[packed][wide],
+    static const char *const images[4][2] = {{"linear_chain", "linear_chain_128"},
+                                             {"linear_chain_packed", "linear_chain_packed_128"},
+                                             {"linear_chain_ranks", "linear_chain_ranks_128"},
+                                             {"linear_chain_wide_128", "linear_chain_wide_128"}};
+    static const char *const forms[4] = {"", "_packed", "_ranks", "_wide"};
+    const int form = chain->wide ? 3 : chain->reduces ? 2 : chain->packed ? 1 : 0;
+    const bool heads_of_128 = chain->head == 128 || chain->wide;
+    cuda_start start = {.image = images[form][heads_of_128],
                         .shared_most = ops->device->shared_bytes,
                         .grid = {(unsigned)ops->device->n_multiprocessors, 1, 1},
                         .threads = CHAIN_THREADS,
-                        .shared_bytes =
-                            (unsigned)CHAIN_SHARED(columns, chain->weight_stages, chain->x_stages),
+                        .shared_bytes = (unsigned)CHAIN_SHARED(columns, chain->weight_stages,
+                                                               chain->x_stages, chain->wide),
                         .cluster = 1};
-    snprintf(start.name, sizeof start.name, "run_linear_chain_%d%s%s", columns,
-             packed ? "_packed" : "", wide ? "_128" : "");
+    snprintf(start.name, sizeof start.name, "run_linear_chain_%d%s%s", columns, forms[form],
+             heads_of_128 ? "_128" : "");
     return cuda_ops_start(ops, &start, (const cuda_argument[]){{chain, sizeof *chain}, {0}}, error);
 }

@@ -1,6 +1,8 @@
 /* Chains of products: see chain.h and linear_chain.cuh. */
 #include "vm/cuda/chain.h"
 
+#include "cuda/exchange_chain.h"
+#include "op/all_reduce/all_reduce.h"
 #include "op/argmax/argmax.h"
 #include "op/embedding/embedding.h"
 #include "op/kv_append/kv_append.h"
@@ -69,6 +71,18 @@ bool cuda_chain_is_full(const cuda_chain *c)
 static bool is_full(const cuda_chain *c)
 {
     return c->ended || cuda_chain_is_full(c);
+}
+
+/* Features of a row at most. Kernels of wide rows are those of ranks, and for heads of 128. */
+static int64_t most_columns(const cuda_chain *c)
+{
+    return c->ops->exchange && !c->packed && c->run.head != 64 ? CHAIN_WIDE_ROW : CHAIN_ROW;
+}
+
+static void add_rows(cuda_chain *c, const chain_rows *rows)
+{
+    next_step(c, CHAIN_ROWS, rows->n_rows)->of.rows = *rows;
+    if (rows->parts.n_features > CHAIN_ROW) c->run.wide = true;
 }
 
 static chain_step *last_step(cuda_chain *c)
@@ -158,7 +172,7 @@ bool cuda_chain_product(cuda_chain *c, const op_call *call)
     const tensor *residual = &call->tensors[LINEAR_RESIDUAL], *out = &call->tensors[LINEAR_OUT];
     chain_product *p;
     if (!takes_product(c, call) || (residual->rank && !same_view(residual, out)) ||
-        (residual->rank && (!has_fours(out) || out->shape[1] > CHAIN_ROW)) ||
+        (residual->rank && (!has_fours(out) || out->shape[1] > most_columns(c))) ||
         !add_product(c, call, false, cut_of(c, call), &p))
         return false;
     p->end = CHAIN_PARTS;
@@ -213,15 +227,40 @@ static chain_parts parts_of(const chain_product *p)
     return (chain_parts){p->out, p->ranks, p->n_rows, p->n_features};
 }
 
+/* Whether the last product's sum becomes x: with the residual, or over all ranks, of which one has
+ * the residual. */
+static bool makes_x(const cuda_chain *c)
+{
+    return c->adds || c->reduces;
+}
+
 /* Adds the parts of the last product to the residual, into x. */
 static chain_rows rows_of(const cuda_chain *c, const chain_product *p)
 {
     return (chain_rows){.parts = parts_of(p),
-                        .residual = c->sum.data,
+                        .residual = c->adds ? c->sum.data : NULL,
                         .out = c->sum.data,
                         .residual_pitch = c->sum.stride[0] / 4,
                         .out_pitch = c->sum.stride[0] / 4,
-                        .n_rows = p->n_rows};
+                        .n_rows = p->n_rows,
+                        .reduced = c->reduces};
+}
+
+/* All ranks accept the same calls, if their products have the same shapes. */
+bool cuda_chain_reduce(cuda_chain *c, const op_call *call)
+{
+    const tensor *parts = &call->tensors[ALL_REDUCE_PARTS], *out = &call->tensors[ALL_REDUCE_OUT];
+    const tensor *sum = &c->sum;
+    if (!c->ops->exchange || c->packed || c->reduces || c->gathered.rank || !sum->rank ||
+        !has_fours(sum) || !same_view(out, sum) || parts->data != sum->data ||
+        parts->stride[1] != sum->stride[0] || sum->shape[0] > EXCHANGE_CHAIN_ROWS ||
+        sum->shape[1] > EXCHANGE_CHAIN_COLUMNS || sum->shape[1] > most_columns(c) ||
+        !parts_fit(&last_step(c)->of.product))
+        return false;
+    c->reduces = true;
+    c->run.reduces = true;
+    c->run.ranks = *c->ops->exchange;
+    return true;
 }
 
 /* The first norm reads rows of the table. */
@@ -246,7 +285,7 @@ bool cuda_chain_gather(cuda_chain *c, const op_call *call)
     if (c->run.n_steps == 0 && !c->gathered.rank) return begin_with_rows(c, call);
     const tensor *table = &call->tensors[EMBEDDING_TABLE], *out = &call->tensors[EMBEDDING_OUT];
     const tensor *ids = &call->tensors[EMBEDDING_IDS];
-    if (is_full(c) || !c->sum.rank || !c->adds || c->gathered.rank || table->type != DTYPE_F32 ||
+    if (is_full(c) || !c->sum.rank || !makes_x(c) || c->gathered.rank || table->type != DTYPE_F32 ||
         table->data != c->sum.data || table->shape[1] != c->sum.shape[1] ||
         table->stride[0] != c->sum.stride[0] || !has_fours(out) || ids->type != DTYPE_I32)
         return false;
@@ -263,13 +302,13 @@ bool cuda_chain_norm(cuda_chain *c, const op_call *call)
     chain_step *last = last_step(c);
     size_t bytes = (size_t)(x->shape[0] * x->shape[1]) * 2;
     if (is_full(c) || !op_call_has_no_f64(call) || call->params[RMS_NORM_ROUND_FIRST] != 0 ||
-        !has_fours(x) || x->shape[1] > CHAIN_ROW || out->type != DTYPE_F32 ||
+        !has_fours(x) || x->shape[1] > most_columns(c) || out->type != DTYPE_F32 ||
         x->shape[0] > c->columns || weight->data == NULL || (uintptr_t)weight->data % 8 != 0 ||
         2 * bytes > c->ops->workspace.bytes - CUDA_OWN_WORKSPACE)
         return false;
     if (c->table.rank && !same_view(x, &c->gathered)) return false;
     if (last &&
-        (!c->sum.rank || !c->adds || !same_view(x, source) || !parts_fit(&last->of.product)))
+        (!c->sum.rank || !makes_x(c) || !same_view(x, source) || !parts_fit(&last->of.product)))
         return false;
     chain_rows rows = {
         .parts = {.n_rows = (int32_t)x->shape[0], .n_features = (int32_t)x->shape[1]},
@@ -291,9 +330,10 @@ bool cuda_chain_norm(cuda_chain *c, const op_call *call)
     rows.eps = (float)call->params[RMS_NORM_EPS];
     rows.n_rows = (int32_t)x->shape[0];
     rows.narrowed = (void *)(uintptr_t)c->x_at;
-    next_step(c, CHAIN_ROWS, x->shape[0])->of.rows = rows;
+    add_rows(c, &rows);
     c->x = *out;
     c->sum.rank = c->gathered.rank = c->table.rank = 0;
+    c->reduces = false;
     c->rows = NULL;
     return true;
 }
@@ -392,8 +432,9 @@ static bool takes_heads(const cuda_chain *c, const tensor *q, const tensor *k)
 {
     const int64_t dim = q->shape[2], group = q->shape[1] / k->shape[2];
     const bool one_each = q->shape[0] * k->shape[2] <= 2 * c->ops->device->n_multiprocessors;
-    return (dim == 64 || (dim == 128 && group <= 4 && one_each)) && q->stride[1] == dim * 4 &&
-           k->shape[3] == dim && (c->run.head == 0 || c->run.head == dim);
+    return ((dim == 64 && !c->run.wide) || (dim == 128 && group <= 4 && one_each)) &&
+           q->stride[1] == dim * 4 && k->shape[3] == dim &&
+           (c->run.head == 0 || c->run.head == dim);
 }
 
 /* The conditions under which paged_decode_batch.cuh does not cut a sequence and heads have the
@@ -479,7 +520,7 @@ bool cuda_chain_is_whole(const cuda_chain *c)
     if (c->n_products == 0 || c->gathered.rank) return false;
     if (!c->sum.rank) return c->ended; /* else a product must still read the last step's output */
     const chain_product *last = &c->run.steps[c->run.n_steps - 1].of.product;
-    return c->adds ? parts_fit(last) : last->ranks == 1 && has_fours(&c->sum);
+    return makes_x(c) ? parts_fit(last) : last->ranks == 1 && has_fours(&c->sum);
 }
 
 /* All blocks get the same number of tiles, as few as possible; otherwise some would have one more
@@ -524,8 +565,9 @@ static void end_sum(cuda_chain *c)
     chain_step *last = last_step(c);
     chain_product *p = &last->of.product;
     if (!c->sum.rank) return;
-    if (c->adds) {
-        next_step(c, CHAIN_ROWS, p->n_rows)->of.rows = rows_of(c, p);
+    if (makes_x(c)) {
+        const chain_rows rows = rows_of(c, p);
+        add_rows(c, &rows);
         return;
     }
     p->end = CHAIN_PLAIN;

@@ -3,7 +3,7 @@
  *
  * A chain accepts a call if the call works on the results of the previous call, in these forms:
  *
- *     linear (+ residual), [gather,] rms_norm       linear, silu_and_mul
+ *     linear (+ residual), [all_reduce,] [gather,] rms_norm       linear, silu_and_mul
  *     linear, rope and kv_append, paged_decode      linear [, argmax]
  *
  * It begins with [embedding,] rms_norm or with one of these forms. A chain does not write its
@@ -34,6 +34,7 @@ typedef struct cuda_chain {
     tensor gathered;         /* the gathered rows; rank 0: not gathered */
     tensor table;            /* the rows' source, where no product came before */
     bool adds;               /* the last product is added to x */
+    bool reduces;            /* the last product's sum is over all ranks */
     bool ended;              /* with rope: only attention may follow */
 } cuda_chain;
 
@@ -51,6 +52,7 @@ void cuda_chain_pack(cuda_chain *chain, const cuda_packed *packed, cuda_address 
 /* Each function appends a call, or leaves the chain unchanged and returns false. */
 bool cuda_chain_product(cuda_chain *chain, const op_call *linear);
 bool cuda_chain_activated(cuda_chain *chain, const op_call *linear, const op_call *silu);
+bool cuda_chain_reduce(cuda_chain *chain, const op_call *all_reduce);
 bool cuda_chain_gather(cuda_chain *chain, const op_call *embedding);
 bool cuda_chain_norm(cuda_chain *chain, const op_call *norm);
 bool cuda_chain_rope(cuda_chain *chain, const op_call *rope, const op_call *append);

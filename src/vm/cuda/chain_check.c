@@ -25,7 +25,9 @@ static void print_product(const chain_product *p, strbuf *out)
 static void print_rows(const chain_rows *r, strbuf *out)
 {
     strbuf_printf(out, "rows       %d of %d", r->n_rows, r->parts.n_features);
-    if (r->parts.n_parts > 0) strbuf_printf(out, ", residual + %d parts", r->parts.n_parts);
+    if (r->parts.n_parts > 0)
+        strbuf_printf(out, ", %s%d parts", r->residual ? "residual + " : "", r->parts.n_parts);
+    if (r->reduced) strbuf_puts(out, ", summed over ranks");
     if (r->table) strbuf_puts(out, ", from the embedding");
     if (r->rows && !r->table) strbuf_puts(out, ", gathered");
     strbuf_puts(out, r->weight ? " -> norm in BF16" : " -> residual");
@@ -157,8 +159,10 @@ static qp_status check_product(checking *c, const chain_product *p)
 static qp_status check_rows(checking *c, const chain_rows *r)
 {
     TRY(check_parts(c, &r->parts));
-    MUST(r->residual || r->table, "it has no rows to read");
-    MUST(r->n_rows > 0 && r->parts.n_features > 0 && r->parts.n_features <= CHAIN_ROW,
+    MUST(r->residual || r->table || r->reduced, "it has no rows to read");
+    MUST(!r->reduced || (c->chain->reduces && r->parts.n_parts > 0), "it has no part of the sum");
+    MUST(r->n_rows > 0 && r->parts.n_features > 0 &&
+             r->parts.n_features <= (c->chain->wide ? CHAIN_WIDE_ROW : CHAIN_ROW),
          "its rows are too long, or none");
     MUST(!r->weight || r->narrowed, "the norm goes nowhere");
     MUST(r->weight || r->out, "the residual goes nowhere");

@@ -6,8 +6,10 @@
  */
 #include "vm/cuda/launch_list.h"
 
+#include "op/all_gather/all_gather.h"
 #include "op/argmax/argmax.h"
 #include "op/attention/attention_cuda.h"
+#include "op/exchange_cuda.h"
 #include "op/kv_append/kv_append.h"
 #include "op/linear/linear.h"
 #include "op/paged_prefill/paged_prefill.h"
@@ -28,6 +30,7 @@ typedef struct builder {
     int end;     /* after the last node */
     bool early;  /* kernels may start before their predecessor has ended */
     bool chains; /* rows are enough for chains */
+    bool finds;  /* the likeliest tokens are yet to be found */
     cuda_ops ops;
     tensor narrowed; /* the rows that are in BF16; rank 0: none */
     cuda_address narrowed_at;
@@ -199,6 +202,15 @@ static int join_products(const builder *b, int node, op_call *call)
 
 /* ---- chains -------------------------------------------------------------------------------- */
 
+/* Whether products have the same shapes on all ranks up to the logits, so that all ranks make the
+ * same chains. */
+static bool ranks_are_alike(const program *p)
+{
+    const int64_t n = p->options.ranks, kv = p->whole.n_kv_heads;
+    return p->whole.n_heads % n == 0 && (kv % n == 0 || n % kv == 0) &&
+           p->whole.intermediate_size % n == 0;
+}
+
 /* Appends to the chain the nodes from `node` on that one step takes together; returns how many, or
  * 0. */
 static int chain_nodes(const builder *b, int node, cuda_chain *chain)
@@ -208,7 +220,8 @@ static int chain_nodes(const builder *b, int node, cuda_chain *chain)
     if (is_given(b, b->program->nodes[node].op, &calls[0])) return 0;
     switch (b->program->nodes[node].op) {
     case OP_ALL_REDUCE:
-        return program_is_void(b->program, node);
+        return program_is_void(b->program, node) ||
+               (ranks_are_alike(b->program) && cuda_chain_reduce(chain, &calls[0]));
     case OP_EMBEDDING:
         return cuda_chain_gather(chain, &calls[0]);
     case OP_RMS_NORM:
@@ -453,6 +466,29 @@ static qp_status launch_split(builder *b, const launch_entry *entry, const op_ca
     return kernel->launch(&b->ops, kernel, &decode, &first, error);
 }
 
+/* Whether a node gathers logits of which only the likeliest tokens are wanted. */
+static bool gathers_for_likeliest(const builder *b, int node)
+{
+    return b->finds && node + 1 == b->end && b->program->nodes[node].op == OP_ALL_GATHER &&
+           !program_is_void(b->program, node);
+}
+
+/* Each rank finds the likeliest of its own columns: logits are not gathered. */
+static qp_status add_likeliest_of_ranks(builder *b, int node, qp_error *error)
+{
+    const op_call ids = likeliest_call(b);
+    launch_entry entry = entry_at(b, node);
+    op_call call;
+    bind(b, node, &call);
+    entry.kernel = cuda_ops_choose(&b->ops, OP_ALL_GATHER, &call);
+    entry.epilogue = "argmax";
+    b->finds = false;
+    TRY(cuda_exchange_likeliest(&b->ops, &call.tensors[ALL_GATHER_PART],
+                                (int64_t)call.params[ALL_GATHER_FIRST], &ids.tensors[ARGMAX_IDS],
+                                error));
+    return add_entry(b, &entry, error);
+}
+
 /* Adds a node and the nodes after it that are one launch with it; *count is their number. */
 static qp_status add_node(builder *b, int node, int *count, qp_error *error)
 {
@@ -497,12 +533,18 @@ static qp_status add_likeliest(builder *b, qp_error *error)
 
 static qp_status build(builder *b, int node, qp_error *error)
 {
-    bool likeliest = b->of->likeliest;
+    b->finds = b->of->likeliest;
     for (int count; node < b->end; node += count) {
-        TRY(add_chain(b, node, &count, &likeliest, error));
+        count = 0;
+        if (gathers_for_likeliest(b, node)) {
+            TRY(add_likeliest_of_ranks(b, node, error));
+            count = 1;
+            continue;
+        }
+        TRY(add_chain(b, node, &count, &b->finds, error));
         if (count == 0) TRY(add_node(b, node, &count, error));
     }
-    return likeliest ? add_likeliest(b, error) : QP_OK;
+    return b->finds ? add_likeliest(b, error) : QP_OK;
 }
 
 /* ---- lists --------------------------------------------------------------------------------- */
