@@ -92,6 +92,39 @@ static void test_plan(void **state)
     assert_int_equal(cuda_prefill_plan(&call, true, 132).blocks, 0);
 }
 
+/* Calls with limits have kernels of their own. */
+static void test_limits(void **state)
+{
+    (void)state;
+    const cuda_device h200 = {.major = 9, .n_multiprocessors = 132};
+    const cuda_ops ops = {.device = (cuda_device *)&h200};
+    op_call call = make_call(DTYPE_BF16, 128);
+    attention_limits limits = CUDA_PREFILL_LIMITS(&call, PAGED_PREFILL);
+    assert_false(cuda_is_limited(&limits));
+    call.params[PAGED_PREFILL_WINDOW] = 4096;
+    limits = CUDA_PREFILL_LIMITS(&call, PAGED_PREFILL);
+    assert_true(cuda_is_limited(&limits) && limits.window == 4096 && limits.cap == 0);
+    assert_string_equal(cuda_ops_choose(&ops, OP_PAGED_PREFILL, &call)->name, "cuda_tiles");
+    /* Three groups of rows have no registers for limits. */
+    assert_string_equal(cuda_prefill_plan(&call, true, 132).function,
+                        "run_paged_prefill_wgmma2_BF16_128");
+    assert_int_equal(cuda_prefill_arguments(&call).causal, 1);
+    call.params[PAGED_PREFILL_WINDOW] = 0x1p50;
+    limits = CUDA_PREFILL_LIMITS(&call, PAGED_PREFILL);
+    assert_int_equal(limits.window, INT32_MAX);
+    /* By units: a head_dim that tensor cores do not take. */
+    call = make_call(DTYPE_BF16, 96);
+    assert_string_equal(cuda_ops_choose(&ops, OP_PAGED_PREFILL, &call)->name, "cuda");
+    call.params[PAGED_PREFILL_SOFT_CAP] = 30;
+    assert_string_equal(cuda_ops_choose(&ops, OP_PAGED_PREFILL, &call)->name, "cuda_limited");
+    /* A mask replaces causal. */
+    call = make_call(DTYPE_F16, 64);
+    call.tensors[PAGED_PREFILL_MASK] = tensor_1d((char *)0x8000, DTYPE_I32, 100);
+    limits = CUDA_PREFILL_LIMITS(&call, PAGED_PREFILL);
+    assert_ptr_equal(limits.mask, (char *)0x8000);
+    assert_int_equal(cuda_prefill_arguments(&call).causal, 0);
+}
+
 static const cuda_ops single = {.few_rows = CUDA_FEW_ROWS};
 
 static void test_accepts(void **state)
@@ -235,7 +268,7 @@ int main(void)
         cmocka_unit_test(test_arguments),  cmocka_unit_test(test_plan),
         cmocka_unit_test(test_accepts),    cmocka_unit_test(test_ragged),
         cmocka_unit_test(test_decode),     cmocka_unit_test(test_decode_chunks),
-        cmocka_unit_test(test_decode_few),
+        cmocka_unit_test(test_decode_few), cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

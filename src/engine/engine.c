@@ -28,7 +28,7 @@ const char *engine_about_context(const qp_engine *e)
     const model_config *c = &e->program.config;
     const int64_t context = e->program.options.context;
     if (c->window && context == c->window)
-        return "the model's sliding window; -c sets a longer context, on the CPU";
+        return "the model's sliding window; -c sets a longer context";
     if (context == c->context_length)
         return "the context length that the model's file gives; -c sets another";
     return "-c sets another length";

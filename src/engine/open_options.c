@@ -90,13 +90,6 @@ qp_status engine_choose_plan(const qp_engine_options *given, const model_config 
                               ? config_usual_context(config)
                               : DEFAULT_CONTEXT;
     out->context = given->context ? given->context : usual;
-    if (on_gpu && config->window && out->context > config->window)
-        return error_set(error, QP_UNSUPPORTED,
-                         "a context of %lld: this model's attention slides over the latest %lld "
-                         "positions, which quipu computes on the CPU alone; choose a context of "
-                         "at most %lld, or --device cpu",
-                         (long long)out->context, (long long)config->window,
-                         (long long)config->window);
     out->max_sequences = given->max_sessions ? given->max_sessions : 1;
     out->max_tokens = given->chunk ? given->chunk : chunk;
     if (out->max_tokens > 0 && out->max_tokens < out->max_sequences)

@@ -9,6 +9,8 @@
 #ifndef QUIPU_OP_ATTENTION_CUH
 #define QUIPU_OP_ATTENTION_CUH
 
+#include "op/attention/limits.h"
+#include "op/attention/mask.cuh"
 #include "op/device.cuh"
 #include "tensor/decode.cuh"
 
@@ -34,7 +36,49 @@ struct device_head {
     int64_t kv_head;
     int n_visible, head_dim;
     float scale; /* of scores, in base 2 */
+
+    static constexpr bool IS_LIMITED = false;
 };
+
+/* A head with what limits its attention besides n_visible. The functions below are templates of the
+ * kind of head, so that heads without limits pay nothing for them. */
+struct limited_head : device_head {
+    int first;            /* position that it sees */
+    float cap;            /* of scores, in base 2; 0: none */
+    const uint32_t *mask; /* position j is number bit + j; NULL: all are seen */
+    int64_t bit;
+
+    static constexpr bool IS_LIMITED = true;
+};
+
+DEVICE_FN int attention_first(const device_head &)
+{
+    return 0;
+}
+DEVICE_FN int attention_first(const limited_head &head)
+{
+    return head.first;
+}
+
+DEVICE_FN bool attention_sees(const device_head &head, int position)
+{
+    return position < head.n_visible;
+}
+DEVICE_FN bool attention_sees(const limited_head &head, int position)
+{
+    if (position < head.first || position >= head.n_visible) return false;
+    int64_t bit = head.bit + position;
+    return !head.mask || head.mask[bit / 32] >> bit % 32 & 1;
+}
+
+DEVICE_FN float attention_capped(const device_head &, float score)
+{
+    return score;
+}
+DEVICE_FN float attention_capped(const limited_head &head, float score)
+{
+    return head.cap != 0 ? head.cap * tanhf(score / head.cap) : score;
+}
 
 /* A running softmax; out: the lane's columns. */
 struct attention_state {
@@ -114,8 +158,8 @@ DEVICE_FN const char *attention_row_of(const tensor &cache, const device_source 
 }
 
 /* Adds the positions from `first` on, ATTENTION_STEPS for each group of L lanes. */
-template <int L, dtype T>
-DEVICE_FN void attention_tile(const device_source &source, const device_head &head, const float *q,
+template <int L, dtype T, typename HEAD>
+DEVICE_FN void attention_tile(const device_source &source, const HEAD &head, const float *q,
                               int first, attention_state &state)
 {
     const int beside = WARP / L;
@@ -142,7 +186,8 @@ DEVICE_FN void attention_tile(const device_source &source, const device_head &he
     for (int i = 0; i < ATTENTION_STEPS; i++) {
         for (int step = L / 2; step > 0; step /= 2)
             scores[i] += __shfl_xor_sync(ALL_LANES, scores[i], step);
-        if (first + i * beside + lane / L >= head.n_visible) scores[i] = -CUDART_INF_F;
+        scores[i] = attention_capped(head, scores[i]);
+        if (!attention_sees(head, first + i * beside + lane / L)) scores[i] = -CUDART_INF_F;
         maximum = fmaxf(maximum, scores[i]);
     }
     for (int step = L; step < WARP; step *= 2)
@@ -157,27 +202,28 @@ DEVICE_FN void attention_tile(const device_source &source, const device_head &he
     for (int i = 0; i < ATTENTION_STEPS; i++) {
         float v[8], weight = exp2f(scores[i] - base);
         values[i].load(source.v->type, column, head.head_dim, v);
-        bool seen = first + i * beside + lane / L < head.n_visible;
+        bool seen = attention_sees(head, first + i * beside + lane / L);
         state.sum += seen ? weight : 0;
         for (int j = 0; j < 8; j++)
             state.out[j] = seen ? fmaf(weight, v[j], state.out[j]) : state.out[j];
     }
 }
 
-/* A warp's tiles; afterwards every lane has the sum over its groups. Called, not inlined, because
- * there are twelve instances. */
-template <int L, dtype T>
+/* A warp's tiles, from the round on that has the first position seen; afterwards every lane has the
+ * sum over its groups. Called, not inlined, because there are twelve instances. */
+template <int L, dtype T, typename HEAD>
 __device__ __noinline__ attention_state attention_walk(const device_source &source,
-                                                       const device_head &head, const float *shared)
+                                                       const HEAD &head, const float *shared)
 {
-    const int tile = WARP / L * ATTENTION_STEPS;
+    const int tile = WARP / L * ATTENTION_STEPS, round = ATTENTION_WARPS * tile;
     int warp = threadIdx.x / WARP, column = threadIdx.x % L * 8;
     float q[8];
     attention_state state = {-CUDART_INF_F, 0, {0}};
     __builtin_assume(__isShared(shared));
     for (int j = 0; j < 8; j++)
         q[j] = column + j < head.head_dim ? shared[column + j] : 0;
-    for (int first = warp * tile; first < head.n_visible; first += ATTENTION_WARPS * tile)
+    for (int first = attention_first(head) / round * round + warp * tile; first < head.n_visible;
+         first += round)
         attention_tile<L, T>(source, head, q, first, state);
     for (int step = L; step < WARP; step *= 2) {
         state.sum += __shfl_xor_sync(ALL_LANES, state.sum, step);
@@ -195,8 +241,8 @@ DEVICE_FN bool attention_rows_aligned(const tensor &cache)
 }
 
 /* Stores the warp's state in shared memory. */
-template <int L>
-DEVICE_FN void attention_warp(const device_source &source, const device_head &head,
+template <int L, typename HEAD>
+DEVICE_FN void attention_warp(const device_source &source, const HEAD &head,
                               attention_shared &shared)
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -207,7 +253,7 @@ DEVICE_FN void attention_warp(const device_source &source, const device_head &he
         state = attention_walk<L, DTYPE_F16>(source, head, shared.q);
     else if (whole && source.k->type == DTYPE_BF16)
         state = attention_walk<L, DTYPE_BF16>(source, head, shared.q);
-    else if (whole && source.k->type == DTYPE_F8)
+    else if (!HEAD::IS_LIMITED && whole && source.k->type == DTYPE_F8)
         state = attention_walk<L, DTYPE_F8>(source, head, shared.q);
     else
         state = attention_walk<L, DTYPE_COUNT>(source, head, shared.q);
@@ -241,7 +287,8 @@ DEVICE_FN void attention_finish(const device_head &head, const attention_shared 
 }
 
 /* One head of one token, by the whole block of ATTENTION_WARPS warps. */
-DEVICE_FN void attention_head_block(const device_source &source, const device_head &head,
+template <typename HEAD>
+DEVICE_FN void attention_head_block(const device_source &source, const HEAD &head,
                                     attention_shared &shared)
 {
     __syncthreads();
@@ -282,6 +329,27 @@ DEVICE_FN int attention_visible_of(bool causal, int64_t i, int64_t qo_length, in
 {
     int64_t visible = causal ? kv_length - qo_length + i + 1 : kv_length;
     return visible < 0 ? 0 : (int)visible;
+}
+
+/* The limits of query i of sequence b, which has qo_length queries and kv_length positions. All
+ * threads of the block call it. */
+DEVICE_FN void attention_limit(device_head &, const attention_limits &, const int32_t *,
+                               const int32_t *, const int32_t *, int, int64_t, int64_t, int64_t,
+                               int64_t)
+{
+}
+DEVICE_FN void attention_limit(limited_head &head, const attention_limits &limits,
+                               const int32_t *qo_indptr, const int32_t *kv_indptr,
+                               const int32_t *last, int page_size, int64_t b, int64_t i,
+                               int64_t qo_length, int64_t kv_length)
+{
+    int64_t after_own = kv_length - qo_length + i + 1;
+    bool slides = limits.window > 0 && after_own > limits.window;
+    head.first = slides ? (int)(after_own - limits.window) : 0;
+    head.cap = limits.cap * CUDART_L2E_F;
+    head.mask = limits.mask;
+    head.bit = i * kv_length;
+    if (head.mask) head.mask += mask_words_before(qo_indptr, kv_indptr, last, page_size, (int)b);
 }
 
 /* Positions in the cache of sequence b. */

@@ -2,6 +2,8 @@
 #include "op/attention/attention_cuda.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 /* The error comes mostly from rounding F32 queries to the cache's type; lse has the same units as
  * out. */
@@ -12,6 +14,52 @@ bool cuda_attention_by_heads_accepts(const op_call *call)
 {
     return op_call_has_no_f64(call) && call->tensors[0].shape[2] <= CUDA_ATTENTION_MAX_HEAD_DIM;
 }
+
+/* ---- limits -------------------------------------------------------------------------------- */
+
+attention_limits cuda_attention_limits(double window, double cap, const tensor *mask)
+{
+    return (attention_limits){.mask = mask && mask->rank ? mask->data : NULL,
+                              .window = (int32_t)fmin(window, INT32_MAX),
+                              .cap = (float)cap};
+}
+
+bool cuda_is_limited(const attention_limits *limits)
+{
+    return limits->mask || limits->window || limits->cap != 0;
+}
+
+qp_status cuda_attention_start(cuda_ops *ops, cuda_start *start, const paged_attention *arguments,
+                               const attention_limits *limits, qp_error *error)
+{
+    paged_attention own = *arguments;
+    attention_limits of_call = *limits;
+    if (!cuda_is_limited(limits))
+        return cuda_ops_start(ops, start, CUDA_ARGUMENTS(CUDA_ARGUMENT(own)), error);
+    size_t length = strlen(start->name);
+    snprintf(start->name + length, sizeof start->name - length, "_limited");
+    start->image = "attention_limited";
+    return cuda_ops_start(ops, start, CUDA_ARGUMENTS(CUDA_ARGUMENT(own), CUDA_ARGUMENT(of_call)),
+                          error);
+}
+
+qp_status cuda_launch_limited(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                              const attention_limits *limits, qp_error *error)
+{
+    op_call own = *call;
+    attention_limits of_call = *limits;
+    int64_t units = kernel->units;
+    cuda_start start = {.image = kernel->image,
+                        .grid = {(unsigned)((call->end - call->begin + units - 1) / units), 1, 1},
+                        .threads = (unsigned)kernel->threads,
+                        .cluster = 1};
+    snprintf(start.name, sizeof start.name, "%s", kernel->function);
+    return cuda_ops_start(
+        ops, &start,
+        CUDA_ARGUMENTS(CUDA_ARGUMENT(own), CUDA_ARGUMENT(units), CUDA_ARGUMENT(of_call)), error);
+}
+
+/* ---- on the tensor cores -------------------------------------------------------------------- */
 
 static bool rows_are_aligned(const tensor *view, int64_t bytes)
 {

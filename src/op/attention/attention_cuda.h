@@ -8,6 +8,7 @@
 #ifndef QUIPU_OP_ATTENTION_CUDA_H
 #define QUIPU_OP_ATTENTION_CUDA_H
 
+#include "op/attention/limits.h"
 #include "op/attention/paged_cuda.h"
 #include "op/cuda_ops.h"
 #include "op/variants.h"
@@ -27,11 +28,30 @@ extern const op_tolerance cuda_attention_tolerances[];
 /* By units. */
 bool cuda_attention_by_heads_accepts(const op_call *call);
 
-/* Whether a call has neither window nor cap nor masks, which no kernel computes. */
-#define CUDA_ATTENTION_IS_PLAIN(call, OP)                                                          \
-    ((call)->params[OP##_WINDOW] == 0 && (call)->params[OP##_SOFT_CAP] == 0)
-#define CUDA_PREFILL_IS_PLAIN(call, OP)                                                            \
-    (CUDA_ATTENTION_IS_PLAIN(call, OP) && (call)->tensors[OP##_MASK].rank == 0)
+/* The window and the cap of a call, and with CUDA_PREFILL_LIMITS its masks. */
+#define CUDA_ATTENTION_LIMITS(call, OP)                                                            \
+    cuda_attention_limits((call)->params[OP##_WINDOW], (call)->params[OP##_SOFT_CAP], NULL)
+#define CUDA_PREFILL_LIMITS(call, OP)                                                              \
+    cuda_attention_limits((call)->params[OP##_WINDOW], (call)->params[OP##_SOFT_CAP],              \
+                          &(call)->tensors[OP##_MASK])
+attention_limits cuda_attention_limits(double window, double cap, const tensor *mask);
+
+/* Whether a call has any of them. Then it runs by the kernels of attention_limited.cu: those of
+ * plain attention do not pay for limits. */
+bool cuda_is_limited(const attention_limits *limits);
+
+/* Launches a kernel with `arguments` and, if the call has limits, with those by its limited form.
+ */
+qp_status cuda_attention_start(cuda_ops *ops, cuda_start *start, const paged_attention *arguments,
+                               const attention_limits *limits, qp_error *error);
+
+/* A row for calls with limits, by units; accept: whether it is one. */
+#define CUDA_LIMITED_UNITS(NAME, short_name, accept, start)                                        \
+    .op = OP_##NAME, .name = "cuda_limited", .image = "attention_limited",                         \
+    .function = "run_" #short_name "_limited", .threads = CUDA_ATTENTION_THREADS, .units = 1,      \
+    .accepts = accept, .launch = start
+qp_status cuda_launch_limited(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                              const attention_limits *limits, qp_error *error);
 
 /* The tensors of every kind of attention over a cache. */
 typedef struct paged_tensors {
@@ -95,7 +115,7 @@ size_t cuda_decode_workspace_of(const op_call *call, int64_t out_rows, int64_t l
 /* The number of parts into which a sequence of this many positions is cut. */
 int64_t cuda_decode_chunks(int64_t longest);
 
-/* A call of paged_prefill as one of paged_decode, if every sequence has one token. */
+/* A call of paged_prefill without masks as one of paged_decode, if every sequence has one token. */
 op_call cuda_decode_of_prefill(const op_call *prefill);
 
 /* The first n sequences of a call of paged_prefill, which have one token each, as one of

@@ -13,7 +13,7 @@ typedef __half element_F16;
         run_paged_prefill_mma_##type##_##head_dim(const __grid_constant__ paged_attention call)    \
     {                                                                                              \
         extern __shared__ __align__(1024) char shared[];                                           \
-        paged_prefill_mma<element_##type, head_dim, PAGED_STEP>(call, shared);                     \
+        paged_prefill_mma<element_##type, head_dim, PAGED_STEP>(call, no_limits(), shared);        \
     }
 PAGED_TYPES(PREFILL_MMA)
 
@@ -23,7 +23,8 @@ PAGED_TYPES(PREFILL_MMA)
     extern "C" __global__ void __launch_bounds__(PAGED_DECODE_WARPS * 32, head_dim == 64 ? 5 : 2)  \
         run_paged_decode_batch_##type##_##head_dim(const __grid_constant__ paged_attention call)   \
     {                                                                                              \
-        paged_decode_batch<element_##type, head_dim, PAGED_DECODE_WARPS, head_dim / 64>(call);     \
+        paged_decode_batch<element_##type, head_dim, PAGED_DECODE_WARPS, head_dim / 64>(           \
+            call, no_limits());                                                                    \
     }
 PAGED_TYPES(DECODE_BATCH)
 
@@ -36,7 +37,8 @@ PAGED_TYPES(DECODE_BATCH)
             const __grid_constant__ paged_attention call)                                          \
     {                                                                                              \
         extern __shared__ __align__(1024) char shared[];                                           \
-        paged_prefill_wgmma<element_##type, head_dim, PAGED_STEP, groups>(call, shared);           \
+        paged_prefill_wgmma<element_##type, head_dim, PAGED_STEP, groups>(call, no_limits(),       \
+                                                                          shared);                 \
     }
 PAGED_PREFILL_WGMMA_KERNELS(PREFILL_WGMMA)
 
@@ -49,7 +51,7 @@ PAGED_PREFILL_WGMMA_KERNELS(PREFILL_WGMMA)
     {                                                                                              \
         extern __shared__ __align__(1024) char shared[];                                           \
         paged_prefill_split<element_##type, head_dim, PAGED_STEP, groups, groups == 2 ? 224 : 152, \
-                            56>(call, shared);                                                     \
+                            56>(call, no_limits(), shared);                                        \
     }
 PAGED_PREFILL_SPLIT_KERNELS(PREFILL_SPLIT)
 #endif

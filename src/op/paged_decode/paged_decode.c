@@ -144,6 +144,10 @@ static const char *const cases[] = {
     "q:BF16 k_cache:F8 v_cache:F8 out:BF16",
     "n_sequences=3 n_heads=4 n_kv_heads=2 head_dim=20 n_pages=30 page_size=7 n_kv_indices=29 "
     "k_cache:F8 v_cache:F8",
+    "n_sequences=3 n_heads=8 n_kv_heads=2 head_dim=64 n_pages=300 page_size=16 n_kv_indices=290 "
+    "q:BF16 k_cache:BF16 v_cache:BF16 out:BF16 window=700",
+    "n_sequences=2 n_heads=16 n_kv_heads=2 head_dim=128 n_pages=150 page_size=32 n_kv_indices=140 "
+    "k_cache:F16 v_cache:F16 window=1100 logits_soft_cap=30",
     NULL,
 };
 

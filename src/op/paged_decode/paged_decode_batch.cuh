@@ -22,7 +22,7 @@
 #ifndef QUIPU_OP_PAGED_DECODE_BATCH_CUH
 #define QUIPU_OP_PAGED_DECODE_BATCH_CUH
 
-#include "op/attention/paged.cuh"
+#include "op/attention/limits.cuh"
 #include "op/device.cuh"
 
 __device__ __forceinline__ uint4 load_once(const char *from)
@@ -257,21 +257,39 @@ __device__ __forceinline__ void decode_leave(decode_sums<HEAD_DIM> &sums, float 
                 sums.o[j / 4][j % 4];
 }
 
+/* Limits the scores of 16 positions from `first` on, of which the first `hidden` are before the
+ * window. */
+__device__ __forceinline__ void decode_limit(float (&)[2][4], const no_limits &,
+                                             const paged_attention &, int, int)
+{
+}
+__device__ __forceinline__ void decode_limit(float (&s)[2][4], const attention_limits &limits,
+                                             const paged_attention &call, int first, int hidden)
+{
+    float inner = limits_inner(limits, call);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float &score = s[j / 2][j % 2];
+        if (inner != 0) score = tanh_of(score * inner);
+        if (first + j / 2 * 8 + (int)threadIdx.x % 4 * 2 + j % 2 < hidden) score = -INFINITY;
+    }
+}
+
 /* Where the sixteens of a chunk begin in the two caches, in bytes. */
 typedef struct decode_place {
     int64_t k, v;
 } decode_place;
 
-/* The warp's part of a chunk of n_seen positions: DEPTH sixteens, then those after the other
- * warps'. */
-template <typename T, int HEAD_DIM, int WARPS, int DEPTH>
-__device__ __forceinline__ void decode_warp(const paged_attention &call, const char *query_row,
-                                            int kv_head, const decode_place *place, int n_seen,
-                                            decode_part<HEAD_DIM> *part)
+/* The warp's part of a chunk of n_seen positions, of which the first `hidden` are not seen: DEPTH
+ * sixteens, then those after the other warps'. */
+template <typename T, int HEAD_DIM, int WARPS, int DEPTH, typename LIMITS>
+__device__ __forceinline__ void
+decode_warp(const paged_attention &call, const LIMITS &limits, const char *query_row, int kv_head,
+            const decode_place *place, int hidden, int n_seen, decode_part<HEAD_DIM> *part)
 {
     int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     bool is_head = g < call.group;
-    float scale = fabsf(call.sm_scale) * 1.4426950408889634f;
+    float scale = limits_scale(limits, call);
     const char *k_cache = call.k + kv_head * call.k_strides.head;
     const char *v_cache = call.v + kv_head * call.v_strides.head;
     uint4 key[DEPTH][2][HEAD_DIM / 32], value[DEPTH][4][HEAD_DIM / 64], query[HEAD_DIM / 32];
@@ -304,6 +322,7 @@ __device__ __forceinline__ void decode_warp(const paged_attention &call, const c
             if (next + d < n)
                 decode_load_keys<HEAD_DIM>(key[d], k_cache + place[next + d].k,
                                            call.k_strides.position);
+            decode_limit(s[d], limits, call, (i + d) * 16, hidden);
             highest = decode_highest(s[d], (i + d) * 16, n_seen, highest);
         }
         float base = decode_rise<HEAD_DIM>(sums, highest, scale);
@@ -325,25 +344,36 @@ typedef struct decode_cut {
     int first_part; /* the number of the sequence's first part, counted over all sequences */
 } decode_cut;
 
-__device__ __forceinline__ int decode_chunks(const paged_attention &call, int sequence)
+/* Sixteens before the first that the sequence's token sees; chunks are counted from there. */
+template <typename LIMITS>
+__device__ __forceinline__ int decode_skipped(const LIMITS &limits, int length)
+{
+    return limits_first(limits, length, 0) / 16;
+}
+
+template <typename LIMITS>
+__device__ __forceinline__ int decode_chunks(const paged_attention &call, const LIMITS &limits,
+                                             int sequence)
 {
     int length = page_walk_of(call, sequence).length;
+    length -= decode_skipped(limits, length) * 16;
     return PAGED_DECODE_CHUNKS(length, PAGED_DECODE_CHUNK(length, call.fine));
 }
 
 /* Which part is this block's: from its place in the grid, or by counting the chunks of the
  * sequences before. */
-__device__ __forceinline__ decode_cut decode_find(const paged_attention &call)
+template <typename LIMITS>
+__device__ __forceinline__ decode_cut decode_find(const paged_attention &call, const LIMITS &limits)
 {
     decode_cut cut = {(int)blockIdx.y, (int)blockIdx.z, 0, 0};
     if (!call.search) {
         cut.first_part = cut.sequence * (int)gridDim.z;
-        cut.n_chunks = decode_chunks(call, cut.sequence);
+        cut.n_chunks = decode_chunks(call, limits, cut.sequence);
         return cut;
     }
     int lane = (int)threadIdx.x % 32, wanted = (int)blockIdx.y;
     for (int first = 0; first < call.n_sequences; first += 32) {
-        int own = first + lane < call.n_sequences ? decode_chunks(call, first + lane) : 0;
+        int own = first + lane < call.n_sequences ? decode_chunks(call, limits, first + lane) : 0;
         int through = own;
         for (int step = 1; step < 32; step *= 2) {
             int before = __shfl_up_sync(0xffffffffu, through, step);
@@ -368,31 +398,34 @@ __device__ __forceinline__ decode_cut decode_find(const paged_attention &call)
  * and at least as many as there are chunks. `partial`: a decode_part for each sequence, chunk of
  * the grid and head, `arrived`: a counter for each sequence and KV head, 0 before the first launch
  * and again after each; neither is needed if no sequence has two chunks. */
-template <typename T, int HEAD_DIM, int WARPS, int DEPTH>
-__device__ __forceinline__ void paged_decode_batch(const paged_attention &call)
+template <typename T, int HEAD_DIM, int WARPS, int DEPTH, typename LIMITS>
+__device__ __forceinline__ void paged_decode_batch(const paged_attention &call,
+                                                   const LIMITS &limits)
 {
     constexpr int THREADS = WARPS * 32, MERGED = 8;
     __shared__ decode_place place[PAGED_CHUNK / 16 + PAGED_CHUNK / 32];
     __shared__ decode_part<HEAD_DIM> parts[WARPS][PAGED_DECODE_MAX_GROUP];
     __shared__ bool is_last;
     device_let_next_begin();
-    decode_cut cut = decode_find(call);
+    decode_cut cut = decode_find(call, limits);
     if (cut.chunk >= cut.n_chunks) return;
     page_walk walk = page_walk_of(call, cut.sequence);
+    int hidden = limits_first(limits, walk.length, 0), skipped = hidden / 16;
+    walk.length -= skipped * 16;
     int kv_head = (int)blockIdx.x, size = PAGED_DECODE_CHUNK(walk.length, call.fine);
     int n_seen = cut.chunk + 1 < cut.n_chunks ? size : walk.length - cut.chunk * size;
     for (int i = (int)threadIdx.x; i * 16 < n_seen; i += THREADS) {
-        uint32_t sixteen = (uint32_t)(cut.chunk * (size / 16) + i);
+        uint32_t sixteen = (uint32_t)(skipped + cut.chunk * (size / 16) + i);
         place[i].k = page_offset(walk, call.k_strides, sixteen);
         place[i].v = page_offset(walk, call.v_strides, sixteen);
     }
     __syncthreads(); /* the places are known */
     int first_head = kv_head * call.group;
-    decode_warp<T, HEAD_DIM, WARPS, DEPTH>(call,
-                                           (const char *)call.q +
-                                               cut.sequence * call.q_strides.token +
-                                               first_head * call.q_strides.head,
-                                           kv_head, place, n_seen, parts[threadIdx.x / 32]);
+    decode_warp<T, HEAD_DIM, WARPS, DEPTH>(
+        call, limits,
+        (const char *)call.q + cut.sequence * call.q_strides.token +
+            first_head * call.q_strides.head,
+        kv_head, place, cut.chunk == 0 ? hidden % 16 : 0, n_seen, parts[threadIdx.x / 32]);
     __syncthreads(); /* the warps' parts are there */
 
     int n_heads = call.n_kv_heads * call.group;

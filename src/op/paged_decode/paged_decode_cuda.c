@@ -8,14 +8,28 @@
 
 static bool by_heads_accepts(const op_call *call)
 {
-    return CUDA_ATTENTION_IS_PLAIN(call, PAGED_DECODE) && cuda_attention_by_heads_accepts(call);
+    attention_limits limits = CUDA_ATTENTION_LIMITS(call, PAGED_DECODE);
+    return !cuda_is_limited(&limits) && cuda_attention_by_heads_accepts(call);
+}
+
+static bool limited_accepts(const op_call *call)
+{
+    attention_limits limits = CUDA_ATTENTION_LIMITS(call, PAGED_DECODE);
+    return cuda_is_limited(&limits) && cuda_attention_by_heads_accepts(call);
+}
+
+static qp_status launch_limited(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                                const cuda_forms *forms, qp_error *error)
+{
+    attention_limits limits = CUDA_ATTENTION_LIMITS(call, PAGED_DECODE);
+    (void)forms;
+    return cuda_launch_limited(ops, kernel, call, &limits, error);
 }
 
 bool cuda_decode_accepts(const op_call *call)
 {
     const tensor *t = call->tensors, *q = &t[PAGED_DECODE_Q], *k = &t[PAGED_DECODE_K_CACHE];
-    return CUDA_ATTENTION_IS_PLAIN(call, PAGED_DECODE) &&
-           cuda_paged_accepts(q, k, &t[PAGED_DECODE_V_CACHE], &t[PAGED_DECODE_OUT],
+    return cuda_paged_accepts(q, k, &t[PAGED_DECODE_V_CACHE], &t[PAGED_DECODE_OUT],
                               &t[PAGED_DECODE_LSE]) &&
            q->shape[1] / k->shape[2] <= PAGED_DECODE_MAX_GROUP &&
            q->shape[0] * k->shape[2] <= CUDA_COUNTERS && q->shape[0] < 65536;
@@ -162,7 +176,8 @@ static qp_status start_decode(cuda_ops *ops, const op_call *call, paged_attentio
     if (arguments.search) start.grid[1] = (unsigned)parts, start.grid[2] = 1;
     int64_t blocks = (int64_t)start.grid[0] * start.grid[1] * start.grid[2];
     start.cluster = blocks >= CUDA_ATTENTION_EARLY_BLOCKS * (int64_t)ops->device->n_multiprocessors;
-    return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(arguments)), error);
+    attention_limits limits = CUDA_ATTENTION_LIMITS(call, PAGED_DECODE);
+    return cuda_attention_start(ops, &start, &arguments, &limits, error);
 }
 
 static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
@@ -189,6 +204,7 @@ const cuda_kernel paged_decode_cuda[] = {
     {CUDA_UNITS(PAGED_DECODE, "cuda_ops", paged_decode, CUDA_ATTENTION_THREADS, 1,
                 by_heads_accepts),
      .early = true},
+    {CUDA_LIMITED_UNITS(PAGED_DECODE, paged_decode, limited_accepts, launch_limited)},
     {.op = OP_PAGED_DECODE,
      .name = "cuda_batch",
      .narrows = cuda_narrows_always,

@@ -187,6 +187,12 @@ static const char *const cases[] = {
     "n_kv_indices=32 q:BF16 k_cache:F8 v_cache:F8 out:BF16 lse:-",
     "n_tokens=9 n_sequences=5 n_heads=6 n_kv_heads=2 head_dim=20 n_pages=30 page_size=3 "
     "n_kv_indices=27 q:F16 k_cache:F8 v_cache:F8 out:F16",
+    "n_tokens=300 n_sequences=3 n_heads=4 n_kv_heads=1 head_dim=64 n_pages=50 page_size=16 "
+    "n_kv_indices=45 window=100 q:BF16 k_cache:BF16 v_cache:BF16 out:BF16",
+    "n_tokens=200 n_sequences=2 n_heads=4 n_kv_heads=2 head_dim=128 n_pages=40 page_size=16 "
+    "n_kv_indices=40 n_mask_words=4010 logits_soft_cap=20 k_cache:F16 v_cache:F16",
+    "n_tokens=70 n_sequences=1 n_heads=8 n_kv_heads=1 head_dim=128 n_pages=30 page_size=16 "
+    "n_kv_indices=30 window=130 logits_soft_cap=50 causal=0 k_cache:BF16 v_cache:BF16",
     NULL,
 };
 

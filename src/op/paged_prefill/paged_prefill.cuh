@@ -7,10 +7,11 @@
 #include "op/attention/attention.cuh"
 #include "op/paged_prefill/paged_prefill.h"
 
-/* Prefetches the first positions, one per thread. */
-DEVICE_FN void paged_prefill_ask(const device_source &source, const device_head &head)
+/* Prefetches the first positions seen, one per thread. */
+template <typename HEAD>
+DEVICE_FN void paged_prefill_ask(const device_source &source, const HEAD &head)
 {
-    int position = threadIdx.x;
+    int position = attention_first(head) + threadIdx.x;
     if (position >= head.n_visible) return;
     attention_place at = attention_place_of(source, position);
     for (int i = 0; i < 2; i++)
@@ -18,7 +19,10 @@ DEVICE_FN void paged_prefill_ask(const device_source &source, const device_head 
             attention_row_of(i ? *source.v : *source.k, source, at, head.kv_head)));
 }
 
-DEVICE_FN void paged_prefill_block(const op_call &call, int64_t begin, int64_t end)
+/* HEAD: limited_head where there are limits. */
+template <typename HEAD = device_head>
+DEVICE_FN void paged_prefill_block(const op_call &call, int64_t begin, int64_t end,
+                                   const attention_limits &limits = {})
 {
     __shared__ attention_shared shared;
     const tensor &q = call.tensors[PAGED_PREFILL_Q], &k = call.tensors[PAGED_PREFILL_K_CACHE];
@@ -30,12 +34,15 @@ DEVICE_FN void paged_prefill_block(const op_call &call, int64_t begin, int64_t e
     device_source source = {&k, &call.tensors[PAGED_PREFILL_V_CACHE], pages, 0, (int)k.shape[1]};
     for (int64_t unit = begin; unit < end; unit++) {
         int64_t t = unit / q.shape[1], b = device_sequence(border, qo.shape[0] - 1, t);
-        device_head head =
-            attention_head_of(q, call.tensors[PAGED_PREFILL_OUT], call.tensors[PAGED_PREFILL_LSE],
-                              k.shape[2], call.params[PAGED_PREFILL_SM_SCALE], unit);
-        head.n_visible = attention_visible_of(call.params[PAGED_PREFILL_CAUSAL] != 0, t - border[b],
-                                              border[b + 1] - border[b],
-                                              paged_length(kv_indptr, last, b, source.page_size));
+        int64_t i = t - border[b], qo_length = border[b + 1] - border[b];
+        int64_t kv_length = paged_length(kv_indptr, last, b, source.page_size);
+        bool causal = call.params[PAGED_PREFILL_CAUSAL] != 0 && !limits.mask;
+        HEAD head = {attention_head_of(q, call.tensors[PAGED_PREFILL_OUT],
+                                       call.tensors[PAGED_PREFILL_LSE], k.shape[2],
+                                       call.params[PAGED_PREFILL_SM_SCALE], unit)};
+        head.n_visible = attention_visible_of(causal, i, qo_length, kv_length);
+        attention_limit(head, limits, border, kv_indptr, last, source.page_size, b, i, qo_length,
+                        kv_length);
         source.pages = pages + kv_indptr[b];
         if (unit == begin) {
             paged_prefill_ask(source, head);

@@ -9,14 +9,28 @@ enum { GROUP_THREADS = 128 /* warps of a warpgroup, which wgmma needs */ };
 
 static bool by_heads_accepts(const op_call *call)
 {
-    return CUDA_PREFILL_IS_PLAIN(call, PAGED_PREFILL) && cuda_attention_by_heads_accepts(call);
+    attention_limits limits = CUDA_PREFILL_LIMITS(call, PAGED_PREFILL);
+    return !cuda_is_limited(&limits) && cuda_attention_by_heads_accepts(call);
+}
+
+static bool limited_accepts(const op_call *call)
+{
+    attention_limits limits = CUDA_PREFILL_LIMITS(call, PAGED_PREFILL);
+    return cuda_is_limited(&limits) && cuda_attention_by_heads_accepts(call);
+}
+
+static qp_status launch_limited(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                                const cuda_forms *forms, qp_error *error)
+{
+    attention_limits limits = CUDA_PREFILL_LIMITS(call, PAGED_PREFILL);
+    (void)forms;
+    return cuda_launch_limited(ops, kernel, call, &limits, error);
 }
 
 bool cuda_prefill_accepts(const op_call *call)
 {
     const tensor *t = call->tensors;
-    return CUDA_PREFILL_IS_PLAIN(call, PAGED_PREFILL) &&
-           cuda_paged_accepts(&t[PAGED_PREFILL_Q], &t[PAGED_PREFILL_K_CACHE],
+    return cuda_paged_accepts(&t[PAGED_PREFILL_Q], &t[PAGED_PREFILL_K_CACHE],
                               &t[PAGED_PREFILL_V_CACHE], &t[PAGED_PREFILL_OUT],
                               &t[PAGED_PREFILL_LSE]);
 }
@@ -41,7 +55,7 @@ paged_attention cuda_prefill_arguments(const op_call *call)
     const tensor *qo_indptr = &call->tensors[PAGED_PREFILL_QO_INDPTR];
     a.qo_indptr = qo_indptr->data;
     a.n_sequences = (int32_t)(qo_indptr->shape[0] - 1);
-    a.causal = call->params[PAGED_PREFILL_CAUSAL] != 0;
+    a.causal = call->params[PAGED_PREFILL_CAUSAL] != 0 && !call->tensors[PAGED_PREFILL_MASK].rank;
     return a;
 }
 
@@ -58,10 +72,13 @@ static int64_t blocks_of(const op_call *call, int rows)
 
 cuda_prefill_launch cuda_prefill_plan(const op_call *call, bool has_wgmma, int n_multiprocessors)
 {
+    attention_limits limits = CUDA_PREFILL_LIMITS(call, PAGED_PREFILL);
     bool bf16 = call->tensors[PAGED_PREFILL_K_CACHE].type == DTYPE_BF16;
     int head_dim = (int)call->tensors[PAGED_PREFILL_Q].shape[2], groups = 2;
     /* Three groups of rows use each loaded key more often; two fill the GPU with fewer rows. */
-    if (head_dim == 128 && blocks_of(call, 192) >= 2 * n_multiprocessors) groups = 3;
+    if (head_dim == 128 && !cuda_is_limited(&limits) &&
+        blocks_of(call, 192) >= 2 * n_multiprocessors)
+        groups = 3;
     int copying = head_dim == 128 ? GROUP_THREADS : 0;
     cuda_prefill_launch launch = {.rows = has_wgmma ? groups * 64 : PAGED_PREFILL_MMA_ROWS,
                                   .threads = has_wgmma ? groups * GROUP_THREADS + copying
@@ -101,7 +118,8 @@ static qp_status launch_prefill(cuda_ops *ops, const op_call *call, const cuda_f
                             alone || launch.blocks >= CUDA_ATTENTION_EARLY_BLOCKS *
                                                           (unsigned)ops->device->n_multiprocessors};
     memcpy(start.name, launch.function, sizeof start.name);
-    return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(arguments)), error);
+    attention_limits limits = CUDA_PREFILL_LIMITS(call, PAGED_PREFILL);
+    return cuda_attention_start(ops, &start, &arguments, &limits, error);
 }
 
 qp_status cuda_prefill(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
@@ -122,6 +140,7 @@ const cuda_kernel paged_prefill_cuda[] = {
     {CUDA_UNITS(PAGED_PREFILL, "cuda_ops", paged_prefill, CUDA_ATTENTION_THREADS, 1,
                 by_heads_accepts),
      .early = true},
+    {CUDA_LIMITED_UNITS(PAGED_PREFILL, paged_prefill, limited_accepts, launch_limited)},
     {.op = OP_PAGED_PREFILL,
      .name = "cuda_mma",
      .accepts = cuda_prefill_accepts,

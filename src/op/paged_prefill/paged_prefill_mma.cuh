@@ -7,7 +7,7 @@
 #ifndef QUIPU_OP_PAGED_PREFILL_MMA_CUH
 #define QUIPU_OP_PAGED_PREFILL_MMA_CUH
 
-#include "op/paged_prefill/paged_prefill_tile.cuh"
+#include "op/paged_prefill/paged_prefill_limits.cuh"
 
 enum {
     PREFILL_MMA_ROWS = PAGED_PREFILL_MMA_ROWS,
@@ -92,8 +92,9 @@ __device__ __forceinline__ void prefill_mma_values(float (&o)[2][HEAD_DIM / 8][4
     }
 }
 
-template <typename T, int HEAD_DIM, int STEP>
-__device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, char *shared)
+template <typename T, int HEAD_DIM, int STEP, typename LIMITS>
+__device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, const LIMITS &limits,
+                                                  char *shared)
 {
     constexpr int THREADS = PREFILL_MMA_WARPS * 32, ROWS = PREFILL_MMA_ROWS;
     constexpr uint32_t STAGE = STEP * HEAD_DIM * 2;
@@ -104,26 +105,30 @@ __device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, c
     uint32_t q = (uint32_t)__cvta_generic_to_shared(shared);
     uint32_t k = q + ROWS * HEAD_DIM * 2, v = k + 2 * STAGE;
     page_places<STEP> *places = (page_places<STEP> *)(shared + ROWS * HEAD_DIM * 2 + 4 * STAGE);
-    float scale = prefill_scale(call);
+    float scale = limits_scale(limits, call);
 
     int row = (int)threadIdx.x / 32 * 32 + (int)threadIdx.x % 32 / 4;
     softmax_rows rows[2] = {prefill_rows(call, tile, row), prefill_rows(call, tile, row + 16)};
+    limited_rows<LIMITS> limited[2] = {limited_rows<LIMITS>(limits, call, tile, row),
+                                       limited_rows<LIMITS>(limits, call, tile, row + 16)};
     float o[2][HEAD_DIM / 8][4] = {};
     int seen = prefill_visible(call, tile, tile.first_row + ROWS - 1);
     int seen_by_all = prefill_visible(call, tile, tile.first_row + (int)threadIdx.x / 32 * 32);
 
+    int start = limits_start<STEP>(limits, call, tile);
     if (seen > 0) {
-        page_places_find(places, call, tile.walk, 0);
-        page_places_find(places, call, tile.walk, STEP);
+        int slot = start / STEP % page_places<STEP>::STEPS;
+        page_places_find(places, call, tile.walk, start);
+        page_places_find(places, call, tile.walk, start + STEP);
         __syncthreads(); /* the first places are known */
-        tile_fetch<HEAD_DIM, STEP, THREADS>(k_cache, places->k[0], call.k_strides.position,
-                                            tile.walk.length, k);
-        tile_fetch<HEAD_DIM, STEP, THREADS>(v_cache, places->v[0], call.v_strides.position,
-                                            tile.walk.length, v);
+        tile_fetch<HEAD_DIM, STEP, THREADS>(k_cache, places->k[slot], call.k_strides.position,
+                                            tile.walk.length - start, k);
+        tile_fetch<HEAD_DIM, STEP, THREADS>(v_cache, places->v[slot], call.v_strides.position,
+                                            tile.walk.length - start, v);
     }
     copy_commit();
     prefill_load_queries<T, HEAD_DIM, ROWS, ROWS, THREADS>(call, tile, shared, 0);
-    for (int first = 0, stage = 0; first < seen; first += STEP, stage ^= 1) {
+    for (int first = start, stage = 0; first < seen; first += STEP, stage ^= 1) {
         copy_wait<0>();
         __syncthreads(); /* the stage has come, and no thread reads the other any more */
         int next = first + STEP, slot = next / STEP % page_places<STEP>::STEPS;
@@ -140,6 +145,7 @@ __device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, c
         prefill_mma_scores<T, HEAD_DIM, STEP>(s, q, k + stage * STAGE);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
+            limit_scores(s[half], limited[half], first);
             softmax_step(s[half], rows[half], first, first + STEP > seen_by_all, scale, shrink);
             prefill_shrink<HEAD_DIM>(o[half], shrink);
         }

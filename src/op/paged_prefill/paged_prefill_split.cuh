@@ -65,15 +65,18 @@ __device__ __forceinline__ void split_fetch(const char *cache, int64_t place, in
     split_next(ring);
 }
 
-/* The copying group: keys of step 0, then those of step i + 1 and the values of step i. */
+/* The copying group, from position `start` on: keys of step 0, then those of step i + 1 and the
+ * values of step i. */
 template <int HEAD_DIM, int STEP>
 __device__ __forceinline__ void split_copy(const paged_attention &call, const prefill_tile &tile,
-                                           int n_steps, split_ring keys, split_ring values)
+                                           int start, int n_steps, split_ring keys,
+                                           split_ring values)
 {
     const char *k_cache = call.k + tile.kv_head * call.k_strides.head;
     const char *v_cache = call.v + tile.kv_head * call.v_strides.head;
-    uint32_t last = (uint32_t)(tile.walk.length - 1) / 16, sixteen = threadIdx.x % (STEP / 16);
-    int left = tile.walk.length;
+    uint32_t last = (uint32_t)(tile.walk.length - 1) / 16;
+    uint32_t sixteen = (uint32_t)start / 16 + threadIdx.x % (STEP / 16);
+    int left = tile.walk.length - start;
     int64_t k_place = page_offset(tile.walk, call.k_strides, min(sixteen, last)), v_place;
     for (int i = 0; i <= n_steps; i++) {
         int64_t v_next = 0;
@@ -104,10 +107,11 @@ __device__ __forceinline__ void split_go_on(int which, int threads)
 }
 
 /* A computing group. */
-template <typename T, int HEAD_DIM, int STEP, int GROUPS>
-__device__ __forceinline__ void split_compute(softmax_rows &rows, float (&o)[HEAD_DIM / 8][4],
-                                              int n_steps, int seen_by_all, float scale, uint32_t q,
-                                              split_ring keys, split_ring values)
+template <typename T, int HEAD_DIM, int STEP, int GROUPS, typename LIMITS>
+__device__ __forceinline__ void
+split_compute(softmax_rows &rows, const limited_rows<LIMITS> &limited, float (&o)[HEAD_DIM / 8][4],
+              int start, int n_steps, int seen_by_all, float scale, uint32_t q, split_ring keys,
+              split_ring values)
 {
     constexpr int Q_ROWS = GROUPS * 64;
     float s[STEP / 8][4], shrink[2];
@@ -120,7 +124,8 @@ __device__ __forceinline__ void split_compute(softmax_rows &rows, float (&o)[HEA
     wgmma_hold(s);
     split_give(keys);
     split_next(keys);
-    softmax_step(s, rows, 0, STEP > seen_by_all, scale, shrink);
+    limit_scores(s, limited, start);
+    softmax_step(s, rows, start, start + STEP > seen_by_all, scale, shrink);
 #pragma unroll
     for (int i = 0; i < STEP / 16; i++)
         weights_pack<T>(s, i, weights[i]);
@@ -138,7 +143,9 @@ __device__ __forceinline__ void split_compute(softmax_rows &rows, float (&o)[HEA
         wgmma_hold(s);
         split_give(keys);
         split_next(keys);
-        softmax_step(s, rows, step * STEP, (step + 1) * STEP > seen_by_all, scale, shrink);
+        int first = start + step * STEP;
+        limit_scores(s, limited, first);
+        softmax_step(s, rows, first, first + STEP > seen_by_all, scale, shrink);
         wgmma_wait<0>();
         wgmma_hold(o);
         split_give(values);
@@ -156,8 +163,10 @@ __device__ __forceinline__ void split_compute(softmax_rows &rows, float (&o)[HEA
     wgmma_hold(o);
 }
 
-template <typename T, int HEAD_DIM, int STEP, int GROUPS, int REGISTERS, int COPY_REGISTERS>
-__device__ __forceinline__ void paged_prefill_split(const paged_attention &call, char *shared)
+template <typename T, int HEAD_DIM, int STEP, int GROUPS, int REGISTERS, int COPY_REGISTERS,
+          typename LIMITS>
+__device__ __forceinline__ void paged_prefill_split(const paged_attention &call,
+                                                    const LIMITS &limits, char *shared)
 {
     constexpr int ROWS = GROUPS * 64, RING = SPLIT_STAGES * STEP * HEAD_DIM * 2;
     constexpr int THREADS = GROUPS * 128 + 128;
@@ -170,7 +179,8 @@ __device__ __forceinline__ void paged_prefill_split(const paged_attention &call,
                          0};
     int group = (int)threadIdx.x / 128;
     int seen = prefill_visible(call, tile, tile.first_row + ROWS - 1);
-    int n_steps = (seen + STEP - 1) / STEP;
+    int start = limits_start<STEP>(limits, call, tile);
+    int n_steps = (seen - start + STEP - 1) / STEP;
     if (group == GROUPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COPY_REGISTERS));
         int stage = (int)threadIdx.x % 128;
@@ -182,19 +192,21 @@ __device__ __forceinline__ void paged_prefill_split(const paged_attention &call,
         }
         split_meet(SPLIT_COPYING, 128); /* the mbarriers are initialised */
         split_go_on(SPLIT_ALL, THREADS);
-        if (n_steps > 0) split_copy<HEAD_DIM, STEP>(call, tile, n_steps, keys, values);
+        if (n_steps > 0) split_copy<HEAD_DIM, STEP>(call, tile, start, n_steps, keys, values);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
         prefill_load_queries<T, HEAD_DIM, ROWS, 64, 128>(call, tile, shared, group * 64);
         int row = (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 32 / 4;
         softmax_rows rows = prefill_rows(call, tile, row);
-        float o[HEAD_DIM / 8][4] = {}, scale = prefill_scale(call);
+        limited_rows<LIMITS> limited(limits, call, tile, row);
+        float o[HEAD_DIM / 8][4] = {}, scale = limits_scale(limits, call);
         int seen_by_all = prefill_visible(call, tile, tile.first_row + (int)threadIdx.x / 32 * 16);
         wgmma_publish();
         split_meet(SPLIT_ALL, THREADS); /* the queries and the mbarriers are there */
         if (n_steps > 0)
-            split_compute<T, HEAD_DIM, STEP, GROUPS>(rows, o, n_steps, seen_by_all, scale,
-                                                     q + (uint32_t)group * 64 * 128, keys, values);
+            split_compute<T, HEAD_DIM, STEP, GROUPS>(rows, limited, o, start, n_steps, seen_by_all,
+                                                     scale, q + (uint32_t)group * 64 * 128, keys,
+                                                     values);
         prefill_store<HEAD_DIM>(call, tile, row, rows, scale, o);
     }
 }

@@ -183,10 +183,4 @@ __device__ __forceinline__ softmax_rows prefill_rows(const paged_attention &call
     return rows;
 }
 
-/* Positive: the sign of a negative factor is applied to the queries. */
-__device__ __forceinline__ float prefill_scale(const paged_attention &call)
-{
-    return fabsf(call.sm_scale) * 1.4426950408889634f;
-}
-
 #endif

@@ -9,7 +9,7 @@
 #define QUIPU_OP_PAGED_PREFILL_WGMMA_CUH
 
 #include "op/attention/wgmma.cuh"
-#include "op/paged_prefill/paged_prefill_tile.cuh"
+#include "op/paged_prefill/paged_prefill_limits.cuh"
 
 /* s (64, STEP) = q (64, HEAD_DIM) k (STEP, HEAD_DIM)^T; q: of `rows` rows, from the group's first
  */
@@ -38,8 +38,9 @@ __device__ __forceinline__ void prefill_wgmma_values(float (&o)[HEAD_DIM / 8][4]
     wgmma_commit();
 }
 
-template <typename T, int HEAD_DIM, int STEP, int GROUPS>
-__device__ __forceinline__ void paged_prefill_wgmma(const paged_attention &call, char *shared)
+template <typename T, int HEAD_DIM, int STEP, int GROUPS, typename LIMITS>
+__device__ __forceinline__ void paged_prefill_wgmma(const paged_attention &call,
+                                                    const LIMITS &limits, char *shared)
 {
     constexpr int THREADS = GROUPS * 128, ROWS = GROUPS * 64;
     constexpr uint32_t STAGE = STEP * HEAD_DIM * 2;
@@ -51,10 +52,11 @@ __device__ __forceinline__ void paged_prefill_wgmma(const paged_attention &call,
     uint32_t k = q + ROWS * HEAD_DIM * 2, v = k + 2 * STAGE;
     page_places<STEP> *places = (page_places<STEP> *)(shared + ROWS * HEAD_DIM * 2 + 4 * STAGE);
     uint32_t own_q = q + (uint32_t)threadIdx.x / 128 * 64 * 128;
-    float scale = prefill_scale(call);
+    float scale = limits_scale(limits, call);
 
     int row = (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 32 / 4;
     softmax_rows rows = prefill_rows(call, tile, row);
+    limited_rows<LIMITS> limited(limits, call, tile, row);
     float o[HEAD_DIM / 8][4] = {};
     int seen = prefill_visible(call, tile, tile.first_row + ROWS - 1);
     int seen_by_all = prefill_visible(call, tile, tile.first_row + (int)threadIdx.x / 32 * 16);
@@ -62,18 +64,20 @@ __device__ __forceinline__ void paged_prefill_wgmma(const paged_attention &call,
     if (seen > 0) {
         float s[STEP / 8][4], shrink[2];
         uint32_t weights[STEP / 16][4];
-        int length = tile.walk.length;
+        int length = tile.walk.length, start = limits_start<STEP>(limits, call, tile);
+        int begin = start / STEP % page_places<STEP>::STEPS;
         for (int i = 0; i < 3; i++)
-            page_places_find(places, call, tile.walk, i * STEP);
+            page_places_find(places, call, tile.walk, start + i * STEP);
         __syncthreads(); /* the first places are known */
-        tile_fetch<HEAD_DIM, STEP, THREADS>(k_cache, places->k[0], call.k_strides.position, length,
-                                            k);
+        tile_fetch<HEAD_DIM, STEP, THREADS>(k_cache, places->k[begin], call.k_strides.position,
+                                            length - start, k);
         copy_commit();
-        if (STEP < seen)
-            tile_fetch<HEAD_DIM, STEP, THREADS>(k_cache, places->k[1], call.k_strides.position,
-                                                length - STEP, k + STAGE);
-        tile_fetch<HEAD_DIM, STEP, THREADS>(v_cache, places->v[0], call.v_strides.position, length,
-                                            v);
+        if (start + STEP < seen)
+            tile_fetch<HEAD_DIM, STEP, THREADS>(
+                k_cache, places->k[(begin + 1) % page_places<STEP>::STEPS], call.k_strides.position,
+                length - start - STEP, k + STAGE);
+        tile_fetch<HEAD_DIM, STEP, THREADS>(v_cache, places->v[begin], call.v_strides.position,
+                                            length - start, v);
         copy_commit();
         prefill_load_queries<T, HEAD_DIM, ROWS, ROWS, THREADS>(call, tile, shared, 0);
         copy_wait<1>();
@@ -84,13 +88,14 @@ __device__ __forceinline__ void paged_prefill_wgmma(const paged_attention &call,
         prefill_wgmma_scores<T, HEAD_DIM, STEP>(s, own_q, ROWS, k);
         wgmma_wait<0>();
         wgmma_hold(s);
-        softmax_step(s, rows, 0, STEP > seen_by_all, scale, shrink);
+        limit_scores(s, limited, start);
+        softmax_step(s, rows, start, start + STEP > seen_by_all, scale, shrink);
 #pragma unroll
         for (int i = 0; i < STEP / 16; i++)
             weights_pack<T>(s, i, weights[i]);
 
         uint32_t stage = 0; /* of the values; the next step's keys are in the other */
-        for (int first = STEP; first < seen; first += STEP, stage ^= STAGE) {
+        for (int first = start + STEP; first < seen; first += STEP, stage ^= STAGE) {
             copy_wait<0>();
             wgmma_publish();
             __syncthreads(); /* these stages have come, and no thread reads the others any more */
@@ -110,6 +115,7 @@ __device__ __forceinline__ void paged_prefill_wgmma(const paged_attention &call,
             page_places_find(places, call, tile.walk, next + STEP);
             wgmma_wait<1>();
             wgmma_hold(s);
+            limit_scores(s, limited, first);
             softmax_step(s, rows, first, first + STEP > seen_by_all, scale, shrink);
             wgmma_wait<0>();
             wgmma_hold(o);

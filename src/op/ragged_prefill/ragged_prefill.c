@@ -180,6 +180,10 @@ static const char *const cases[] = {
     "n_mask_words=60 logits_soft_cap=50",
     "n_tokens=6 n_kv_tokens=90 n_sequences=3 n_heads=2 n_kv_heads=1 head_dim=16 n_mask_words=40 "
     "window=20 k:F16 v:F16 lse:-",
+    "n_tokens=230 n_kv_tokens=600 n_sequences=3 n_heads=8 n_kv_heads=2 head_dim=128 window=97 "
+    "q:BF16 k:BF16 v:BF16 out:BF16",
+    "n_tokens=100 n_kv_tokens=500 n_sequences=2 n_heads=4 n_kv_heads=1 head_dim=64 window=300 "
+    "n_mask_words=1600 k:F16 v:F16",
     NULL,
 };
 

@@ -19,7 +19,10 @@ DEVICE_FN tensor ragged_as_cache(const tensor &view)
     return cache;
 }
 
-DEVICE_FN void ragged_prefill_block(const op_call &call, int64_t begin, int64_t end)
+/* HEAD: limited_head where there are limits. */
+template <typename HEAD = device_head>
+DEVICE_FN void ragged_prefill_block(const op_call &call, int64_t begin, int64_t end,
+                                    const attention_limits &limits = {})
 {
     __shared__ attention_shared shared;
     const tensor &q = call.tensors[RAGGED_PREFILL_Q];
@@ -31,12 +34,14 @@ DEVICE_FN void ragged_prefill_block(const op_call &call, int64_t begin, int64_t 
     device_source source = {&k, &v, nullptr, 0, 1};
     for (int64_t unit = begin; unit < end; unit++) {
         int64_t t = unit / q.shape[1], b = device_sequence(border, qo.shape[0] - 1, t);
-        device_head head =
-            attention_head_of(q, call.tensors[RAGGED_PREFILL_OUT], call.tensors[RAGGED_PREFILL_LSE],
-                              k.shape[2], call.params[RAGGED_PREFILL_SM_SCALE], unit);
-        head.n_visible =
-            attention_visible_of(call.params[RAGGED_PREFILL_CAUSAL] != 0, t - border[b],
-                                 border[b + 1] - border[b], kv_border[b + 1] - kv_border[b]);
+        int64_t i = t - border[b], qo_length = border[b + 1] - border[b];
+        int64_t kv_length = kv_border[b + 1] - kv_border[b];
+        bool causal = call.params[RAGGED_PREFILL_CAUSAL] != 0 && !limits.mask;
+        HEAD head = {attention_head_of(q, call.tensors[RAGGED_PREFILL_OUT],
+                                       call.tensors[RAGGED_PREFILL_LSE], k.shape[2],
+                                       call.params[RAGGED_PREFILL_SM_SCALE], unit)};
+        head.n_visible = attention_visible_of(causal, i, qo_length, kv_length);
+        attention_limit(head, limits, border, kv_border, nullptr, 1, b, i, qo_length, kv_length);
         source.first_page = kv_border[b];
         attention_head_block(source, head, shared);
     }

@@ -45,7 +45,22 @@ op_call cuda_prefill_of_ragged(const op_call *ragged)
 
 static bool by_heads_accepts(const op_call *call)
 {
-    return CUDA_PREFILL_IS_PLAIN(call, RAGGED_PREFILL) && cuda_attention_by_heads_accepts(call);
+    attention_limits limits = CUDA_PREFILL_LIMITS(call, RAGGED_PREFILL);
+    return !cuda_is_limited(&limits) && cuda_attention_by_heads_accepts(call);
+}
+
+static bool limited_accepts(const op_call *call)
+{
+    attention_limits limits = CUDA_PREFILL_LIMITS(call, RAGGED_PREFILL);
+    return cuda_is_limited(&limits) && cuda_attention_by_heads_accepts(call);
+}
+
+static qp_status launch_limited(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                                const cuda_forms *forms, qp_error *error)
+{
+    attention_limits limits = CUDA_PREFILL_LIMITS(call, RAGGED_PREFILL);
+    (void)forms;
+    return cuda_launch_limited(ops, kernel, call, &limits, error);
 }
 
 static bool accepts(const op_call *call)
@@ -71,6 +86,7 @@ const cuda_kernel ragged_prefill_cuda[] = {
     {CUDA_UNITS(RAGGED_PREFILL, "cuda_ops", ragged_prefill, CUDA_ATTENTION_THREADS, 1,
                 by_heads_accepts),
      .early = true},
+    {CUDA_LIMITED_UNITS(RAGGED_PREFILL, ragged_prefill, limited_accepts, launch_limited)},
     {.op = OP_RAGGED_PREFILL,
      .name = "cuda_tiles",
      .accepts = accepts,

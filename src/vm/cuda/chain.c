@@ -444,10 +444,11 @@ static bool takes_attention(const cuda_chain *c, const op_call *call)
     const tensor *q = &call->tensors[PAGED_DECODE_Q], *k = &call->tensors[PAGED_DECODE_K_CACHE];
     int64_t row = q->shape[1] * q->shape[2];
     size_t bytes = (size_t)(q->shape[0] * row) * 2;
+    const attention_limits limits = CUDA_ATTENTION_LIMITS(call, PAGED_DECODE);
     return (c->run.n_steps == 0 || c->ended) && c->run.n_steps + 1 < CHAIN_MAX_STEPS &&
-           cuda_decode_accepts(call) && cuda_decode_pays(c->ops, call) &&
-           q->shape[0] <= c->columns && takes_heads(c, q, k) && q->type == DTYPE_F32 &&
-           !call->tensors[PAGED_DECODE_LSE].rank && call->begin == 0 &&
+           !cuda_is_limited(&limits) && cuda_decode_accepts(call) &&
+           cuda_decode_pays(c->ops, call) && q->shape[0] <= c->columns && takes_heads(c, q, k) &&
+           q->type == DTYPE_F32 && !call->tensors[PAGED_DECODE_LSE].rank && call->begin == 0 &&
            call->end == q->shape[0] * q->shape[1] && c->n_chunks == 1 && queries_fit(c, q, k) &&
            2 * bytes <= c->ops->workspace.bytes - CUDA_OWN_WORKSPACE;
 }
