@@ -73,7 +73,7 @@ NORM(add_rms_norm_vectors, true, true)
 
 /* For many rows. */
 #define SMALL_NORM(name, add, eights)                                                              \
-    extern "C" __global__ void __launch_bounds__(NORM_SMALL_THREADS)                               \
+    extern "C" __global__ void __launch_bounds__(2 * NORM_SMALL_THREADS)                           \
         run_##name(const __grid_constant__ norm_rows call)                                         \
     {                                                                                              \
         device_let_next_begin();                                                                   \
@@ -83,6 +83,13 @@ SMALL_NORM(rms_norm_short, false, NORM_SHORT_EIGHTS)
 SMALL_NORM(rms_norm_long, false, NORM_LONG_EIGHTS)
 SMALL_NORM(add_rms_norm_short, true, NORM_SHORT_EIGHTS)
 SMALL_NORM(add_rms_norm_long, true, NORM_LONG_EIGHTS)
+
+extern "C" __global__ void __launch_bounds__(MERGE_THREADS)
+    run_merge_state_vectors(const __grid_constant__ merge_rows call)
+{
+    device_take_turn();
+    merge_state_vectors(call);
+}
 
 extern "C" __global__ void __launch_bounds__(SILU_THREADS)
     run_silu_and_mul_vectors(const __grid_constant__ silu_rows call)
@@ -96,7 +103,15 @@ extern "C" __global__ void __launch_bounds__(ROPE_THREADS)
     run_rope_vectors(const __grid_constant__ rope_rows call)
 {
     device_let_next_begin();
-    rope_vectors(call, call.begin + blockIdx.x, rope_in_place());
+    rope_vectors<ROPE_HEADS>(call, call.begin + blockIdx.x, rope_in_place());
+}
+
+/* For few tokens: with one head per thread, it loads all at once and its code is short. */
+extern "C" __global__ void __launch_bounds__(ROPE_FEW_THREADS)
+    run_rope_few(const __grid_constant__ rope_rows call)
+{
+    device_let_next_begin();
+    rope_vectors<1>(call, call.begin + blockIdx.x, rope_in_place());
 }
 
 extern "C" __global__ void __launch_bounds__(ROPE_THREADS)

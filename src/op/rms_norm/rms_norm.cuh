@@ -113,7 +113,11 @@ template <bool ADD, int EIGHTS> DEVICE_FN void norm_small_row(const norm_rows &c
     int first = 8 * (int)threadIdx.x, step = 8 * (int)blockDim.x, n_warps = (int)blockDim.x / WARP;
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     float kept[EIGHTS][8], sums[EIGHTS];
+    device_eight weight[EIGHTS];
     if (warp == 0) cells[lane] = 0;
+#pragma unroll
+    for (int e = 0; e < EIGHTS; e++)
+        weight[e] = device_fetch8<true>(call.weight, 0, first + e * step, call.n);
     device_wait_for_last();
 #pragma unroll
     for (int e = 0; e < EIGHTS; e++)
@@ -131,8 +135,7 @@ template <bool ADD, int EIGHTS> DEVICE_FN void norm_small_row(const norm_rows &c
     for (int e = 0; e < EIGHTS; e++) {
         int i = first + e * step;
         if (i >= call.n) continue;
-        norm_store<ADD, true>(call, row, i, device_fetch8<true>(call.weight, 0, i, call.n), scale,
-                              kept[e]);
+        norm_store<ADD, true>(call, row, i, weight[e], scale, kept[e]);
     }
 }
 

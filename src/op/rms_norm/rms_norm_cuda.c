@@ -3,7 +3,11 @@
 #include "op/rows_cuda.h"
 #include "op/variants.h"
 
-enum { SMALL_ROWS = 4 /* rows per multiprocessor from which norms use small blocks */ };
+enum {
+    SMALL_ROWS = 4,      /* rows per multiprocessor from which norms use small blocks, */
+    SMALL_LONG_ROWS = 2, /* and of more elements than LONG_ROW */
+    LONG_ROW = NORM_LONG_EIGHTS * CUDA_ROWS_EIGHT * NORM_SMALL_THREADS, /* of 128 threads */
+};
 
 norm_rows cuda_norm_rows(const op_call *call)
 {
@@ -25,9 +29,9 @@ bool cuda_norm_by_eights(const norm_rows *rows)
 
 bool cuda_norm_is_small(const norm_rows *rows, int64_t n_rows, int n_multiprocessors)
 {
-    return rows->n > CUDA_ROWS_EIGHT * NORM_SMALL_THREADS &&
-           rows->n <= NORM_LONG_EIGHTS * CUDA_ROWS_EIGHT * NORM_SMALL_THREADS &&
-           n_rows >= (int64_t)SMALL_ROWS * n_multiprocessors;
+    return rows->n > CUDA_ROWS_EIGHT * NORM_SMALL_THREADS && rows->n <= 2 * LONG_ROW &&
+           n_rows >=
+               (int64_t)(rows->n > LONG_ROW ? SMALL_LONG_ROWS : SMALL_ROWS) * n_multiprocessors;
 }
 
 qp_status cuda_launch_norm(cuda_ops *ops, norm_rows rows, int64_t n_rows, const cuda_forms *forms,
@@ -42,7 +46,7 @@ qp_status cuda_launch_norm(cuda_ops *ops, norm_rows rows, int64_t n_rows, const 
     if (!cuda_norm_by_eights(&rows)) {
         name = add ? "run_add_rms_norm" : "run_rms_norm";
     } else if (cuda_norm_is_small(&rows, n_rows, ops->device->n_multiprocessors)) {
-        threads = NORM_SMALL_THREADS;
+        threads = rows.n > LONG_ROW ? 2 * NORM_SMALL_THREADS : NORM_SMALL_THREADS;
         name = small[2 * add + (rows.n > NORM_SHORT_EIGHTS * CUDA_ROWS_EIGHT * NORM_SMALL_THREADS)];
     }
     if (forms->out_alone) rows.out.data = NULL;

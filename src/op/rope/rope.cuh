@@ -50,9 +50,9 @@ struct rope_in_place {
 };
 
 /* One token per block. A thread has eight angles, which it loads before the previous kernel has
- * ended, and rotates them in every so many heads. `also`: begin() when that kernel has ended, and
+ * ended, and rotates HEADS heads by them at a time. `also`: begin() when that kernel has ended, and
  * turned(head of k, its first element, eight elements). */
-template <typename ALSO>
+template <int HEADS, typename ALSO>
 DEVICE_FN void rope_vectors(const rope_rows &call, int64_t token, const ALSO &also)
 {
     int per_head = call.half / 8, own = (int)threadIdx.x % per_head;
@@ -66,12 +66,11 @@ DEVICE_FN void rope_vectors(const rope_rows &call, int64_t token, const ALSO &al
         b_at = call.interleaved ? a_at + 8 : a_at + call.half;
     device_wait_for_last();
     also.begin();
-    for (int first = (int)threadIdx.x / per_head; first < call.n_heads;
-         first += step * ROPE_HEADS) {
-        device_eight raw_a[ROPE_HEADS], raw_b[ROPE_HEADS];
-        device_rows head[ROPE_HEADS];
+    for (int first = (int)threadIdx.x / per_head; first < call.n_heads; first += step * HEADS) {
+        device_eight raw_a[HEADS], raw_b[HEADS];
+        device_rows head[HEADS];
 #pragma unroll
-        for (int h = 0; h < ROPE_HEADS; h++) {
+        for (int h = 0; h < HEADS; h++) {
             int number = first + h * step;
             if (number >= call.n_heads) continue;
             bool of_k = number >= call.n_q_heads;
@@ -81,7 +80,7 @@ DEVICE_FN void rope_vectors(const rope_rows &call, int64_t token, const ALSO &al
             raw_b[h] = device_fetch8<true>(head[h], token, b_at, b_at + 8);
         }
 #pragma unroll
-        for (int h = 0; h < ROPE_HEADS; h++) {
+        for (int h = 0; h < HEADS; h++) {
             if (first + h * step >= call.n_heads) continue;
             float a[8], b[8];
             device_unpack8(head[h].type, raw_a[h], a);

@@ -5,7 +5,11 @@
 #include "op/rows_cuda.h"
 #include "op/variants.h"
 
-enum { WARP = 32, THREADS = 256 };
+enum {
+    WARP = 32,
+    THREADS = 256,
+    FEW_TOKENS = 1, /* per multiprocessor, up to which a thread has one head */
+};
 
 rope_rows cuda_rope_rows(const op_call *call)
 {
@@ -25,8 +29,8 @@ rope_rows cuda_rope_rows(const op_call *call)
                        .interleaved = call->params[ROPE_INTERLEAVED] != 0};
 }
 
-/* Threads that rotate a token by eights, 0 where rows are not aligned. */
-static int64_t rope_threads(const rope_rows *rows)
+/* Threads that rotate a token by eights, `heads` heads each; 0 where rows are not aligned. */
+static int64_t rope_threads(const rope_rows *rows, int heads)
 {
     int per_head =
         rows->half / CUDA_ROWS_EIGHT; /* threads; a power of two divides any number of warps */
@@ -36,18 +40,20 @@ static int64_t rope_threads(const rope_rows *rows)
     if (!vectors || rows->half % CUDA_ROWS_EIGHT != 0 || per_head == 0 || per_head > WARP ||
         WARP % per_head != 0)
         return 0;
-    return cuda_warps_of((int64_t)(rows->n_heads + ROPE_HEADS - 1) / ROPE_HEADS * per_head,
-                         ROPE_THREADS);
+    return cuda_warps_of((int64_t)(rows->n_heads + heads - 1) / heads * per_head,
+                         heads == 1 ? ROPE_FEW_THREADS : ROPE_THREADS);
 }
 
 static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                         const cuda_forms *forms, qp_error *error)
 {
     rope_rows rows = cuda_rope_rows(call);
-    int64_t threads = rope_threads(&rows);
+    bool few = call->end - call->begin <= FEW_TOKENS * (int64_t)ops->device->n_multiprocessors;
+    int64_t threads = rope_threads(&rows, few ? 1 : ROPE_HEADS);
     (void)kernel, (void)forms;
     if (threads == 0) return cuda_launch_plainly(ops, "run_rope", call, 1, error);
-    return cuda_ops_start_early(ops, "run_rope_vectors", call->end - call->begin, 1, threads,
+    return cuda_ops_start_early(ops, few ? "run_rope_few" : "run_rope_vectors",
+                                call->end - call->begin, 1, threads,
                                 CUDA_ARGUMENTS(CUDA_ARGUMENT(rows)), error);
 }
 
@@ -74,7 +80,7 @@ static qp_status launch_with_append(cuda_ops *ops, const op_call *calls, const c
 {
     rope_rows rope = cuda_rope_rows(&calls[0]);
     append_rows append = cuda_append_rows(&calls[1]);
-    int64_t threads = rope_threads(&rope), blocks = calls[0].end - calls[0].begin;
+    int64_t threads = rope_threads(&rope, ROPE_HEADS), blocks = calls[0].end - calls[0].begin;
     (void)forms;
     if (threads > 0 && appends_by_eights(&rope, &append))
         return cuda_ops_start_early(ops, "run_rope_kv_append_vectors", blocks, 1, threads,

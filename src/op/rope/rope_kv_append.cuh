@@ -99,7 +99,7 @@ DEVICE_FN void rope_kv_append_vectors(const rope_rows &rope, const append_rows &
                              append.v_cache};
     also.k.data += place.page * append.k_cache.stride + place.slot * append.k_slot;
     also.v.data += place.page * append.v_cache.stride + place.slot * append.v_slot;
-    rope_vectors(rope, token, also);
+    rope_vectors<ROPE_HEADS>(rope, token, also);
 }
 
 #endif
