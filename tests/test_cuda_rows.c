@@ -86,7 +86,10 @@ static void test_small_norms(void **state)
     norm_rows rows = {.n = 4096};
     assert_true(cuda_norm_is_small(&rows, 528, 132));
     assert_false(cuda_norm_is_small(&rows, 527, 132));
-    rows.n = 4104; /* more than the eights that a thread has */
+    rows.n = 8192; /* twice the threads, from half as many rows */
+    assert_true(cuda_norm_is_small(&rows, 264, 132));
+    assert_false(cuda_norm_is_small(&rows, 263, 132));
+    rows.n = 8200; /* more than the eights that a thread has */
     assert_false(cuda_norm_is_small(&rows, 2048, 132));
     rows.n = 1024; /* one eight a thread as it is */
     assert_false(cuda_norm_is_small(&rows, 2048, 132));

@@ -84,13 +84,6 @@ SMALL_NORM(rms_norm_long, false, NORM_LONG_EIGHTS)
 SMALL_NORM(add_rms_norm_short, true, NORM_SHORT_EIGHTS)
 SMALL_NORM(add_rms_norm_long, true, NORM_LONG_EIGHTS)
 
-extern "C" __global__ void __launch_bounds__(MERGE_THREADS)
-    run_merge_state_vectors(const __grid_constant__ merge_rows call)
-{
-    device_take_turn();
-    merge_state_vectors(call);
-}
-
 extern "C" __global__ void __launch_bounds__(SILU_THREADS)
     run_silu_and_mul_vectors(const __grid_constant__ silu_rows call)
 {
