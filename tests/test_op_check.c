@@ -18,13 +18,23 @@
 
 enum { SEED = 1, PATIENCE_MS = 60000 };
 
+/* A sanitizer makes each check slow. There a variant takes every second case, neighbours the
+ * others; numbers are checked on all cases without one. */
+#ifdef __SANITIZE_ADDRESS__
+enum { STEP = 2 };
+#else
+enum { STEP = 1 };
+#endif
+
 /* --- what we ship ---------------------------------------------------------------------------- */
 
 /* Checks one kernel on all cases that it accepts; counts what failed and says why. */
 static int count_failures(const op_info *op, const op_variant *variant)
 {
     int failed = 0;
+    const int first = variant ? (int)(variant - op->variants) % STEP : 0;
     for (const char *const *text = op->cases; *text; text++) {
+        if (variant && (text - op->cases) % STEP != first) continue;
         qp_error error;
         op_case about;
         check_verdict verdict;
