@@ -384,10 +384,7 @@ static qp_status take_skip(bench *b)
 /* quipu's own kernels run on the machine of those from files, not on the megakernel. */
 static void compare_on_cuda(cli_settings *s)
 {
-    int cuda = 0;
-    while (strcmp(cli_execs[cuda], "cuda") != 0)
-        cuda++;
-    if (strcmp(cli_execs[s->exec], "auto") == 0) s->exec = cuda;
+    if (strcmp(cli_execs[s->exec], "auto") == 0) s->exec = cli_exec_index("cuda");
 }
 
 static qp_status run_and_print(bench *b, bench *const *sides, int n_sides, strbuf *out)

@@ -100,6 +100,9 @@ extern const char *const cli_activations[], *const cli_cuts[], *const cli_specul
 extern const char *const cli_poolings[];
 extern const char *const cli_copies[];
 extern const char *const cli_plan_forms[]; /* by plan_form */
+
+/* The index of a machine in cli_execs, which has it. */
+int cli_exec_index(const char *name);
 extern const char *const cli_act_types[];
 extern const char *const cli_schedule_settings[], *const cli_schedule_assignments[];
 

@@ -1,6 +1,8 @@
 /* Options that many commands share: the model, the engine that runs it, its KV cache, and JSON. */
 #include "cli/option_groups.h"
 
+#include <string.h>
+
 #define SETTINGS cli_settings
 
 static const char *const cli_rank_transports[] = {"auto", "threads", "mpi", "messages", NULL};
@@ -12,6 +14,14 @@ static const char *const old_execs[][2] = {{"ref", "it is reference now"},
                                            {"ops", "it is operators now, and cuda on a GPU"},
                                            {"mk", "it is megakernel now"},
                                            {NULL, NULL}};
+int cli_exec_index(const char *name)
+{
+    int i = 0;
+    while (strcmp(cli_execs[i], name) != 0)
+        i++;
+    return i;
+}
+
 const char *const cli_activations[] = {"auto", "8", "16", "float", NULL};
 const char *const cli_copies[] = {"auto", "on", "off", NULL};
 const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};

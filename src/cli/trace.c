@@ -95,8 +95,7 @@ static void choose_exec(cli_settings *s)
     const bool padded = strcmp(cli_plan_forms[s->plan_form], "padded") == 0;
     if (strcmp(cli_execs[s->exec], "auto") != 0 || strcmp(cli_devices[s->device], "cuda") == 0)
         return;
-    while (strcmp(cli_execs[s->exec], padded ? "operators" : "threads") != 0)
-        s->exec++;
+    s->exec = cli_exec_index(padded ? "operators" : "threads");
 }
 
 qp_status command_trace(const cli_call *call)

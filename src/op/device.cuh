@@ -107,15 +107,10 @@ DEVICE_FN void device_narrow(uint16_t *to, float4 value)
 /* Four floats rounded to F8, the first one in the lowest byte. */
 DEVICE_FN uint32_t device_pack4_f8(float a, float b, float c, float d)
 {
-#if __CUDA_ARCH__ >= 890
     uint16_t low, high;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
     return low | (uint32_t)high << 16;
-#else
-    return f32_to_f8(a) | (uint32_t)f32_to_f8(b) << 8 | (uint32_t)f32_to_f8(c) << 16 |
-           (uint32_t)f32_to_f8(d) << 24;
-#endif
 }
 
 /* The inverse of device_load4(): elements after the row's end are left out. */

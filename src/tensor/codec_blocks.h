@@ -67,8 +67,8 @@ typedef struct block_q8_1 {
 
 /* ---- Blocks of 128 -------------------------------------------------------------------------- */
 
-/* E4M3 numbers (float8.h) and their scale in float32: x[i] = d * f8(qs[i]). A row of any matrix in
- * FP8 can be stored so, whether its scales are of the matrix, of rows, or of 128 columns. */
+/* E4M3 numbers (float8.h) and their scale in float32: x[i] = d * f8(qs[i]). Rows of any matrix in
+ * FP8 fit, because a scale of the matrix, of a row or of 128 columns is repeated in each block. */
 typedef struct block_f8_128 {
     float d;
     uint8_t qs[BLOCK_128];

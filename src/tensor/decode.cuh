@@ -148,17 +148,7 @@ DECODE_FN void decode_q3_k(const uint8_t *row, int64_t i, float *out)
 DECODE_FN uint32_t decode_f8x2(uint32_t two)
 {
     uint32_t pair;
-#if __CUDA_ARCH__ >= 890
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((unsigned short)two));
-#else
-    /* Exponent and mantissa in their places of an F16, whose bias is 8 more; 0x7f is NaN. */
-    uint32_t bytes = __byte_perm(two, 0, 0x1404), magnitude = bytes & 0x7f007f00;
-    uint32_t half = (bytes & 0x80008000) | magnitude >> 1;
-    __half2 scaled = __hmul2(*(__half2 *)&half, __float2half2_rn(256.0f));
-    pair = *(uint32_t *)&scaled;
-    if ((magnitude & 0x7f00) == 0x7f00) pair |= 0x7e00;
-    if ((magnitude & 0x7f000000) == 0x7f000000) pair |= 0x7e000000;
-#endif
     return pair;
 }
 
