@@ -16,30 +16,72 @@ static qp_error error;
 
 /* ---- prompt lookup ------------------------------------------------------------------------- */
 
+/* Proposals after the first n tokens of the text and `last`. */
+static lookup_found find(const int32_t *text, size_t n, int32_t last, int most)
+{
+    return lookup_propose((lookup_text){text, n, last}, most);
+}
+
 static void lookup_finds_the_longest_agreement(void **state)
 {
     (void)state;
-    int32_t out[6];
     const int32_t text[] = {1, 2, 3, 4, 9, 2, 3, 5, 6, 8, 1, 2};
-    assert_int_equal(lookup_propose((lookup_text){text, 12, 3}, out, 3), 3); /* 1 2 3 */
-    assert_memory_equal(out, ((int32_t[]){4, 9, 2}), 3 * sizeof *out);
-    assert_int_equal(lookup_propose((lookup_text){text + 1, 11, 3}, out, 3), 2); /* the later 2 3 */
-    assert_memory_equal(out, ((int32_t[]){5, 6, 8}), 3 * sizeof *out);
-    assert_int_equal(lookup_propose((lookup_text){text, 12, 7}, out, 3), 0);
-    assert_int_equal(lookup_propose((lookup_text){text, 0, 7}, out, 3), 0);
+    lookup_found found = find(text, 12, 3, 3);
+    assert_int_equal(found.agreed, 3); /* 1 2 3 */
+    assert_memory_equal(found.tokens, ((int32_t[]){4, 9, 2}), 3 * sizeof *found.tokens);
+    found = find(text + 1, 11, 3, 3);
+    assert_int_equal(found.agreed, 2); /* the later 2 3 */
+    assert_memory_equal(found.tokens, ((int32_t[]){5, 6, 8}), 3 * sizeof *found.tokens);
+    assert_int_equal(find(text, 12, 7, 3).agreed, 0);
+    assert_int_equal(find(text, 0, 7, 3).agreed, 0);
 }
 
 static void lookup_continues_repetitions(void **state)
 {
     (void)state;
-    int32_t out[6], text[100];
+    int32_t text[100];
     const int32_t pair[] = {7, 8, 7};
-    assert_int_equal(lookup_propose((lookup_text){pair, 3, 8}, out, 6), 2);
-    assert_memory_equal(out, ((int32_t[]){7, 8, 7, 8, 7, 8}), sizeof out);
+    lookup_found found = find(pair, 3, 8, 6);
+    assert_int_equal(found.agreed, 2);
+    assert_memory_equal(found.tokens, ((int32_t[]){7, 8, 7, 8, 7, 8}), 6 * sizeof *found.tokens);
+    assert_true(found.foreseen[5]);
     for (int i = 0; i < 100; i++)
         text[i] = i % 40;
-    assert_int_equal(lookup_propose((lookup_text){text, 100, 20}, out, 6), LOOKUP_LONGEST);
-    assert_int_equal(out[0], 21);
+    found = find(text, 100, 20, 6);
+    assert_int_equal(found.agreed, LOOKUP_LONGEST);
+    assert_int_equal(found.tokens[0], 21);
+}
+
+/* Records "1 2 3 VALUE 4 5": the values are not foreseen, what is between them is, and nothing of
+ * the first record is. */
+static void lookup_tells_values_from_what_is_between_them(void **state)
+{
+    (void)state;
+    const int32_t text[] = {1, 2, 3, 71, 4, 5, 1, 2, 3, 72, 4, 5};
+    const lookup_found found = find(text, 12, 1, 5);
+    assert_int_equal(found.agreed, 3); /* 4 5 1 */
+    assert_memory_equal(found.tokens, ((int32_t[]){2, 3, 72, 4, 5}), 5 * sizeof *found.tokens);
+    assert_memory_equal(found.foreseen, ((bool[]){true, true, false, false, true}), 5);
+    const lookup_found first = find(text, 6, 1, 4);
+    assert_memory_equal(first.tokens, ((int32_t[]){2, 3, 71, 4}), 4 * sizeof *first.tokens);
+    for (int i = 0; i < 4; i++)
+        assert_false(first.foreseen[i]);
+}
+
+/* As far back as LOOKUP_BACK tokens; at the text's first token; past its last. */
+static void lookup_foresees_from_a_limited_text(void **state)
+{
+    (void)state;
+    int32_t text[2 * LOOKUP_BACK];
+    for (int i = 0; i < 2 * LOOKUP_BACK; i++)
+        text[i] = 100 + i;
+    text[LOOKUP_BACK + 1] = 1, text[LOOKUP_BACK + 2] = 2;
+    text[1] = 1, text[2] = 2;
+    assert_true(find(text, LOOKUP_BACK + 4, 1, 1).foreseen[0]);
+    text[0] = 1, text[1] = 2, text[2] = 102; /* a token too far */
+    assert_false(find(text, LOOKUP_BACK + 4, 1, 1).foreseen[0]);
+    assert_false(find((int32_t[]){5}, 1, 5, 3).foreseen[0]);
+    assert_true(find((int32_t[]){5}, 1, 5, 3).foreseen[1]);
 }
 
 /* ---- texts --------------------------------------------------------------------------------- */
@@ -160,7 +202,7 @@ static qp_status propose_known(proposer *self, const speculated_sequence *all, s
     for (size_t i = 0; i < n; i++) {
         speculated *p = all[i].slot;
         const made *text = k->texts ? &k->texts[all[i].of->session->slot] : NULL;
-        p->grade = 4;
+        memset(p->grades, SPECULATE_GRADES - 2, sizeof p->grades);
         for (p->n_found = 0; p->n_found < most && p->n_found < all[i].most; p->n_found++) {
             const size_t at = p->position + (size_t)p->n_found;
             if (text && at == text->count) break;
@@ -509,6 +551,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lookup_finds_the_longest_agreement),
         cmocka_unit_test(lookup_continues_repetitions),
+        cmocka_unit_test(lookup_tells_values_from_what_is_between_them),
+        cmocka_unit_test(lookup_foresees_from_a_limited_text),
         cmocka_unit_test(texts_are_the_same),
         cmocka_unit_test(only_what_pays_is_verified),
         cmocka_unit_test(losses_are_limited),

@@ -227,7 +227,8 @@ static void guess_one(const expected *x, const speculated_sequence *s, int most)
         p->tokens[p->n_found] = p->n_found == wrong ? (next + 1) % 200 : next;
         if (ahead.count <= CONTEXT) ahead.tokens[ahead.count++] = next;
     }
-    p->grade = (int)draw(SPECULATE_GRADES);
+    for (int i = 0; i < SPECULATE_MOST; i++)
+        p->grades[i] = (uint8_t)draw(SPECULATE_GRADES);
 }
 
 static qp_status guess(proposer *self, const speculated_sequence *all, size_t n, int most,

@@ -8,13 +8,19 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- prompt lookup ------------------------------------------------------------------------- */
 
-/* Grades by the number of tokens that agree. */
-static int grade_of(int agreed)
+_Static_assert((int)LOOKUP_MOST == (int)SPECULATE_MOST, "a search finds all that may be verified");
+
+enum { AGREEMENTS = 5 };
+
+/* Of a token after `agreed` ones that agree. */
+static uint8_t grade_of(int agreed, bool foreseen)
 {
-    return agreed >= 9 ? 4 : agreed >= 5 ? 3 : agreed >= 3 ? 2 : agreed - 1;
+    const int grade = agreed >= 9 ? 4 : agreed >= 5 ? 3 : agreed >= 3 ? 2 : agreed - 1;
+    return (uint8_t)(foreseen ? AGREEMENTS + grade : grade);
 }
 
 static qp_status look_up(proposer *self, const speculated_sequence *all, size_t n, int most,
@@ -25,9 +31,14 @@ static qp_status look_up(proposer *self, const speculated_sequence *all, size_t 
         const qp_session *s = all[i].of->session;
         const lookup_text text = {s->tokens, s->count, all[i].of->tokens[0]};
         const int room = all[i].most < most ? all[i].most : most;
-        const int agreed = lookup_propose(text, all[i].slot->tokens, room);
-        all[i].slot->n_found = agreed ? room : 0;
-        all[i].slot->grade = agreed ? grade_of(agreed) : 0;
+        const lookup_found found = lookup_propose(text, room);
+        speculated *p = all[i].slot;
+        p->n_found = found.agreed ? room : 0;
+        for (int k = 0; k < p->n_found; k++) {
+            p->tokens[k] = found.tokens[k];
+            /* It counts only if the proposals before it are right, which then agree too. */
+            p->grades[k] = grade_of(found.agreed + k, found.foreseen[k]);
+        }
     }
     return QP_OK;
 }
@@ -58,24 +69,24 @@ void speculation_free(speculation *s)
 /* ---- how often proposals are right --------------------------------------------------------- */
 
 /* What is assumed before anything is known, with the weight of PRIOR_TRIES proposals. */
-static const double prior[SPECULATE_GRADES] = {0.1, 0.3, 0.5, 0.7, 0.85};
-enum { PRIOR_TRIES = 2, GRADE_OF_MADE = 3 /* of all proposals of a model */ };
+static const double prior[SPECULATE_GRADES] = {0.05, 0.15, 0.2, 0.3, 0.5, 0.15,
+                                               0.4,  0.6,  0.8, 0.9, 0.7};
+enum { PRIOR_TRIES = 2, GRADE_OF_MADE = 2 * AGREEMENTS /* of all proposals of a model */ };
 #define MEMORY 0.93 /* what a proposal counts after the next one, compared with that */
 
-/* How likely the next proposal is right, half a standard deviation below the estimate, because a
- * wrong one costs time and one that was not verified may come again. */
-static double chance(const speculated *p)
+/* How likely a proposal of the grade is right, half a standard deviation below the estimate,
+ * because a wrong one costs time and one that was not verified may come again. */
+static double chance(const speculated *p, int g)
 {
-    const int g = p->grade;
     const double tried = p->tried[g] + PRIOR_TRIES;
     const double right = (p->right[g] + prior[g] * PRIOR_TRIES) / tried;
     return right - sqrt(right * (1 - right) / tried) / 2;
 }
 
-static void note_try(speculated *p, bool right)
+static void note_try(speculated *p, int g, bool right)
 {
-    p->right[p->grade] = p->right[p->grade] * MEMORY + right;
-    p->tried[p->grade] = p->tried[p->grade] * MEMORY + 1;
+    p->right[g] = p->right[g] * MEMORY + right;
+    p->tried[g] = p->tried[g] * MEMORY + 1;
 }
 
 /* Compares the proposals with the text that came, up to the first that was wrong. */
@@ -85,7 +96,7 @@ static void judge(speculated *p, const qp_sequence *s)
     for (int i = 0; i < p->n_found && p->position + (size_t)i <= session->count; i++) {
         const size_t at = p->position + (size_t)i;
         const int32_t came = at < session->count ? session->tokens[at] : s->tokens[0];
-        note_try(p, came == p->tokens[i]);
+        note_try(p, p->grades[i], came == p->tokens[i]);
         if (came != p->tokens[i]) break;
     }
     p->n_found = p->n = 0;
@@ -156,7 +167,17 @@ static void note_time(speculation *s, int64_t rows, double ns)
 static double budget_of(const speculated *p, double pass_ns)
 {
     const double most = LOSS * p->total_ns + AHEAD * pass_ns;
-    return (chance(p) > NEARLY_CERTAIN ? 2 * most : most) - p->lost_ns;
+    return (chance(p, p->grades[0]) > NEARLY_CERTAIN ? 2 * most : most) - p->lost_ns;
+}
+
+/* Sets how likely the sequence's proposals are accepted. */
+static void set_likely(speculated_sequence *a)
+{
+    double accepted = 1;
+    for (int k = 0; k < a->usable; k++) {
+        accepted *= chance(a->slot, a->slot->grades[k]);
+        a->likely[k] = accepted;
+    }
 }
 
 /* The sequence whose next proposal is the likeliest to be accepted; -1: there is no other proposal.
@@ -166,12 +187,9 @@ static int64_t likeliest(const speculation *s, double *probability)
     int64_t best = -1;
     *probability = 0;
     for (size_t i = 0; i < s->n_active; i++) {
-        const speculated *p = s->active[i].slot;
-        double accepted = 1; /* this proposal and all before it */
-        for (int k = 0; k <= p->n; k++)
-            accepted *= chance(p);
-        if (p->n >= s->active[i].usable || accepted <= *probability) continue;
-        *probability = accepted;
+        const speculated_sequence *a = &s->active[i];
+        if (a->slot->n >= a->usable || a->likely[a->slot->n] <= *probability) continue;
+        *probability = a->likely[a->slot->n];
         best = (int64_t)i;
     }
     return best;
@@ -196,6 +214,8 @@ static int64_t take_best(speculation *s, int64_t rows, int64_t most)
     double tokens = (double)rows, fastest = tokens / alone * GAIN, probability;
     int64_t best = 0, count = 0;
     int deepest = 0;
+    for (size_t i = 0; i < s->n_active; i++)
+        set_likely(&s->active[i]);
     take(s, 0);
     for (int64_t i; rows + count < most && (i = likeliest(s, &probability)) >= 0;) {
         speculated_sequence *a = &s->active[i];
@@ -294,7 +314,7 @@ static qp_status choose_of_made(speculation *s, int64_t rows, int64_t most, qp_e
     int depth = 0;
     for (size_t i = 0; i < s->n_active; i++) {
         speculated_sequence *a = &s->active[i];
-        a->slot->grade = GRADE_OF_MADE;
+        memset(a->slot->grades, GRADE_OF_MADE, sizeof a->slot->grades);
         a->usable = a->most;
     }
     if (take_best(s, rows, most) == 0 && rows + (int64_t)s->n_active <= most)

@@ -21,9 +21,9 @@
 #include <stdint.h>
 
 enum {
-    SPECULATE_MOST = 15,  /* proposals of a sequence in a pass */
-    SPECULATE_ROWS = 256, /* rows of a pass */
-    SPECULATE_GRADES = 5, /* how sure a proposer is */
+    SPECULATE_MOST = 15,   /* proposals of a sequence in a pass */
+    SPECULATE_ROWS = 256,  /* rows of a pass */
+    SPECULATE_GRADES = 11, /* what a proposer knows of a proposal */
 };
 
 struct qp_engine;
@@ -34,8 +34,8 @@ typedef struct speculated {
     int32_t tokens[SPECULATE_MOST]; /* [n_found]: proposals */
     size_t position;                /* of the first of them in the sequence's text */
     int n_found;
-    int n;     /* how many of them the pass verifies */
-    int grade; /* below SPECULATE_GRADES; the last is the surest */
+    int n;                          /* how many of them the pass verifies */
+    uint8_t grades[SPECULATE_MOST]; /* of the proposals, below SPECULATE_GRADES */
     double right[SPECULATE_GRADES], tried[SPECULATE_GRADES]; /* of recent proposals */
     double lost_ns,
         total_ns; /* time that verifying took beyond what it saved; time of all passes */
@@ -45,13 +45,15 @@ typedef struct speculated {
 typedef struct speculated_sequence {
     const qp_sequence *of;
     speculated *slot;
-    int most;   /* proposals that the sequence has room for */
-    int usable; /* and that may be verified */
+    int most;                      /* proposals that the sequence has room for */
+    int usable;                    /* and that may be verified */
+    double likely[SPECULATE_MOST]; /* that this proposal and all before it are right */
 } speculated_sequence;
 
 /* What makes proposals. */
 typedef struct proposer {
-    /* Sets tokens, n_found (0 to `most` of the sequence and of the call) and grade of each slot. */
+    /* Sets tokens, n_found (0 to `most` of the sequence and of the call) and grades of each slot.
+     */
     qp_status (*propose)(struct proposer *self, const speculated_sequence *sequences, size_t n,
                          int most, qp_error *error);
     void (*close)(struct proposer *self); /* may be NULL */
