@@ -97,6 +97,24 @@ static void stored_types_stay(void **state)
     }
 }
 
+static void refuses(qp_convert_options options, qp_status status, const char *part)
+{
+    error = (qp_error){0};
+    options.size = sizeof options;
+    if (!options.out) options.out = out;
+    assert_int_equal(qp_convert(&options, &error), status);
+    if (!strstr(error.message, part)) fail_msg("expected \"%s\" in: %s", part, error.message);
+}
+
+/* GGUF has no key for the layers that do not rotate. */
+static bool is_expressible(const char *name)
+{
+    if (strcmp(name, "smollm3-layers") != 0) return true;
+    refuses((qp_convert_options){.model = "golden/models/smollm3-layers", .out = out},
+            QP_UNSUPPORTED, "each layer of a multiple of 4 does not rotate");
+    return false;
+}
+
 /* Rows of queries and keys change places, so that sums are taken in another order; nothing else. */
 static void directories_become_files(void **state)
 {
@@ -111,13 +129,14 @@ static void directories_become_files(void **state)
         FILE *file = fopen(config, "r");
         if (!file) continue;
         fclose(file);
+        if (!is_expressible(entry->d_name)) continue;
         convert(path, NULL);
         double off = distance(path, out);
         if (off > 1e-4) fail_msg("%s: logits differ by %g", path, off);
         count++;
     }
     closedir(models);
-    assert_true(count >= 15);
+    assert_true(count >= 25);
 }
 
 /* GGUF's divisors give llama3's frequencies, all but a few to the bit: between two neighbouring
@@ -402,15 +421,6 @@ static void templates_are_carried_over(void **state)
 }
 
 /* --- What goes wrong. --- */
-
-static void refuses(qp_convert_options options, qp_status status, const char *part)
-{
-    error = (qp_error){0};
-    options.size = sizeof options;
-    if (!options.out) options.out = out;
-    assert_int_equal(qp_convert(&options, &error), status);
-    if (!strstr(error.message, part)) fail_msg("expected \"%s\" in: %s", part, error.message);
-}
 
 static void mistakes_are_named(void **state)
 {

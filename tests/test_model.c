@@ -174,40 +174,81 @@ static void families_have_their_usual_values(void **state)
     assert_int_equal(c.head_dim, 128);
 }
 
-/* Qwen's window counts where it is switched on, and for layers from max_window_layers on. */
+/* The first 64 layers of a set as bits. */
+static uint64_t bits_of(const layer_set *set)
+{
+    return set->bits[0];
+}
+
+/* Each family has its own rule of which layers slide, and without which all layers see everything.
+ */
 static void windows_are_used_where_the_family_does(void **state)
 {
     (void)state;
     static const struct {
-        const char *changes;
-        int64_t window, first;
+        const char *architecture, *changes;
+        int64_t window;
+        uint64_t layers;
     } cases[] = {
-        {"{\"sliding_window\":40}", 0, 0},
-        {"{\"sliding_window\":40,\"use_sliding_window\":true}", 0, 0}, /* from layer 28 on */
-        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":0}", 40, 0},
-        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":1}", 0, 0},
-        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":2,"
-         "\"num_hidden_layers\":5}",
+        {"Qwen2", "\"use_sliding_window\":false", 0, 0},
+        {"Qwen2", "\"use_sliding_window\":true", 0, 0}, /* from layer 28 on */
+        {"Qwen2", "\"use_sliding_window\":true,\"max_window_layers\":0", 40, 1},
+        {"Qwen2", "\"use_sliding_window\":true,\"max_window_layers\":1", 0, 0},
+        {"Qwen2", "\"use_sliding_window\":true,\"max_window_layers\":2,\"num_hidden_layers\":5", 40,
+         0x1c},
+        {"Qwen3",
+         "\"use_sliding_window\":true,\"num_hidden_layers\":3,\"layer_types\":"
+         "[\"full_attention\",\"sliding_attention\",\"full_attention\"]",
          40, 2},
-        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"num_hidden_layers\":3,"
-         "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\"]}",
-         40, -1},
-        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"layer_types\":"
-         "[\"sliding_attention\"]}",
-         40, 0},
-        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":0,"
-         "\"layer_types\":[\"full_attention\"]}",
+        {"Qwen2", "\"use_sliding_window\":true,\"layer_types\":[\"sliding_attention\"]", 40, 1},
+        {"Qwen2",
+         "\"use_sliding_window\":true,\"max_window_layers\":0,\"layer_types\":"
+         "[\"full_attention\"]",
          0, 0},
+        {"Mistral", "\"num_hidden_layers\":3", 40, 7},
+        {"Ministral", "\"num_hidden_layers\":3", 40, 7},
+        {"Ministral",
+         "\"num_hidden_layers\":2,\"layer_types\":[\"full_attention\",\"sliding_attention\"]", 40,
+         2},
+        {"SmolLM3", "\"num_hidden_layers\":9", 0, 0},
+        {"SmolLM3", "\"num_hidden_layers\":9,\"use_sliding_window\":true", 40, 0x88},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char changes[256];
-        snprintf(changes, sizeof changes, "{\"architectures\":[\"Qwen2ForCausalLM\"],%s",
-                 cases[i].changes + 1);
+        snprintf(changes, sizeof changes,
+                 "{\"architectures\":[\"%sForCausalLM\"],\"sliding_window\":40,%s}",
+                 cases[i].architecture, cases[i].changes);
         model_config c = good_config(changes);
         assert_int_equal(c.window, cases[i].window);
-        assert_int_equal(c.window_first, cases[i].first);
+        assert_int_equal(bits_of(&c.windowed), cases[i].layers);
         assert_int_equal(config_usual_context(&c), cases[i].window ? cases[i].window : 64);
     }
+}
+
+static void layers_without_rope_are_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *changes;
+        uint64_t layers;
+    } cases[] = {
+        {"\"num_hidden_layers\":9", 0x88},
+        {"\"num_hidden_layers\":9,\"no_rope_layer_interval\":3", 0x124},
+        {"\"num_hidden_layers\":3,\"no_rope_layers\":[1,0,1]", 2},
+        {"\"num_hidden_layers\":2,\"no_rope_layers\":[1,1,0]", 0},
+        {"\"num_hidden_layers\":4,\"no_rope_layers\":null", 8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char changes[256];
+        snprintf(changes, sizeof changes, "{\"architectures\":[\"SmolLM3ForCausalLM\"],%s}",
+                 cases[i].changes);
+        model_config c = good_config(changes);
+        assert_int_equal(bits_of(&c.no_rope), cases[i].layers);
+        assert_true(c.tied);
+        assert_true(c.rope.theta == 5000);
+    }
+    const model_config llama = good_config("{\"num_hidden_layers\":9}");
+    assert_int_equal(bits_of(&llama.no_rope), 0);
 }
 
 static void sizes_have_their_rules(void **state)
@@ -287,6 +328,21 @@ static const struct wrong_config {
     {"{\"rope_theta\":0}", QP_FORMAT, {"rope_theta", "at least 1", "found 0"}},
     {"{\"rope_theta\":1e-300}", QP_FORMAT, {"rope_theta", "found 1e-300"}},
     {"{\"rope_theta\":\"1e4\"}", QP_FORMAT, {"rope_theta", "a number", "a string"}},
+    {"{\"architectures\":[\"SmolLM3ForCausalLM\"],\"no_rope_layers\":[]}",
+     QP_FORMAT,
+     {"\"no_rope_layers\"", "of 1 layers", "of 0"}},
+    {"{\"architectures\":[\"SmolLM3ForCausalLM\"],\"no_rope_layers\":[2]}",
+     QP_FORMAT,
+     {"\"no_rope_layers\"", "0 and 1"}},
+    {"{\"architectures\":[\"SmolLM3ForCausalLM\"],\"no_rope_layers\":{\"a\":1}}",
+     QP_FORMAT,
+     {"\"no_rope_layers\"", "an array", "an object"}},
+    {"{\"architectures\":[\"SmolLM3ForCausalLM\"],\"no_rope_layer_interval\":0}",
+     QP_FORMAT,
+     {"\"no_rope_layer_interval\"", "at least 1", "found 0"}},
+    {"{\"num_hidden_layers\":2,\"layer_types\":[\"full_attention\"]}",
+     QP_FORMAT,
+     {"\"layer_types\"", "1 entries", "2 layers"}},
     {"{\"rope_scaling\":7}", QP_FORMAT, {"rope_scaling", "an object", "a number"}},
     {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}",
      QP_UNSUPPORTED,
@@ -1018,6 +1074,7 @@ int main(void)
         cmocka_unit_test(families_are_whole),
         cmocka_unit_test(families_have_their_usual_values),
         cmocka_unit_test(windows_are_used_where_the_family_does),
+        cmocka_unit_test(layers_without_rope_are_read),
         cmocka_unit_test(sizes_have_their_rules),
         cmocka_unit_test(rope_scaling_has_two_spellings),
         cmocka_unit_test(wrong_configs_are_named),

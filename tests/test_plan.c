@@ -602,10 +602,11 @@ static void impossible_options_are_named(void **state)
     plan_options options = good;
     model_config sliding = config;
     sliding.window = options.context - 1;
-    sliding.window_first = -1;
+    sliding.windowed_unknown = true;
     assert_int_equal(plan_build(&sliding, NULL, &options, &p, &error), QP_UNSUPPORTED);
     assert_non_null(strstr(error.message, "in layers that quipu does not know"));
-    sliding.window_first = 1;
+    sliding.windowed_unknown = false;
+    layer_set_add(&sliding.windowed, 1);
     options.fuse = true;
     assert_int_equal(plan_build(&sliding, NULL, &options, &p, &error), QP_UNSUPPORTED);
     assert_non_null(strstr(error.message, "slides over the latest"));
@@ -621,6 +622,18 @@ static void impossible_options_are_named(void **state)
     options.fuse = true;
     assert_int_equal(plan_build(&normed, NULL, &options, &p, &error), QP_UNSUPPORTED);
     assert_non_null(strstr(error.message, "norms of q and k"));
+    model_config unrotated = config;
+    layer_set_add(&unrotated.no_rope, 1);
+    assert_int_equal(plan_build(&unrotated, NULL, &options, &p, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "rotates q and k in every layer"));
+    options = good, options.form = PLAN_PADDED;
+    assert_int_equal(plan_build(&unrotated, NULL, &options, &p, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "rotates q and k in every layer"));
+    options = good;
+    assert_ok(plan_build(&unrotated, NULL, &options, &p, &error));
+    assert_true(program_find_step(&p, "rope", 0) > 0);
+    assert_int_equal(program_find_step(&p, "rope", 1), -1);
+    program_free(&p);
     options = good;
     options.ranks = 9;
     assert_int_equal(plan_build(&config, NULL, &options, &p, &error), QP_INVALID);
@@ -757,6 +770,30 @@ static void the_largest_context_of_ranks_fits(void **state)
         assert_true(printed_total(o, largest) <= (double)o.available);
         assert_true(printed_total(o, largest + o.page_size) > (double)o.available);
     }
+}
+
+static void expect_printed(strbuf *text, const char *const *parts)
+{
+    for (; *parts; parts++)
+        if (!strstr(strbuf_text(text), *parts)) fail_msg("\"%s\" is not printed", *parts);
+    strbuf_free(text);
+}
+
+/* The fourth of five layers has no step for RoPE. */
+static void layers_that_differ_are_printed_apart(void **state)
+{
+    (void)state;
+    strbuf text = {0};
+    plan_print_options o = print_options(false);
+    o.model = "golden/models/smollm3";
+    assert_ok(plan_print_lifetimes(&o, &text, &error));
+    expect_printed(&text, (const char *const[]){"--- layers 0 to 2, each\nattn_norm ",
+                                                "--- layer 3\nattn_norm ",
+                                                "--- layer 4\nattn_norm ", NULL});
+    shapes_print_options shapes = {.model = o.model, .tokens = 7, .batch = 1};
+    assert_ok(plan_print_shapes(&shapes, &text, &error));
+    expect_printed(&text, (const char *const[]){"--- each of 5 layers, 1 of them without rope\n",
+                                                "\nrope ", NULL});
 }
 
 static void the_table_in_text_has_every_part(void **state)
@@ -973,6 +1010,7 @@ int main(void)
         cmocka_unit_test(the_printed_table_is_the_plan),
         cmocka_unit_test(the_largest_context_of_ranks_fits),
         cmocka_unit_test(the_table_in_text_has_every_part),
+        cmocka_unit_test(layers_that_differ_are_printed_apart),
         cmocka_unit_test(shapes_are_those_of_the_model),
         cmocka_unit_test(a_program_has_everything_once),
         cmocka_unit_test(every_node_binds),

@@ -96,6 +96,19 @@ static void put_rope(convert_job *job, key_writer *w, const rope_config *rope)
             (long long)rope->original_context);
 }
 
+/* The window, and a flag for each layer where some layers lack it. */
+static void put_window(key_writer *w, const model_config *c)
+{
+    uint8_t flags[CONFIG_MAX_LAYERS];
+    if (!c->window) return;
+    put_size(w, "attention.sliding_window", c->window);
+    for (int64_t layer = 0; layer < c->n_layers; layer++)
+        flags[layer] = layer_set_has(&c->windowed, layer);
+    if (layer_set_count(&c->windowed, c->n_layers) < c->n_layers || c->family->window_by_switch)
+        gguf_put_array(w->writer, full_key(w, "attention.sliding_window_pattern"), GGUF_BOOL, flags,
+                       (size_t)c->n_layers);
+}
+
 static void put_sizes(convert_job *job, const model_config *c)
 {
     key_writer w = {.writer = job->writer, .architecture = c->family->gguf};
@@ -112,8 +125,20 @@ static void put_sizes(convert_job *job, const model_config *c)
     put_size(&w, "attention.value_length", c->head_dim);
     put_number(&w, "attention.layer_norm_rms_epsilon", c->rms_norm_eps);
     put_size(&w, "vocab_size", c->vocab_size);
-    if (c->window) put_size(&w, "attention.sliding_window", c->window);
+    put_window(&w, c);
     put_rope(job, &w, &c->rope);
+}
+
+/* Which layers do not rotate follows from the architecture in GGUF, which has no key for it. */
+static qp_status check_no_rope(const model_config *c, const char *path, qp_error *error)
+{
+    const layer_set usual = family_no_rope(c->family, c->n_layers);
+    if (memcmp(&usual, &c->no_rope, sizeof usual) == 0) return QP_OK;
+    return error_set(
+        error, QP_UNSUPPORTED,
+        "%s: in GGUF each layer of a multiple of %lld does not rotate q and k, which are "
+        "not the layers of this model",
+        path, (long long)c->family->no_rope_interval);
 }
 
 static qp_status put_vocabulary(convert_job *job, int64_t vocab_size, qp_error *error)
@@ -147,6 +172,7 @@ qp_status convert_put_keys(convert_job *job, qp_error *error)
         put_file_type(job);
         return QP_OK;
     }
+    TRY(check_no_rope(config, model_path(job->model), error));
     put_sizes(job, config);
     put_file_type(job);
     return put_vocabulary(job, config->vocab_size, error);

@@ -92,10 +92,11 @@ static void mix_weight(fingerprint *f, const model *m, weight_slot slot, int64_t
 static void mix_config(fingerprint *f, const model_config *c)
 {
     const int64_t sizes[] = {c->hidden_size, c->intermediate_size, c->n_layers,   c->n_heads,
-                             c->n_kv_heads,  c->head_dim,          c->vocab_size, c->window,
-                             c->window_first};
+                             c->n_kv_heads,  c->head_dim,          c->vocab_size, c->window};
     float frequencies[ROPE_MAX_DIM / 2];
     mix(f, sizes, sizeof sizes);
+    mix(f, &c->windowed, sizeof c->windowed);
+    mix(f, &c->no_rope, sizeof c->no_rope);
     mix(f, &c->rms_norm_eps, sizeof c->rms_norm_eps);
     rope_inverse_frequencies(&c->rope, 0, frequencies);
     mix(f, frequencies, (size_t)c->rope.dim / 2 * sizeof *frequencies);

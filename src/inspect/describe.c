@@ -117,13 +117,48 @@ static void print_line(strbuf *out, const char *name, const char *value)
     strbuf_putc(out, '\n');
 }
 
+/* "0 to 2, 4, 6 to 9" */
+static void print_layers(const layer_set *set, int64_t n_layers, strbuf *out)
+{
+    const char *between = "";
+    for (int64_t first = 0, last; first < n_layers; first = last + 1) {
+        for (last = first; last < n_layers && layer_set_has(set, last);)
+            last++;
+        if (last == first) continue;
+        strbuf_printf(out, "%s%lld", between, (long long)first);
+        if (last - first > 1) strbuf_printf(out, " to %lld", (long long)last - 1);
+        between = ", ";
+    }
+}
+
 /* The positions that a token sees, and in which layers. */
 static void print_window(const model_config *c, strbuf *out)
 {
+    const bool all = layer_set_count(&c->windowed, c->n_layers) == c->n_layers;
     strbuf_printf(out, "%-20s %lld", "sliding_window", (long long)c->window);
-    if (c->window_first > 0)
-        strbuf_printf(out, ", in layers from %lld on", (long long)c->window_first);
-    strbuf_puts(out, c->window_first < 0 ? ", in some layers\n" : "\n");
+    if (c->windowed_unknown) {
+        strbuf_puts(out, ", in some layers");
+    } else if (!all) {
+        strbuf_puts(out, ", in layers ");
+        print_layers(&c->windowed, c->n_layers, out);
+    }
+    strbuf_putc(out, '\n');
+}
+
+static void print_no_rope(const model_config *c, strbuf *out)
+{
+    if (layer_set_count(&c->no_rope, c->n_layers) == 0) return;
+    strbuf_printf(out, "%-20s layers ", "without_rope");
+    print_layers(&c->no_rope, c->n_layers, out);
+    strbuf_putc(out, '\n');
+}
+
+static void json_layers(cJSON *root, const char *name, const layer_set *set, int64_t n_layers)
+{
+    cJSON *list = cJSON_AddArrayToObject(root, name);
+    for (int64_t layer = 0; layer < n_layers; layer++)
+        if (layer_set_has(set, layer))
+            cJSON_AddItemToArray(list, cJSON_CreateNumber((double)layer));
 }
 
 static void print_model(const model *m, const type_count *counts, strbuf *out)
@@ -139,6 +174,7 @@ static void print_model(const model *m, const type_count *counts, strbuf *out)
     }
     if (c->window) print_window(c, out);
     print_line(out, "rope_scaling", rope_name(&c->rope));
+    print_no_rope(c, out);
     print_line(out, "rope_pairs", c->rope.interleaved ? "interleaved" : "NeoX");
     print_line(out, "output", c->tied ? "tied to the embedding" : "of its own");
     if (model_is_config(m))
@@ -213,7 +249,12 @@ static void json_model(cJSON *root, const model *m, const type_count *counts)
     cJSON_AddStringToObject(root, "family", c->family->name);
     for (int i = 0; i < N_FACTS; i++)
         cJSON_AddNumberToObject(root, facts[i].name, facts[i].value);
-    if (c->window) cJSON_AddNumberToObject(root, "sliding_window", (double)c->window);
+    if (c->window) {
+        cJSON_AddNumberToObject(root, "sliding_window", (double)c->window);
+        if (!c->windowed_unknown) json_layers(root, "sliding_layers", &c->windowed, c->n_layers);
+    }
+    if (layer_set_count(&c->no_rope, c->n_layers))
+        json_layers(root, "layers_without_rope", &c->no_rope, c->n_layers);
     cJSON_AddStringToObject(root, "rope_scaling", rope_name(&c->rope));
     cJSON_AddBoolToObject(root, "rope_interleaved", c->rope.interleaved);
     cJSON_AddBoolToObject(root, "tied", c->tied);

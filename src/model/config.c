@@ -4,6 +4,14 @@
 #include <assert.h>
 #include <math.h>
 
+int64_t layer_set_count(const layer_set *set, int64_t n_layers)
+{
+    int64_t count = 0;
+    for (int64_t layer = 0; layer < n_layers; layer++)
+        count += layer_set_has(set, layer);
+    return count;
+}
+
 static qp_status check_size(const char *where, const char *name, int64_t value, int64_t most,
                             qp_error *error)
 {
@@ -47,7 +55,7 @@ qp_status config_check(const model_config *c, const char *where, qp_error *error
 {
     TRY(check_size(where, "hidden_size", c->hidden_size, 1 << 20, error));
     TRY(check_size(where, "intermediate_size", c->intermediate_size, 1 << 22, error));
-    TRY(check_size(where, "the number of layers", c->n_layers, 1 << 12, error));
+    TRY(check_size(where, "the number of layers", c->n_layers, CONFIG_MAX_LAYERS, error));
     TRY(check_size(where, "the number of attention heads", c->n_heads, 1 << 12, error));
     TRY(check_size(where, "the number of KV heads", c->n_kv_heads, c->n_heads, error));
     TRY(check_size(where, "head_dim", c->head_dim, 1 << 12, error));
@@ -87,6 +95,7 @@ qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, q
         .rms_norm_eps = from->rms_norm_eps,
         .tied = from->tied,
         .biases = family_always_biased(family),
+        .no_rope = family_no_rope(family, from->n_layers),
         .rope = {.scaling = scaled ? ROPE_LLAMA3 : ROPE_DEFAULT,
                  .interleaved = family->gguf_pairs,
                  .dim = from->head_dim,

@@ -7,6 +7,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { CONFIG_MAX_LAYERS = 1 << 12 };
+
+/* A set of layers. */
+typedef struct layer_set {
+    uint64_t bits[CONFIG_MAX_LAYERS / 64];
+} layer_set;
+
+static inline bool layer_set_has(const layer_set *set, int64_t layer)
+{
+    return set->bits[layer / 64] >> (layer % 64) & 1;
+}
+static inline void layer_set_add(layer_set *set, int64_t layer)
+{
+    set->bits[layer / 64] |= (uint64_t)1 << (layer % 64);
+}
+/* How many of the first n_layers it has. */
+int64_t layer_set_count(const layer_set *set, int64_t n_layers);
+
 typedef struct model_config {
     const struct model_family *family;
     const char *name; /* for people: general.name, the folder's or the preset's name */
@@ -19,7 +37,9 @@ typedef struct model_config {
     int64_t vocab_size;
     int64_t context_length; /* positions that the model was trained for */
     int64_t window;         /* the latest positions that attention looks at; 0: all */
-    int64_t window_first;   /* layers from this one on have the window; -1: it is not known which */
+    layer_set windowed;     /* layers that have the window, where there is one */
+    bool windowed_unknown;  /* it is not known which */
+    layer_set no_rope;      /* layers that do not rotate q and k */
     double rms_norm_eps;
     bool tied;              /* the output projection is the embedding table */
     uint32_t biases;        /* slots (family/family.h) that must have a bias */

@@ -61,6 +61,29 @@ static void read_per_layer(key_reader *r, const char *name, int64_t *out)
     free(values);
 }
 
+/* The window and its layers: those of sliding_window_pattern, a flag for each layer, or by the
+ * architecture. */
+static void read_window(key_reader *r, model_config *out)
+{
+    static const char pattern[] = "attention.sliding_window_pattern";
+    int64_t *flags = NULL;
+    size_t count = 0;
+    read_i64(r, "attention.sliding_window", &out->window);
+    const gguf_value *value = gguf_find(r->file, full_key(r, pattern));
+    const bool each = value && value->type == GGUF_ARRAY;
+    if (r->status == QP_OK && each)
+        r->status = gguf_get_i64_array(r->file, r->key, &flags, &count, r->error);
+    if (r->status != QP_OK) return;
+    if (each && (int64_t)count < out->n_layers)
+        r->status = error_set(r->error, QP_FORMAT,
+                              "%s: key \"%s\" has %zu flags; expected one for each of %lld layers",
+                              gguf_path(r->file), r->key, count, (long long)out->n_layers);
+    for (int64_t layer = 0; layer < out->n_layers && r->status == QP_OK; layer++)
+        if (!each || flags[layer]) layer_set_add(&out->windowed, layer);
+    free(flags);
+    out->windowed_unknown = !each && (value || out->family->window_by_switch);
+}
+
 static qp_status read_architecture(const gguf *file, model_config *out, qp_error *error)
 {
     text_slice name = {0};
@@ -164,8 +187,6 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
     out->n_kv_heads = out->n_heads;
     read_per_layer(&r, "attention.head_count_kv", &out->n_kv_heads);
     read_double(&r, "attention.layer_norm_rms_epsilon", &out->rms_norm_eps);
-    read_i64(&r, "attention.sliding_window", &out->window);
-    if (out->family->window_by_switch) out->window_first = -1; /* files do not say which layers */
     refuse_experts(&r);
     refuse_other_arithmetic(&r);
     if (out->n_heads > 0) out->head_dim = out->hidden_size / out->n_heads;
@@ -191,5 +212,9 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
                          "%s: tensor \"token_embd.weight\" is missing: this file holds a "
                          "vocabulary or a part of a model, not a whole one",
                          gguf_path(file));
+    TRY(config_check(out, gguf_path(file), error));
+    out->no_rope = family_no_rope(out->family, out->n_layers);
+    read_window(&r, out);
+    TRY(r.status);
     return config_check(out, gguf_path(file), error);
 }

@@ -119,8 +119,9 @@ static qp_status refuse_partial(const cJSON *json, const char *where, qp_error *
 static qp_status read_rope(const cJSON *json, const char *where, const model_config *config,
                            rope_config *rope, qp_error *error)
 {
+    const double usual = config->family->rope_theta;
     *rope = (rope_config){.dim = config->head_dim,
-                          .theta = 10000,
+                          .theta = usual > 0 ? usual : 10000,
                           .factor = 1,
                           .original_context = config->context_length};
     TRY(json_get_double(json, "rope_theta", where, &rope->theta, error));
@@ -142,52 +143,6 @@ static qp_status read_rope(const cJSON *json, const char *where, const model_con
         TRY(refuse_partial(scaling, where, error));
         TRY(read_scaling(scaling, where, rope, error));
     }
-    return QP_OK;
-}
-
-/* The first layer whose attention slides by layer_types, where it is given: INT64_MAX if none does,
- * -1 if others follow. */
-static qp_status read_layer_types(const cJSON *json, const char *where, int64_t *first,
-                                  qp_error *error)
-{
-    int64_t layer = 0, sliding = 0, from = -1;
-    const cJSON *types = json_get(json, "layer_types"), *type;
-    if (!types) return QP_OK;
-    if (!cJSON_IsArray(types))
-        return error_set(error, QP_FORMAT, "%s: \"layer_types\" must be an array, found %s", where,
-                         json_type_name(types));
-    cJSON_ArrayForEach(type, types)
-    {
-        const char *name = cJSON_IsString(type) ? type->valuestring : json_type_name(type);
-        char quoted[SLICE_QUOTE_SIZE];
-        layer++;
-        if (strcmp(name, "sliding_attention") == 0) {
-            if (sliding++ == 0) from = layer - 1;
-        } else if (strcmp(name, "full_attention") != 0)
-            return error_set(error, QP_UNSUPPORTED,
-                             "%s: a layer of the type \"%s\" in \"layer_types\" is not supported; "
-                             "expected full_attention or sliding_attention",
-                             where, slice_quote(slice_of(name), quoted));
-    }
-    *first = sliding == 0 ? INT64_MAX : sliding == layer - from ? from : -1;
-    return QP_OK;
-}
-
-static qp_status read_window(const cJSON *json, const char *where, model_config *out,
-                             qp_error *error)
-{
-    const model_family *family = out->family;
-    bool used = !family->window_by_switch;
-    int64_t window = family->window, first = 28;
-    TRY(json_get_bool(json, "use_sliding_window", where, &used, error));
-    if (cJSON_HasObjectItem(json, "sliding_window")) window = 0;
-    TRY(json_get_i64(json, "sliding_window", where, &window, error));
-    TRY(json_get_i64(json, "max_window_layers", where, &first, error));
-    TRY(read_layer_types(json, where, &first, error));
-    if (!family->window_by_switch) first = 0;
-    if (!used || first >= out->n_layers) return QP_OK;
-    out->window = window;
-    out->window_first = first < 0 ? -1 : first;
     return QP_OK;
 }
 
@@ -237,6 +192,7 @@ qp_status config_from_json(const cJSON *json, const char *where, arena *arena, m
     out->context_length = family->context_length;
     TRY(json_get_i64(json, "max_position_embeddings", where, &out->context_length, error));
     TRY(json_get_double(json, "rms_norm_eps", where, &out->rms_norm_eps, error));
+    out->tied = family->tied;
     TRY(json_get_bool(json, "tie_word_embeddings", where, &out->tied, error));
     TRY(read_biases(json, where, out, error));
     out->rope = (rope_config){.dim = 2, .theta = 1}; /* the sizes first: RoPE is read by them */
@@ -245,7 +201,7 @@ qp_status config_from_json(const cJSON *json, const char *where, arena *arena, m
         TRY(config_read_quantization(quantization, where, out, error));
     TRY(config_check(out, where, error));
     TRY(read_rope(json, where, out, &out->rope, error));
-    TRY(read_window(json, where, out, error));
+    TRY(config_read_layers(json, where, out, error));
     const char *name = "";
     TRY(json_get_string(json, "_name_or_path", where, &name, error));
     out->name = arena_strdup(arena, name);

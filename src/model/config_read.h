@@ -16,6 +16,10 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
 qp_status config_from_json(const cJSON *json, const char *where, arena *arena, model_config *out,
                            qp_error *error);
 
+/* Which layers slide over a window of positions, and which do not rotate q and k. */
+qp_status config_read_layers(const cJSON *json, const char *where, model_config *out,
+                             qp_error *error);
+
 /* Of config.json's "quantization_config", what matrices in FP8 need; any other kind of weights is
  * QP_UNSUPPORTED. */
 qp_status config_read_quantization(const cJSON *json, const char *where, model_config *out,

@@ -309,6 +309,7 @@ void llama_rope(plan_builder *b)
 {
     const model_config *c = &b->program->config;
     const int64_t q = config_q_hidden_units(c), kv = config_kv_hidden_units(c);
+    if (layer_set_has(&c->no_rope, b->layer)) return;
     builder_kernel(b, "rope");
     plan_node *rope = builder_node(b, OP_ROPE);
     node_tensor(rope, "positions", PLAN_ROPE_ROWS);

@@ -90,7 +90,7 @@ qp_status plan_form_find(const char *name, plan_form *out, qp_error *error)
                      "the plan must be paged, flashinfer or padded, found \"%s\"", name);
 }
 
-static qp_status check_form(const plan_options *o, qp_error *error)
+static qp_status check_form(const model_config *c, const plan_options *o, qp_error *error)
 {
     enum { LARGEST_PAGE = 1 << 16 };
     if (o->form == PLAN_PAGED) return QP_OK;
@@ -99,6 +99,11 @@ static qp_status check_form(const plan_options *o, qp_error *error)
                          "the plan padded keeps each sequence in one page: its context must be at "
                          "most %d positions, found %lld",
                          LARGEST_PAGE, (long long)o->context);
+    if (o->form == PLAN_PADDED && layer_set_count(&c->no_rope, c->n_layers))
+        return error_set(
+            error, QP_UNSUPPORTED,
+            "the plan padded rotates q and k in every layer, which this model does not; "
+            "choose the plan paged or flashinfer");
     if (o->fuse || o->sums)
         return error_set(error, QP_UNSUPPORTED,
                          "the plan %s is not fused: leave fuse and sums out, or choose the plan "
@@ -115,7 +120,7 @@ static qp_status check_form(const plan_options *o, qp_error *error)
 /* Up to its window, sliding attention reads every position. */
 static qp_status check_window(const model_config *c, const plan_options *o, qp_error *error)
 {
-    const char *why = c->window_first < 0     ? "in layers that quipu does not know"
+    const char *why = c->windowed_unknown     ? "in layers that quipu does not know"
                       : o->form != PLAN_PAGED ? "which only the plan paged computes"
                       : o->fuse || o->sums    ? "which a fused plan does not compute"
                                               : NULL;
@@ -129,8 +134,16 @@ static qp_status check_window(const model_config *c, const plan_options *o, qp_e
 int64_t program_window(const program *p, int64_t layer)
 {
     const model_config *c = &p->config;
-    const bool slides = c->window > 0 && p->options.context > c->window && layer >= c->window_first;
-    return slides ? c->window : 0;
+    const bool slides = c->window > 0 && p->options.context > c->window;
+    return slides && layer_set_has(&c->windowed, layer) ? c->window : 0;
+}
+
+int64_t program_any_window(const program *p)
+{
+    int64_t window = 0;
+    for (int64_t layer = 0; layer < p->config.n_layers && !window; layer++)
+        window = program_window(p, layer);
+    return window;
 }
 
 /* The sizes as the rank sees them. */
@@ -194,9 +207,17 @@ qp_status plan_take_layers(model_config *config, int64_t layers, qp_error *error
     return QP_OK;
 }
 
+/* What a fused program lacks for the model; NULL: nothing. */
+static const char *fuse_refusal(const model_config *c)
+{
+    if (family_has(c->family, WEIGHT_ATTN_Q_NORM)) return "has no norms of q and k";
+    if (layer_set_count(&c->no_rope, c->n_layers)) return "rotates q and k in every layer";
+    return NULL;
+}
+
 bool plan_can_fuse(const model_config *config)
 {
-    return !family_has(config->family, WEIGHT_ATTN_Q_NORM);
+    return !fuse_refusal(config);
 }
 
 /* The page's steps and nodes, and what they see. */
@@ -228,7 +249,7 @@ qp_status plan_build(const model_config *config, const model *model, const plan_
     *out = (program){.model = model, .whole = *config, .config = *config, .options = *options};
     if (out->options.kv_partitions == 0) out->options.kv_partitions = 1;
     if (out->options.form == PLAN_PADDED) out->options.page_size = out->options.context;
-    TRY(check_form(&out->options, error));
+    TRY(check_form(config, &out->options, error));
     TRY(check_options(&out->options, error));
     TRY(check_window(config, &out->options, error));
     TRY(take_share(out, model, error));
@@ -241,12 +262,10 @@ qp_status plan_build(const model_config *config, const model *model, const plan_
         return error_set(error, QP_UNSUPPORTED,
                          "a fused plan needs heads of an even size, found %lld; leave fuse out",
                          (long long)config->head_dim);
-    if (out->options.fuse && !plan_can_fuse(config))
-        return error_set(
-            error, QP_UNSUPPORTED,
-            "a fused plan has no norms of q and k, which %s models have; choose a plan "
-            "that is not fused",
-            config->family->name);
+    if (out->options.fuse && fuse_refusal(config))
+        return error_set(error, QP_UNSUPPORTED,
+                         "a fused plan %s, unlike this %s model; choose a plan that is not fused",
+                         fuse_refusal(config), config->family->name);
     count_capacity(out);
     TRY(write_page(out, model, error));
     out->logits_end = find_logits_end(out);

@@ -174,17 +174,22 @@ static void print_header(const panel *p, strbuf *out)
     strbuf_putc(out, '\n');
 }
 
-static int steps_of_layer(const program *p)
+/* Of the layer that begins at step `first`. */
+static int steps_of_layer(const program *p, int first)
 {
-    int count = 0;
-    for (int i = 0; i < p->n_steps; i++)
-        count += p->steps[i].layer == 0;
-    return count;
+    int end = first;
+    while (end < p->n_steps && p->steps[end].layer == p->steps[first].layer)
+        end++;
+    return end - first;
 }
 
-/* Whether the rows of the layer that begins at step `a` equal those of the layer at `b`. */
+/* Whether the layer that begins at step `b` has the steps and rows of the layer at `a`. */
 static bool same_layer(const lifetime_view *v, int a, int b, int count)
 {
+    const program *p = v->program;
+    if (steps_of_layer(p, b) != count) return false;
+    for (int i = 0; i < count; i++)
+        if (strcmp(p->steps[a + i].name, p->steps[b + i].name) != 0) return false;
     size_t row = PLAN_TENSOR_COUNT * sizeof *v->cells;
     return memcmp(&v->cells[a * PLAN_TENSOR_COUNT], &v->cells[b * PLAN_TENSOR_COUNT],
                   row * (size_t)count) == 0;
@@ -194,7 +199,7 @@ static bool same_layer(const lifetime_view *v, int a, int b, int count)
 static int print_layers(const lifetime_view *v, const panel *panel, int first, strbuf *out)
 {
     const program *p = v->program;
-    int count = steps_of_layer(p), last = first;
+    int count = steps_of_layer(p, first), last = first;
     while (last + count < p->n_steps && p->steps[last + count].layer >= 0 &&
            same_layer(v, first, last + count, count))
         last += count;

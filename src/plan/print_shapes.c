@@ -165,15 +165,31 @@ static void print_whole(shape_printer *s, const program_step *step)
     }
 }
 
+/* A layer that has the steps of all. */
+static int64_t fullest_layer(const program *p)
+{
+    for (int64_t layer = 0; layer < p->config.n_layers; layer++)
+        if (!layer_set_has(&p->config.no_rope, layer)) return layer;
+    return 0;
+}
+
+static void print_count_of_layers(const model_config *c, strbuf *out)
+{
+    const int64_t without = layer_set_count(&c->no_rope, c->n_layers);
+    strbuf_printf(out, "--- each of %lld layers", (long long)c->n_layers);
+    if (without) strbuf_printf(out, ", %lld of them without rope", (long long)without);
+    strbuf_putc(out, '\n');
+}
+
 static void print_steps(shape_printer *s)
 {
     const program *p = s->program;
+    const int64_t shown = fullest_layer(p);
     for (int i = 0; i < p->n_steps; i++) {
         const program_step *step = &p->steps[i];
-        if (step->layer > 0) continue; /* all layers are alike */
-        bool first_of_layers = step->layer == 0 && (i == 0 || p->steps[i - 1].layer < 0);
-        if (first_of_layers && !s->json)
-            strbuf_printf(s->out, "--- each of %lld layers\n", (long long)p->config.n_layers);
+        if (step->layer >= 0 && step->layer != shown) continue;
+        bool first_of_layers = step->layer == shown && (i == 0 || p->steps[i - 1].layer != shown);
+        if (first_of_layers && !s->json) print_count_of_layers(&p->config, s->out);
         if (step->layer < 0 && i > 0 && p->steps[i - 1].layer >= 0 && !s->json)
             strbuf_puts(s->out, "--- after the layers\n");
         print_whole(s, step);

@@ -411,6 +411,8 @@ void program_free(program *program);
 
 /* The positions that a layer's attention looks at, the latest ones; 0: all of the context. */
 int64_t program_window(const program *p, int64_t layer);
+/* The same of any layer. */
+int64_t program_any_window(const program *p);
 
 /* Whether a token's RoPE angles depend on how long its sequence is: then each token of a batch has
  * its own row of the RoPE table, else each position. */

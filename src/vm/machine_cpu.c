@@ -413,7 +413,7 @@ static bool is_fused(const program *program)
 static qp_status make_parts(cpu_machine *m, int count, qp_error *error)
 {
     const program *program = m->executor->program;
-    const int64_t window = program_window(program, program->config.n_layers - 1);
+    const int64_t window = program_any_window(program);
     if (window)
         return error_set(error, QP_UNSUPPORTED,
                          "attention that slides over the latest %lld positions is not taken "

@@ -35,9 +35,11 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from transformers.models.llama import modeling_llama
+from transformers.models.ministral import modeling_ministral
 from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.smollm3 import modeling_smollm3
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "golden" / "models"
 TOLERANCE = 1e-4
@@ -97,6 +99,15 @@ def qwen3(**changes):
     """A Qwen 3 config.json: norms of q and k, a head_dim of its own."""
     return qwen2(**{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
                     "attention_bias": False, "head_dim": 16} | changes)
+
+
+def smollm3(**changes):
+    """A SmolLM3 config.json: each second layer does not rotate q and k, by no_rope_layers."""
+    return llama(**{"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3",
+                    "num_hidden_layers": 5, "rope_scaling": None, "rope_theta": 5000000.0,
+                    "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+                    "use_sliding_window": False, "sliding_window": "null", "pad_token_id": 0}
+                   | changes)
 
 
 LLAMA_NAMES = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
@@ -207,6 +218,32 @@ VARIANTS = {
         "norms of q and k, and biases on q, k, v and the output projection; untied; F32",
         qwen3(attention_bias=True, head_dim=24, num_key_value_heads=1, torch_dtype="float32"),
         "F32", [18], {"attention_bias": False}),
+    "qwen2-window-last": (
+        "a window in the layers from max_window_layers on",
+        qwen2(use_sliding_window=True, sliding_window=6, max_window_layers=1, num_hidden_layers=3),
+        "BF16", [24], {"max_window_layers": 0}),
+    "qwen3-window-types": (
+        "a window in some layers, by layer_types",
+        qwen3(use_sliding_window=True, sliding_window=5, num_hidden_layers=4,
+              layer_types=["sliding_attention", "full_attention", "full_attention",
+                           "sliding_attention"]),
+        "BF16", [22], {"use_sliding_window": False, "layer_types": None}),
+    "ministral": (
+        "Ministral: layer_types without a switch",
+        llama(architectures=["MinistralForCausalLM"], model_type="ministral", attention_bias=None,
+              mlp_bias=None, head_dim=16, sliding_window=7, rope_theta=1000000.0, rope_scaling=None,
+              num_hidden_layers=3,
+              layer_types=["full_attention", "sliding_attention", "full_attention"]),
+        "BF16", [25], {"layer_types": ["full_attention"] * 3}),
+    "smollm3": (
+        "SmolLM3 without the keys of its layers: each fourth does not rotate q and k; tied",
+        smollm3(), "BF16", [24], {"no_rope_layers": [1] * 5}),
+    "smollm3-layers": (
+        "no_rope_layers, which also slide; untied; biases; F32",
+        smollm3(no_rope_layers=[1, 0, 1, 1, 0], use_sliding_window=True, sliding_window=6,
+                attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
+                torch_dtype="float32"),
+        "F32", [23], {"no_rope_layers": [1, 1, 1, 1, 0]}),
 }
 
 # ------------------------------------------------------------------------------ weights
@@ -390,7 +427,9 @@ def float64_throughout():
     classes = [(modeling_llama.LlamaRMSNorm, modeling_llama.LlamaRotaryEmbedding),
                (modeling_mistral.MistralRMSNorm, modeling_mistral.MistralRotaryEmbedding),
                (modeling_qwen2.Qwen2RMSNorm, modeling_qwen2.Qwen2RotaryEmbedding),
-               (modeling_qwen3.Qwen3RMSNorm, modeling_qwen3.Qwen3RotaryEmbedding)]
+               (modeling_qwen3.Qwen3RMSNorm, modeling_qwen3.Qwen3RotaryEmbedding),
+               (modeling_ministral.MinistralRMSNorm, modeling_ministral.MinistralRotaryEmbedding),
+               (modeling_smollm3.SmolLM3RMSNorm, modeling_smollm3.SmolLM3RotaryEmbedding)]
     saved = [(norm.forward, rotary.forward) for norm, rotary in classes]
 
     def norm_forward(self, x):
@@ -525,6 +564,10 @@ def write_gguf(path, arch, config, tensors, types, split=0, add_tokenizer=None):
     writer.add_rope_dimension_count(head_dim)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(vocab)
+    if config.get("sliding_window") and "layer_types" in config:
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention"
+                                           for kind in config["layer_types"]])
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     writer.add_rope_freq_base(float(config.get("rope_theta") or scaling.get("rope_theta", 10000)))
     kind = scaling.get("rope_type", scaling.get("type", "default"))
@@ -567,6 +610,9 @@ GGUF_VARIANTS = {
     "mistral": ("Mistral under the architecture llama", "mistral", "BF16", 0),
     "qwen2": ("architecture qwen2: rows of q and k for RoPE on halves, biases", "qwen2", "BF16", 0),
     "qwen3": ("architecture qwen3: norms of q and k", "qwen3", "BF16", 0),
+    "ministral": ("sliding_window_pattern under the architecture llama", "ministral", "BF16", 0),
+    "smollm3": ("architecture smollm3: each fourth layer does not rotate q and k", "smollm3", "BF16",
+                0),
 }
 
 # Block types, one to a projection; the logits come from what gguf-py decodes.
@@ -687,7 +733,7 @@ def write_all():
         written[name] = (new[0], config, weights)
     for name, (description, source, kind, split) in GGUF_VARIANTS.items():
         case, config, weights = written[source]
-        arch = next((a for a in ("internlm2", "qwen2", "qwen3") if source.startswith(a)), "llama")
+        arch = next((a for a in ("internlm2", "qwen2", "qwen3", "smollm3") if source.startswith(a)), "llama")
         write_gguf(OUT / f"{name}.gguf", arch, config, gguf_tensors(config, weights),
                    lambda _: gguf.GGMLQuantizationType[kind], split,
                    add_gguf_tokenizer if source == "llama-text" else None)

@@ -68,6 +68,15 @@ bool family_has(const model_family *family, weight_slot slot)
     return family->tensors[slot] || (family->fused_qkv && (SLOTS_QKV >> slot & 1));
 }
 
+layer_set family_no_rope(const model_family *family, int64_t n_layers)
+{
+    layer_set layers = {0};
+    const int64_t interval = family->no_rope_interval;
+    for (int64_t layer = interval - 1; interval > 0 && layer < n_layers; layer += interval)
+        layer_set_add(&layers, layer);
+    return layers;
+}
+
 uint32_t family_may_be_biased(const model_family *family)
 {
     uint32_t slots = 0;

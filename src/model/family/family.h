@@ -9,6 +9,7 @@
 #define QUIPU_MODEL_FAMILY_FAMILY_H
 
 #include "file/slice.h"
+#include "model/config.h"
 #include "model/weights.h"
 
 #include <stdint.h>
@@ -51,9 +52,15 @@ typedef struct model_family {
     int64_t context_length; /* max_position_embeddings */
     int64_t n_kv_heads;     /* num_key_value_heads; 0: n_heads */
     int64_t head_dim;       /* 0: hidden_size / n_heads */
+    double rope_theta;      /* 0: 10000 */
+    bool tied;              /* tie_word_embeddings */
     int64_t window;         /* sliding_window; 0: none */
-    bool window_by_switch;  /* a window is used only where use_sliding_window is true, and in layers
-                             * from max_window_layers (28 without the key) on */
+    bool window_by_switch;  /* a window is used only where use_sliding_window is true */
+    /* Layers that have the window without layer_types. */
+    enum { WINDOW_ALL, WINDOW_LAST /* from max_window_layers (28) on */, WINDOW_NO_ROPE } windowed;
+    bool window_by_types;     /* layer_types says which layers have it */
+    int64_t no_rope_interval; /* no_rope_layer_interval: each so many-th layer does not rotate q and
+                               * k; 0: all layers do, and config.json has no such keys */
 } model_family;
 
 #define FAMILY(NAME) extern const model_family family_##NAME;
@@ -85,5 +92,8 @@ bool family_has(const model_family *family, weight_slot slot);
 /* The slots that a file of the family may have biases for; those that always have one. */
 uint32_t family_may_be_biased(const model_family *family);
 uint32_t family_always_biased(const model_family *family);
+
+/* The layers that do not rotate q and k, where the model says nothing else of them. */
+layer_set family_no_rope(const model_family *family, int64_t n_layers);
 
 #endif

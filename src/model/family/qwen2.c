@@ -12,4 +12,6 @@ const model_family family_qwen2 = {
     .n_kv_heads = 32,
     .window = 4096,
     .window_by_switch = true,
+    .windowed = WINDOW_LAST,
+    .window_by_types = true,
 };

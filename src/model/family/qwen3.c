@@ -13,4 +13,6 @@ const model_family family_qwen3 = {
     .head_dim = 128,
     .window = 4096,
     .window_by_switch = true,
+    .windowed = WINDOW_LAST,
+    .window_by_types = true,
 };

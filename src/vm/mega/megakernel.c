@@ -71,7 +71,7 @@ static const char *refusal(const program *p, int n_blocks)
     if (o->page_size < 8 || chunk % o->page_size)
         return "the megakernel's pages are of 8 positions or more and divide its chunks of the "
                "cache";
-    if (program_window(p, c->n_layers - 1))
+    if (program_any_window(p))
         return "the megakernel's attention does not slide over a window of positions";
     if (n_blocks < c->n_kv_heads) return "the megakernel needs a block for every KV head";
     if (c->intermediate_size > (int64_t)n_blocks * MAX_FEATURES)
