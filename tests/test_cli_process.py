@@ -93,6 +93,8 @@ def answers():
     for flags, ends in (([], 1), (["--parse-special"], 2)):
         said = quipu("run", "-m", MODEL, "-p", "a<|im_end|>b", "-n", "1", "--json", *greedy, *flags)[1]
         check(json.loads(said)["prompt_tokens"].count(2) == ends, said)
+    dash = quipu("run", "-m", MODEL, "-n", "4", "--json", "-f", "-", *greedy, stdin=b"the cat")
+    check(json.loads(dash[1])["prompt_tokens"] == json.loads(out)["prompt_tokens"], f"-f -: {dash}")
     # Text on standard input goes before the prompt.
     joined = quipu("run", "-m", MODEL, "-p", "the cat", "-n", "2", "--raw", "--echo", stdin=b"a dog")
     check(joined[1].startswith("a dog\nthe cat"), joined)
@@ -261,6 +263,8 @@ def bad_input():
     expect(2, "has no -ngl: a model runs whole on one device", *run, "-ngl", "99")
     expect(2, "-c N or --context N", *run, "-ctx", "4096")
     expect(2, "did you mean --temp?", *run, "-temp", "1")
+    expect(2, "of `quipu bench` it is --output csv or json", "bench", "-m", MODEL, "--format", "csv")
+    expect(1, "the plan padded runs on the CPU, but --device cuda", *run, "--plan", "padded", "--device", "cuda")
     expect(2, "has no command 'server'", "server", "--port", "8080")
     for origin in ["page", "https://", "https://page/"]:
         expect(2, f"found '{origin}'", "serve", "-m", MODEL, "--port", "0", "--cors-origin", origin)
@@ -504,7 +508,7 @@ def conversation():
              "/regen", "/set tmep 1", "/set temp hot", "/load /dev/zero", "/hlep"]
     status, _, err = chat("\n".join(other) + "\n/bye\nnot read\n")
     for said in ("begins anew", "/help, /?", "temp is 0.5", "top-k              3",
-                 "no answer yet", "At temperature 0", "did you mean temp?", "expected a number, found 'hot'",
+                 "no answer yet", "At temperature 0", "Did you mean temp?", "expected a number, found 'hot'",
                  "at most 67108864 bytes", "/hlep is not a command; did you mean /help?"):
         check(said in err, f"{said!r} in {err}")
     check(status == 2 and err.count("Stopped after 5 tokens") == 2, err)

@@ -99,7 +99,7 @@ static void test_a_schedule_from_a_file(void **state)
     save(path, THREADS, model_name);
     const qp_status status = qp_engine_reschedule(engine, &how, &error);
     assert_int_equal(status, QP_INVALID);
-    assert_non_null(strstr(error.message, "2 workers, but this runs with 1 threads"));
+    assert_non_null(strstr(error.message, "2 workers, but this runs with 1 thread: give it -t 2"));
     float *rows = eval_fresh(engine, ids, 2); /* the old schedule is still there */
     free(rows);
     qp_engine_close(engine);

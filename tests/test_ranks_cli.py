@@ -143,6 +143,15 @@ def test_server():
     check("a server of two processes", '"completion_tokens":4' in answer.replace(" ", ""), answer + err)
 
 
+def test_tables():
+    """The tables of bench say how many ranks there were."""
+    bench = ["bench", "-m", "synthetic:tiny", "-p", "4", "-n", "0", "-r", "1", "--ranks", "2", "-o"]
+    _, text, err = quipu(*bench, "md")
+    check("a table of ranks", text.startswith("| ranks | model ") and "\n| 2 | synthetic:tiny " in text, text + err)
+    check("rows of ranks", quipu(*bench, "csv")[1].splitlines()[1].startswith("2,synthetic:tiny,"))
+    check("objects of ranks", json.loads(quipu(*bench, "json")[1])[0]["ranks"] == 2)
+
+
 def test_refusals(mpi):
     code, _, err = quipu("run", "-m", "synthetic:tiny", "-p", "1,2", "--ranks", "5")
     check("too many ranks", code != 0 and "5 ranks cannot share 4 heads" in err, err)
@@ -235,6 +244,7 @@ def main():
         print("without mpirun: only threads")
     test_bits(mpi)
     test_diff()
+    test_tables()
     test_refusals(mpi)
     test_schedules(mpi)
     if mpi:

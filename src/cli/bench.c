@@ -34,6 +34,31 @@ static void put_kernels(const bench *b, strbuf *out)
         strbuf_printf(out, "%s%s", i ? " " : "", kernels->items[i]);
 }
 
+static bool has_ranks(const bench *b)
+{
+    return b->call->settings->ranks > 1;
+}
+
+/* Columns that most tables do not have, before the others. */
+static void put_first_heads(const bench *b, strbuf *out)
+{
+    const bool csv = b->call->settings->format == CSV;
+    if (names_kernels(b)) strbuf_puts(out, csv ? "kernels," : "| kernels ");
+    if (has_ranks(b)) strbuf_puts(out, csv ? "ranks," : "| ranks ");
+}
+
+static void put_first_cells(const bench *b, strbuf *out)
+{
+    const bool csv = b->call->settings->format == CSV;
+    if (names_kernels(b)) {
+        strbuf_puts(out, csv ? "" : "| ");
+        put_kernels(b, out);
+        strbuf_puts(out, csv ? "," : " ");
+    }
+    if (has_ranks(b))
+        strbuf_printf(out, csv ? "%lld," : "| %lld ", (long long)b->call->settings->ranks);
+}
+
 static size_t parallel_of(const bench *b)
 {
     return (size_t)b->call->settings->parallel;
@@ -186,11 +211,7 @@ static void print_row(const bench *b, const bench_result *r, strbuf *out)
         "%s,%s,%.3f,%d,%lld,%lld,%s%lld,%.4f,%.4f,%.3f\n",
     };
     const cli_settings *s = b->call->settings;
-    if (names_kernels(b)) {
-        strbuf_puts(out, s->format == CSV ? "" : "| ");
-        put_kernels(b, out);
-        strbuf_puts(out, s->format == CSV ? "," : " ");
-    }
+    put_first_cells(b, out);
     strbuf_printf(out, rows[s->format], b->model, b->info.device,
                   (double)b->info.weight_bytes * 1e-9, b->info.threads, (long long)s->parallel,
                   (long long)s->depth, r->kind, (long long)r->tokens, r->mean, r->deviation,
@@ -211,6 +232,7 @@ static void print_object(const bench *b, const bench_result *r, strbuf *out)
                   (double)b->info.weight_bytes * 1e-9, b->info.threads, (long long)s->parallel,
                   (long long)s->depth, r->kind, (long long)r->tokens, r->mean, r->deviation,
                   r->gigabytes);
+    if (has_ranks(b)) strbuf_printf(out, ", \"ranks\": %lld", (long long)s->ranks);
     if (r->proposed)
         strbuf_printf(out, ", \"proposed_tokens\": %llu, \"accepted_tokens\": %llu",
                       (unsigned long long)r->proposed, (unsigned long long)r->accepted);
@@ -275,10 +297,11 @@ static void print_results(const bench *b, strbuf *out)
         "["};
     const int format = b->call->settings->format;
     const bool json = format == JSON;
-    if (names_kernels(b) && !json) strbuf_puts(out, format == CSV ? "kernels," : "| kernels ");
-    if (names_kernels(b) && format == MARKDOWN)
-        strbuf_printf(out, "%.*s|---%s", (int)strcspn(heads[0], "\n") + 1, heads[0],
-                      strchr(heads[0], '\n') + 1);
+    const int n_first = names_kernels(b) + has_ranks(b);
+    if (!json) put_first_heads(b, out);
+    if (format == MARKDOWN)
+        strbuf_printf(out, "%.*s%.*s%s", (int)strcspn(heads[0], "\n") + 1, heads[0], 4 * n_first,
+                      "|---|---", strchr(heads[0], '\n') + 1);
     else
         strbuf_puts(out, heads[format]);
     if (b->own) print_rows(b->own, out);

@@ -140,9 +140,9 @@ static qp_status unknown_setting(const chat *c, const char *name)
         suggest_offer(&near, settings[i].name);
     suggest_offer(&near, MOST_TOKENS);
     if (near.best)
-        return error_set(c->call->error, QP_INVALID, "There is no setting %s; did you mean %s?",
+        return error_set(c->call->error, QP_INVALID, "There is no setting %s. Did you mean %s?",
                          name, near.best);
-    return error_set(c->call->error, QP_INVALID, "There is no setting %s; /set lists them", name);
+    return error_set(c->call->error, QP_INVALID, "There is no setting %s: /set lists them.", name);
 }
 
 static qp_status store_setting(chat *c, const char *name, double value)

@@ -206,6 +206,8 @@ void cli_report_sampling(const qp_sampling *sampling);
  * bytes, because a device such as /dev/zero never ends. */
 enum { CLI_TEXT_MOST = 256 << 20 };
 qp_status cli_read_stdin(char **text, size_t *length, qp_error *error);
+/* A file, or standard input where it is NULL or "-". */
+qp_status cli_read_input(const char *file, char **text, size_t *length, qp_error *error);
 qp_status cli_read_file(const char *path, size_t most, char **text, size_t *length,
                         qp_error *error);
 

@@ -215,11 +215,16 @@ qp_status cli_read_stdin(char **text, size_t *length, qp_error *error)
     return cli_read_file(NULL, CLI_TEXT_MOST, text, length, error);
 }
 
+qp_status cli_read_input(const char *file, char **text, size_t *length, qp_error *error)
+{
+    if (!file || strcmp(file, "-") == 0) return cli_read_stdin(text, length, error);
+    return cli_read_file(file, CLI_TEXT_MOST, text, length, error);
+}
+
 qp_status cli_read_prompt(const cli_call *call, char **text, size_t *length)
 {
     const cli_settings *s = call->settings;
-    if (s->file) return cli_read_file(s->file, CLI_TEXT_MOST, text, length, call->error);
-    if (!s->prompt) return cli_read_stdin(text, length, call->error);
+    if (!s->prompt) return cli_read_input(s->file, text, length, call->error);
     *text = strdup(s->prompt);
     if (!*text) return error_no_memory(call->error, "the prompt", strlen(s->prompt));
     *length = strlen(s->prompt);

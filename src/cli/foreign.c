@@ -99,7 +99,7 @@ const option_entry cli_foreign_flags[] = {
     {"--quantization",
      "a model runs in the types of its file; `quipu convert --type TYPE` makes others"},
     {"--keepalive", "the model is loaded for one command and freed after it"},
-    {"--format", "--json prints the answer with its tokens as one JSON object"},
+    {"--format", "output for programs is --json; of `quipu bench` it is --output csv or json"},
     {"--nowordwrap", "words wrap only at a terminal, in `quipu chat`"},
     {"--grammar", GRAMMAR},
     {"--grammar-file", GRAMMAR},

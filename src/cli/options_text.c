@@ -8,7 +8,7 @@ static const option_spec prompt_options[] = {
     {"prompt", 'p', OPTION_STRING_AT(SETTINGS, prompt), .argument = "TEXT", .excludes = "file ids",
      .help = "the prompt; without -p and -f it is read from standard input"},
     {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
-     .excludes = "ids", .help = "read the prompt from a file"},
+     .excludes = "ids", .help = "read the prompt from a file; -: from standard input"},
     {0}};
 const option_group cli_prompt_options = {"Prompt", prompt_options};
 
@@ -103,7 +103,7 @@ static const option_spec perplexity_options[] = {
     {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "512",
      .minimum = 4, .maximum = 1 << 26, .help = "tokens in a chunk"},
     {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
-     .help = "read the text from a file; without it from standard input"},
+     .help = "read the text from a file; without it, or with -, from standard input"},
     {"chunks", 0, OPTION_INTEGER_AT(SETTINGS, chunks), .argument = "N", .fallback = "0",
      .maximum = 1 << 30, .help = "score only the first N chunks; 0: all"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print one JSON object"},

@@ -126,9 +126,7 @@ static qp_status run(const cli_call *call, qp_engine *engine, qp_session *sessio
     size_t length;
     int32_t bos;
     qp_tokens tokens = {0};
-    qp_status status = call->settings->file ? cli_read_file(call->settings->file, CLI_TEXT_MOST,
-                                                            &text, &length, call->error)
-                                            : cli_read_stdin(&text, &length, call->error);
+    qp_status status = cli_read_input(call->settings->file, &text, &length, call->error);
     if (status == QP_OK) status = find_bos(vocabulary, &bos, call->error);
     if (status == QP_OK)
         status = qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT, &tokens, call->error);

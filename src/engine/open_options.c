@@ -130,6 +130,11 @@ qp_status engine_choose_machine(const qp_engine_options *options, const machine_
         return error_set(error, QP_UNSUPPORTED,
                          "the plan %s runs on the CPU, and --exec %s on a GPU: leave one out",
                          options->plan, (*out)->name);
+    if (option_is(options->device, "cuda"))
+        return error_set(error, QP_UNSUPPORTED,
+                         "the plan %s runs on the CPU, but --device cuda asks for a GPU: leave one "
+                         "out",
+                         options->plan);
     return QP_OK;
 }
 

@@ -448,9 +448,10 @@ static void print_text(const diff *d, strbuf *out)
     strbuf_puts(out, d->type_b->name);
     if (d->options->ranks > 1) strbuf_printf(out, " on %d ranks", d->options->ranks);
     strbuf_printf(out,
-                  " against %s, %d threads: %" PRId64 " tokens in %d passes, the last %" PRId64
+                  " against %s, %d thread%s: %" PRId64 " tokens in %d passes, the last %" PRId64
                   " one by one; %" PRId64 " layers\n\n",
-                  d->a.type->name, thread_pool_size(d->pool), q->n_tokens, d->report.n_passes,
+                  d->a.type->name, thread_pool_size(d->pool),
+                  thread_pool_size(d->pool) == 1 ? "" : "s", q->n_tokens, d->report.n_passes,
                   q->singles, d->program.config.n_layers);
     print_table(d, out);
     strbuf_putc(out, '\n');

@@ -41,10 +41,10 @@ static qp_status load(const program *p, int workers, const char *file, schedule 
     TRY(schedule_load(file, p, out, error));
     const int found = out->options.workers, last = out->options.last_step;
     if (found != workers)
-        return error_set(error, QP_INVALID,
-                         "%s: a schedule of %d workers, but this runs with %d threads: give it %d "
-                         "threads (-t %d)",
-                         file, found, workers, found, found);
+        return error_set(
+            error, QP_INVALID,
+            "%s: a schedule of %d worker%s, but this runs with %d thread%s: give it -t %d", file,
+            found, found == 1 ? "" : "s", workers, workers == 1 ? "" : "s", found);
     if (last > 0 && last < p->logits_end)
         return error_set(error, QP_INVALID,
                          "%s: the schedule ends before the logits, after %s: it cannot make tokens",
