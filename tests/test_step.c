@@ -20,7 +20,7 @@ typedef struct expected {
     qp_session *session; /* NULL: it is not open */
     qp_sampler *sampler;
     int32_t tokens[CONTEXT + 1]; /* a prompt, then what was chosen: the last is not read yet */
-    size_t count, prompt, answer;
+    size_t count, answer;
     bool penalised;
     int until, cancel; /* tokens until it wants no more in this call */
     bool receives;     /* logits, in this call */
@@ -95,7 +95,7 @@ static void open_sampler(expected *x)
 static void join(qp_engine *engine, expected *x, fake *f)
 {
     *x = (expected){.machine = f, .session = open_session(engine)};
-    x->count = x->prompt = 1 + draw(40);
+    x->count = 1 + draw(40);
     for (size_t i = 0; i < x->count; i++)
         x->tokens[i] = (int32_t)(i < 24 ? i : draw(200));
     session_take_prefix(x->session, 0, x->tokens, x->count);

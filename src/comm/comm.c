@@ -82,8 +82,7 @@ static uint64_t patience_of(const comm *c, comm_wait wait, uint64_t now)
 comm_watch comm_watch_begin(const comm *c, comm_wait wait)
 {
     const uint64_t now = clock_ns();
-    return (comm_watch){
-        .comm = c, .wait = wait, .patience_ns = patience_of(c, wait, now), .last_ns = now};
+    return (comm_watch){.wait = wait, .patience_ns = patience_of(c, wait, now), .last_ns = now};
 }
 
 static void relax(void)

@@ -30,7 +30,6 @@ comm *comm_share(comm *messages, bool wanted);
 
 /* A wait that has begun. */
 typedef struct comm_watch {
-    const comm *comm;
     comm_wait wait;
     uint64_t patience_ns, waited_ns, last_ns;
     int looks;

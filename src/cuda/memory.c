@@ -38,7 +38,6 @@ qp_status cuda_pinned_alloc(const cuda_device *d, size_t bytes, const char *what
         cuda_check(d->driver->host_alloc(&out->data, bytes, CUDA_HOST_PORTABLE | CUDA_HOST_MAPPED),
                    "taking pinned memory", error);
     TRY(prefix_memory(what, bytes, status, error));
-    out->bytes = bytes;
     memset(out->data, 0, bytes);
     return cuda_check(d->driver->host_address(&out->address, out->data, 0),
                       "showing pinned memory to the GPU", error);

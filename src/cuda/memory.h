@@ -21,7 +21,6 @@ void cuda_buffer_free(const cuda_device *device, cuda_buffer *buffer);
 typedef struct cuda_pinned {
     void *data;
     cuda_address address; /* its address for kernels */
-    size_t bytes;
 } cuda_pinned;
 
 qp_status cuda_pinned_alloc(const cuda_device *device, size_t bytes, const char *what,

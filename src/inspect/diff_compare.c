@@ -103,12 +103,11 @@ static void compare_row(const diff_views *views, int64_t row, const op_limits *l
     }
 }
 
-void diff_compare(const diff_views *views, const op_limits *limits, int pass, int64_t layer,
-                  diff_measure *m)
+void diff_compare(const diff_views *views, const op_limits *limits, int pass, diff_measure *m)
 {
     const tensor *expected = &views->expected;
     pass_sums sums = {0};
-    diff_element at = {.pass = pass, .layer = layer};
+    diff_element at = {.pass = pass};
     double typical = op_typical_size(expected) * (expected->type == DTYPE_I64 ? 0x1p-32 : 1);
     int64_t elements = tensor_elements(expected), wrong = m->wrong;
     for (int64_t row = 0; row < view_rows(expected); row++)

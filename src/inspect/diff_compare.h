@@ -26,8 +26,9 @@ typedef struct diff_views {
 } diff_views;
 
 /* Adds one comparison to a measure. */
-void diff_compare(const diff_views *views, const op_limits *limits, int pass, int64_t layer,
+void diff_compare(const diff_views *views, const op_limits *limits, int pass,
                   diff_measure *measure);
+
 /* Index of the largest of n logits, and its lead over the second. */
 int64_t diff_likeliest(const float *row, int64_t n, float *margin);
 

@@ -265,7 +265,7 @@ static void compare_row(const runner *r, int index, diff_round round)
         program_bind(r->program, row->node, &r->oracle_b.memory, r->batch.sizes.of, &oracle);
         views.oracle_found = oracle.tensors[row->operand];
     }
-    diff_compare(&views, &limits, r->pass, r->program->steps[row->step].layer, measure);
+    diff_compare(&views, &limits, r->pass, measure);
     if (measure->wrong == 0) return;
     int *first = round == ROUND_ALONE ? &r->report->first_wrong : &r->report->first_drift;
     if (*first < 0 && (round == ROUND_ALONE || r->all_same)) *first = index;

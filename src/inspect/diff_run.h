@@ -30,7 +30,6 @@ typedef struct diff_request {
 /* The place where two views differ most, relative to their tolerance. */
 typedef struct diff_element {
     int pass;
-    int64_t layer;
     char index[64]; /* "[3, 120]" in the view */
     double expected, found, tolerance;
 } diff_element;

@@ -98,7 +98,6 @@ static void begin_request(client *c, stream *s)
     size_t number = c->next + (c->warming ? WORKLOAD_WARMUP : 0);
     workload_lengths(c->work, number, &input, &output);
     write_request(c, s, number);
-    s->index = c->next;
     s->record = (load_record){.begun = c->arrivals ? c->arrivals[c->next & (c->ring - 1)] : now(c),
                               .input_tokens = (uint32_t)input,
                               .output_tokens = (uint32_t)output};

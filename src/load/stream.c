@@ -33,11 +33,11 @@ void stream_abandon(stream *s, load_outcome outcome, const qp_error *why)
     s->ended(s, outcome, why);
 }
 
-static void fail(stream *s, load_outcome outcome, const char *what, int code)
+static void fail(stream *s, const char *what, int code)
 {
     qp_error why;
     error_set(&why, QP_IO, "%s: %s", what, strerror(code));
-    stream_abandon(s, outcome, &why);
+    stream_abandon(s, LOAD_BROKEN, &why);
 }
 
 /* --- Receiving. --- */
@@ -131,7 +131,7 @@ static void end_of_connection(stream *s, int code)
     } else if (s->used && s->reply.state == HTTP_STATUS_LINE && !s->reply.in_line) {
         connect_again(s);
     } else if (code) {
-        fail(s, LOAD_BROKEN, "the connection broke", code);
+        fail(s, "the connection broke", code);
     } else if (http_reply_close(&s->reply, &why) == QP_OK) {
         end_reply(s);
     } else {
@@ -176,7 +176,7 @@ static void send_rest(stream *s)
         if (n > 0) {
             s->sent += (size_t)n;
         } else if (errno == EAGAIN) {
-            if (event_add(s->writable, NULL) != 0) fail(s, LOAD_BROKEN, "sending", ENOMEM);
+            if (event_add(s->writable, NULL) != 0) fail(s, "sending", ENOMEM);
             return;
         } else if (errno != EINTR) {
             return; /* the readable event reports this too, after an early answer such as 413 */
@@ -191,7 +191,7 @@ static void on_writable(evutil_socket_t fd, short what, void *context)
     socklen_t size = sizeof code;
     (void)what;
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) == 0 && code) {
-        fail(s, LOAD_BROKEN, "connecting", code);
+        fail(s, "connecting", code);
         return;
     }
     send_rest(s);
@@ -231,7 +231,7 @@ void stream_begin(stream *s)
         return;
     }
     int code = connect_now(s);
-    if (code) fail(s, LOAD_BROKEN, "connecting", code);
+    if (code) fail(s, "connecting", code);
 }
 
 stream *stream_new(stream_shared *shared, stream_ended *ended, void *owner)

@@ -50,7 +50,6 @@ struct stream {
     answer answer;
     strbuf refusal; /* the body of an answer with another status than 200 */
 
-    size_t index;       /* of the request in the workload */
     load_record record; /* of the current request */
     float *gaps;        /* [n_gaps] milliseconds between its events */
     size_t n_gaps, gap_capacity;

@@ -31,7 +31,6 @@ typedef struct unit_run {
 typedef struct run_list {
     unit_run runs[RUNS_MOST];
     int count; /* 0: more than fit, or the node is not cut */
-    int64_t units;
 } run_list;
 
 typedef struct segmenter {
@@ -94,7 +93,6 @@ static void find_runs(const segmenter *g, int node, int producer, run_list *out)
     out->count = 0;
     if (!op_get(about->op)->columns) return;
     program_bind(s->program, node, NULL, s->program->capacity.of, &whole);
-    out->units = whole.end;
     for (int64_t unit = 0; unit < whole.end; unit++) {
         unit_run run = {.first = unit};
         find_reaches(g, about, &whole, producer, unit, run.reaches);

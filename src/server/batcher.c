@@ -19,7 +19,7 @@ static void *run(void *b)
 
 static bool list_init(choice_list *list, size_t capacity)
 {
-    *list = (choice_list){.capacity = capacity};
+    *list = (choice_list){0};
     return (list->items = calloc(capacity, sizeof(choice *))) != NULL;
 }
 
@@ -270,15 +270,6 @@ void batcher_hand_on(batcher *b)
     b->ready.last = b->noted.last;
     pthread_mutex_unlock(&b->mutex);
     b->noted = (request_list){0};
-}
-
-void batcher_poke(batcher *b, request *r)
-{
-    if (!request_note_event(r)) return;
-    pthread_mutex_lock(&b->mutex);
-    append(&b->ready, r);
-    pthread_mutex_unlock(&b->mutex);
-    if (b->options.wake) b->options.wake(b->options.wake_context);
 }
 
 uint64_t batcher_last_step(const batcher *b)

@@ -53,10 +53,6 @@ qp_status batcher_submit(batcher *batcher, request *request, qp_error *error);
  * it before request_drained(). */
 request *batcher_take_ready(batcher *batcher);
 
-/* Makes the request ready as if it had a new event. For a worker that stopped reading because a
- * client was slow, and can continue. */
-void batcher_poke(batcher *batcher, request *request);
-
 /* Records the next forward pass and prints it in this form; qp_free() the text. The first record of
  * an engine waits until the machine's speed is measured. QP_CANCELLED: no pass has ended within a
  * second. QP_NO_MEMORY: another record is under way. */

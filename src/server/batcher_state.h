@@ -16,7 +16,7 @@
 /* An ordered list of choices. Its full capacity is allocated at the start. */
 typedef struct choice_list {
     choice **items; /* [capacity], the first `count` are valid */
-    size_t count, capacity;
+    size_t count;
 } choice_list;
 
 /* Requests linked by next_ready, each with a reference; `last` is valid while there is a first. */

@@ -48,7 +48,7 @@ typedef struct parameters {
     size_t n_biases;
     const cJSON *prompt, *messages, *tools, *system, *input, *template_variables, *reply_fields;
     const cJSON *text_biases; /* logit_bias that may have texts */
-    const char *text, *instructions, *suffix, *encoding;
+    const char *text, *instructions, *suffix;
 } parameters;
 
 /* A token's log-probability, kept until its text is sent. */
@@ -128,7 +128,7 @@ struct call {
     size_t n_prompts, prompts_capacity;
     answer *answers; /* [n_prompts * n] */
     size_t n_answers, n_over;
-    bool submitted, streaming, replied;
+    bool streaming, replied;
     atomic_int resuming; /* not a bool: a compiler may read the bools before it in one access */
     tool_names tools;    /* tools that the client offers */
     strbuf out;

@@ -99,11 +99,6 @@ const http_parser *exchange_request(const exchange *x)
     return &x->request;
 }
 
-void *exchange_context(const exchange *x)
-{
-    return x->handler.context;
-}
-
 void exchange_set_handler(exchange *x, const exchange_handler *handler)
 {
     pthread_mutex_lock(&x->lock);

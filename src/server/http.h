@@ -84,9 +84,6 @@ typedef struct exchange_handler {
 } exchange_handler;
 void exchange_set_handler(exchange *x, const exchange_handler *handler);
 
-/* The handler's context; NULL before it was set. */
-void *exchange_context(const exchange *x);
-
 /* "Not Found", ... */
 const char *http_reason(int status);
 

@@ -12,7 +12,6 @@
 typedef struct encoding {
     const tokenizer *tokenizer;
     bool parse_special;
-    bool is_first;    /* the next words are at the beginning of the text */
     const char *mark; /* a mark to be removed, or NULL */
     strbuf normalized, unmarked;
     pre_scratch pre;

@@ -166,7 +166,6 @@ typedef struct machine_kernel {
  * function. */
 struct machine_type {
     const char *name; /* "threads" */
-    const char *help; /* a short description */
     bool on_gpu;
     bool references;         /* runs reference kernels alone */
     bool takes_kernels;      /* those of machine_setup.kernels */

@@ -508,30 +508,24 @@ static const schedule *nodes_of_cpu(const void *self)
 #define OF_SCHEDULE                                                                                \
     .schedule = schedule_of_cpu, .predict = predict_cpu, .reschedule = reschedule_cpu
 
-const machine_type machine_reference = {
-    .name = "reference",
-    .help = "the program node by node, reference kernels alone: the oracle of values",
-    .references = true,
-    .count_bytes = count_references,
-    .open = open_reference,
-    .limits = limits_of_cpu,
-    OF_CPU};
+const machine_type machine_reference = {.name = "reference",
+                                        .references = true,
+                                        .count_bytes = count_references,
+                                        .open = open_reference,
+                                        .limits = limits_of_cpu,
+                                        OF_CPU};
 
-const machine_type machine_serial = {
-    .name = "serial",
-    .help = "a schedule, one instruction at a time, reference kernels alone: the oracle of "
-            "schedules",
-    .references = true,
-    .in_parts = true,
-    .count_bytes = count_references,
-    .open = open_serial,
-    .time = time_cpu,
-    .limits = limits_of_serial,
-    OF_SCHEDULE,
-    OF_CPU};
+const machine_type machine_serial = {.name = "serial",
+                                     .references = true,
+                                     .in_parts = true,
+                                     .count_bytes = count_references,
+                                     .open = open_serial,
+                                     .time = time_cpu,
+                                     .limits = limits_of_serial,
+                                     OF_SCHEDULE,
+                                     OF_CPU};
 
 const machine_type machine_threads = {.name = "threads",
-                                      .help = "a schedule, a queue of instructions for each thread",
                                       .takes_kernels = true,
                                       .count_bytes = count_variants,
                                       .open = open_threads,
@@ -541,7 +535,6 @@ const machine_type machine_threads = {.name = "threads",
                                       OF_CPU};
 
 const machine_type machine_operators = {.name = "operators",
-                                        .help = "the program node by node, each over all threads",
                                         .takes_kernels = true,
                                         .in_parts = true,
                                         .count_bytes = count_variants,

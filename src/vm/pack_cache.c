@@ -162,7 +162,6 @@ bool pack_cache_load(pack_cache *cache, thread_pool *pool, uint64_t shape, size_
 /* A file of the folder. */
 typedef struct kept_file {
     char name[64];
-    uint64_t bytes;
     struct timespec used;
 } kept_file;
 
@@ -184,7 +183,7 @@ static bool find_oldest(DIR *folder, kept_file *oldest, uint64_t *total)
             (s.st_mtim.tv_sec > oldest->used.tv_sec || (s.st_mtim.tv_sec == oldest->used.tv_sec &&
                                                         s.st_mtim.tv_nsec >= oldest->used.tv_nsec)))
             continue;
-        *oldest = (kept_file){.bytes = (uint64_t)s.st_size, .used = s.st_mtim};
+        *oldest = (kept_file){.used = s.st_mtim};
         memcpy(oldest->name, e->d_name, length + 1);
         found = true;
     }

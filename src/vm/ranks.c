@@ -474,7 +474,6 @@ static qp_status limits_of_ranks(void *self, machine_profile *out, qp_error *err
 }
 
 const machine_type machine_ranks = {.name = "ranks",
-                                    .help = "several ranks, each with a machine of its own",
                                     .takes_kernels = true,
                                     .of_ranks = type_of_ranks,
                                     .count_bytes = count_ranks,

@@ -100,7 +100,6 @@ static machine_kernel kernel_of_rounded(const void *self, int node)
 }
 
 static const machine_type type = {.name = "rounded",
-                                  .help = "the references with the roundings of other kernels",
                                   .references = true,
                                   .close = close_rounded,
                                   .accepts = accepts_rounded,

@@ -29,7 +29,6 @@ typedef struct check_run {
     const char *name;
     int n_cases, n_declined, n_failed;
     double relative_error, absolute_error;
-    strbuf failures;     /* "verdict: case: detail" lines */
     check_status status; /* status of the first failure */
 } check_run;
 

@@ -65,10 +65,10 @@ typedef struct loaded {
     op_call call;
 } loaded;
 
-static function_code refuse(const loaded *l, function_code code, const char *text)
+static function_code refuse(const loaded *l, const char *text)
 {
     snprintf(l->process->memory, ARGUMENTS_TEXT_BYTES, "%s", text);
-    return code;
+    return FUNCTION_NOT_LOADED;
 }
 
 /* The call of a function in C: all tensors and scalars in the definition's order. */
@@ -81,16 +81,14 @@ static function_code make_call(loaded *l)
         const schema_tensor *from = &definition->tensors[t];
         int64_t shape[SCHEMA_MAX_RANK];
         if (from->rank < 0) {
-            if (n_params == OP_MAX_PARAMS)
-                return refuse(l, FUNCTION_NOT_LOADED, "too many scalars");
+            if (n_params == OP_MAX_PARAMS) return refuse(l, "too many scalars");
             l->call.params[n_params++] = a->scalars[t];
             continue;
         }
         if (n_tensors == OP_MAX_TENSORS || from->rank == 0 || from->rank > TENSOR_MAX_RANK ||
             from->type->type == DTYPE_COUNT)
-            return refuse(l, FUNCTION_NOT_LOADED,
-                          "an op_call cannot have the definition's tensors: their number, ranks "
-                          "or types");
+            return refuse(l, "an op_call cannot have the definition's tensors: their number, ranks "
+                             "or types");
         for (int d = 0; d < from->rank; d++)
             shape[d] = schema_size(definition, a->workload, t, d);
         l->call.tensors[n_tensors++] =
@@ -105,7 +103,7 @@ static function_code load_library(loaded *l)
     const function_source *source = l->process->source;
     void *library = dlopen(source->library, RTLD_NOW | RTLD_LOCAL);
     void *symbol = library ? dlsym(library, source->symbol) : NULL;
-    if (!symbol) return refuse(l, FUNCTION_NOT_LOADED, dlerror());
+    if (!symbol) return refuse(l, dlerror());
     /* POSIX allows a function pointer to be read from dlsym(); ISO C has no cast for it. */
     memcpy(&l->kernel, &symbol, sizeof symbol);
     return make_call(l);
@@ -132,10 +130,9 @@ static function_code bind_own(loaded *l)
         if (place >= 0)
             l->call.tensors[t].data = l->process->memory + l->process->arguments->offset[place];
         if (place == FUNCTION_ONES && !set_ones(&l->call.tensors[t]))
-            return refuse(l, FUNCTION_NOT_LOADED, "out of memory");
+            return refuse(l, "out of memory");
     }
-    if (op_bind(source->op, &l->call, NULL, &error) != QP_OK)
-        return refuse(l, FUNCTION_NOT_LOADED, error.message);
+    if (op_bind(source->op, &l->call, NULL, &error) != QP_OK) return refuse(l, error.message);
     l->kernel = source->op->reference;
     l->call.end = source->op->units(&l->call);
     size_t scratch = source->op->scratch_bytes ? source->op->scratch_bytes(&l->call) : 0;

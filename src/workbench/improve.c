@@ -30,9 +30,9 @@ typedef struct attempt {
 typedef struct improvement {
     const workbench_improve_options *options;
     const op_info *op;
-    uint64_t deadline;         /* of clock_ns() */
-    strbuf history;            /* JSON lines */
-    int round, n_passed, best; /* best: its round; 0: none */
+    uint64_t deadline; /* of clock_ns() */
+    strbuf history;    /* JSON lines */
+    int round, best;   /* best: its round; 0: none */
     double best_speedup;
 } improvement;
 
@@ -236,7 +236,6 @@ static qp_status run_round(improvement *m, attempt *a, strbuf *out, qp_error *er
     TRY(judge(m, name, a, error));
     const bool passed = a->verdict.status == CHECK_PASSED;
     const bool best = passed && (!m->best || a->speedup > m->best_speedup);
-    m->n_passed += passed;
     if (best) {
         m->best = m->round;
         m->best_speedup = a->speedup;

@@ -54,7 +54,7 @@ static void fill_inputs(const op_info *op, op_call *call, uint64_t seed, bool al
 qp_status workload_create(const op_info *op, const char *text, uint64_t seed, workload *out,
                           qp_error *error)
 {
-    *out = (workload){.op = op};
+    *out = (workload){0};
     qp_status status = op_case_parse(op, text, &out->about, error);
     memcpy(out->call.params, out->about.params, sizeof out->call.params);
     for (int t = 0; t < op_n_tensors(op) && status == QP_OK; t++) {

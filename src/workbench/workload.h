@@ -6,7 +6,6 @@
 #include "op/harness/case.h"
 
 typedef struct workload {
-    const op_info *op;
     op_case about;
     op_call call;
     buffer memory[OP_MAX_TENSORS];

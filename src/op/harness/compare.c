@@ -74,7 +74,7 @@ void oracle_destroy(oracle *oracle)
 
 /* Sums over the elements of one output. */
 typedef struct sums {
-    double error, expected; /* squares */
+    double error; /* sum of squares */
     int64_t finite;
     double lean; /* of inexact elements, towards zero, in units in the last place */
     int64_t inexact;

@@ -342,7 +342,6 @@ static qp_status limits_of_cuda(void *self, machine_profile *out, qp_error *erro
 }
 
 const machine_type machine_cuda = {.name = "cuda",
-                                   .help = "the launch list on an NVIDIA GPU, in CUDA graphs",
                                    .on_gpu = true,
                                    .in_parts = true,
                                    .takes_cuda_kernels = true,

@@ -296,8 +296,8 @@ void cuda_weights_free(const cuda_device *device, cuda_weights *weights)
     *weights = (cuda_weights){0};
 }
 
-cuda_address cuda_weights_address(const cuda_weights *w, weight_slot slot, int64_t layer, bool bias)
+cuda_address cuda_weights_address(const cuda_weights *w, weight_slot slot, int64_t layer)
 {
-    const int weight = program_find_weight(w->program, slot, layer, bias);
+    const int weight = program_find_weight(w->program, slot, layer, false);
     return weight >= 0 ? w->memory.address + w->offsets[weight] : 0;
 }

@@ -48,8 +48,7 @@ size_t cuda_weights_copies(const cuda_weights *weights);
 
 void cuda_weights_free(const cuda_device *device, cuda_weights *weights);
 
-/* The address of a weight or of its bias; 0: there is none. */
-cuda_address cuda_weights_address(const cuda_weights *weights, weight_slot slot, int64_t layer,
-                                  bool bias);
+/* The address of a weight; 0: there is none. */
+cuda_address cuda_weights_address(const cuda_weights *weights, weight_slot slot, int64_t layer);
 
 #endif

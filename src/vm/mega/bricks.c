@@ -151,7 +151,7 @@ static qp_status make_one(void *context, weight_slot slot, int64_t layer,
     const cuda_device *d = m->executor->device;
     brick_matrix own = *matrix;
     m->bricks[layer + 1][slot] = maker->used;
-    own.from = cuda_weights_address(&m->executor->weights, slot, layer, false);
+    own.from = cuda_weights_address(&m->executor->weights, slot, layer);
     own.to = m->weights.address + maker->used;
     maker->used += matrix_bytes(matrix);
     return cuda_check(d->driver->launch(maker->kernel, BLOCKS, 1, 1, THREADS, 1, 1, 0, d->stream,

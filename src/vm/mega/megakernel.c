@@ -127,7 +127,7 @@ static void set_sizes(cuda_mega *m)
     a->stage_bytes = m->quantized ? mega_stage_bytes(x->program) : MEGA_STAGE;
     a->embedding_type = embedding->type;
     a->embedding_bytes = (int32_t)(tensor_bytes(embedding) / (size_t)c->vocab_size);
-    a->embedding = cuda_weights_address(&x->weights, WEIGHT_TOKEN_EMBD, -1, false);
+    a->embedding = cuda_weights_address(&x->weights, WEIGHT_TOKEN_EMBD, -1);
     a->rope_table = x->rope_table.address;
     a->k_cache = x->k_cache.address;
     a->v_cache = x->v_cache.address;
@@ -151,8 +151,7 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
 {
     const model_config *c = &x->program->config;
     char name[32];
-    *m = (cuda_mega){
-        .executor = x, .n_blocks = options->n_blocks, .assignment = options->assignment};
+    *m = (cuda_mega){.executor = x, .n_blocks = options->n_blocks};
     if (!m->n_blocks) m->n_blocks = usual_blocks(x->program, x->device->n_multiprocessors);
     m->why_not = cuda_device_is_hopper(x->device)
                      ? refusal(x->program, m->n_blocks)

@@ -19,7 +19,6 @@ typedef struct cuda_mega {
     cuda_function choosing;   /* the kernel that samples; `kernel` chooses the likeliest tokens */
     const char *why_not;      /* if kernel is NULL: the reason */
     int n_blocks, partitions; /* partitions: parts of a long context, for each KV head */
-    schedule_assignment assignment;
     /* Every block has one entry of each step, and at most one of attention's parts. */
     bool one_each;
     /* Every block's logits are one contiguous range that fits its shared memory, so the block can

@@ -160,7 +160,7 @@ static void set_weights(const queues *p, mega_weights *w, const program_node *no
     w->map = node->layer < 0 ? 0 : (uint32_t)node->layer;
     if (row->norm == MEGA_NO_OPERAND) return;
     const program_weight *from = weight_of(p->s, node, row->norm);
-    w->norm = cuda_weights_address(&p->mega->executor->weights, from->slot, from->layer, false);
+    w->norm = cuda_weights_address(&p->mega->executor->weights, from->slot, from->layer);
     w->norm_is_f32 = p->s->program->views[node->operands[row->norm]].type == DTYPE_F32;
 }
 

@@ -27,7 +27,7 @@ static qp_status transpose_down(cuda_mega *m, qp_error *error)
     TRY(cuda_buffer_alloc(x->device, count_down(c), "W_down transposed", &m->weights, error));
     TRY(cuda_device_function(x->device, "mega_weights", "mega_transpose", 0, &transpose, error));
     for (int64_t layer = 0; layer < c->n_layers; layer++) {
-        cuda_address from = cuda_weights_address(&x->weights, WEIGHT_FFN_DOWN, layer, false);
+        cuda_address from = cuda_weights_address(&x->weights, WEIGHT_FFN_DOWN, layer);
         cuda_address to = m->weights.address + (size_t)layer * bytes;
         for (int rest = rows, some; rest > 0; rest -= some) {
             some = rest < MEGA_COLUMNS ? rest : MEGA_COLUMNS;
@@ -55,7 +55,7 @@ void mega_set_matrix(const cuda_mega *m, mega_weights *w, int i, weight_slot slo
         w->matrix[i] =
             m->weights.address + (size_t)(layer * c->intermediate_size * c->hidden_size * 2);
     } else {
-        w->matrix[i] = cuda_weights_address(&x->weights, slot, layer, false);
+        w->matrix[i] = cuda_weights_address(&x->weights, slot, layer);
     }
 }
 
@@ -96,7 +96,7 @@ static qp_status map_output(const cuda_mega *m, void *map, int64_t layer, qp_err
     const model_config *c = &x->program->config;
     uint64_t q = (uint64_t)config_q_hidden_units(c), hidden = (uint64_t)c->hidden_size;
     uint32_t groups = (uint32_t)(q / (uint64_t)c->n_kv_heads / 64);
-    return make_map(m, map, cuda_weights_address(&x->weights, WEIGHT_ATTN_OUTPUT, layer, false),
+    return make_map(m, map, cuda_weights_address(&x->weights, WEIGHT_ATTN_OUTPUT, layer),
                     (uint64_t[]){64, hidden, q / 64}, (uint64_t[]){2 * q, 128},
                     (uint32_t[]){64, (uint32_t)m->arguments.box_rows, groups}, error);
 }
