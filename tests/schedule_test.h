@@ -4,6 +4,7 @@
 
 #include "test.h"
 
+#include "base/checked.h"
 #include "vm/batch.h"
 #include "engine/pages.h"
 #include "plan/plan.h"
@@ -215,6 +216,20 @@ static inline bool same_outputs(const bench *b, const machine_memory *m)
             return false;
     }
     return true;
+}
+
+/* The bytes of scratch that references need at the schedule's capacity. */
+static inline size_t serial_scratch_bytes(const schedule *s)
+{
+    size_t most = 0;
+    for (int node = 0; node < s->n_nodes; node++) {
+        const op_info *op = op_get(s->program->nodes[node].op);
+        op_call call;
+        program_bind(s->program, node, NULL, s->program->capacity.of, &call);
+        size_t bytes = op->scratch_bytes ? op->scratch_bytes(&call) : 0;
+        if (bytes > most) most = bytes;
+    }
+    return round_up(most, 64);
 }
 
 #endif

@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/keyed_hash.h"
-#include "base/log.h"
+#include "base/progress.h"
 #include "base/printable.h"
 #include "base/strbuf.h"
 #include "base/threads.h"
@@ -499,41 +499,15 @@ static void test_cpu_here(void **state)
 }
 
 typedef struct heard {
-    int messages, reports;
-    log_level level;
-    char last[2000];
+    int reports;
     uint64_t done;
 } heard;
-
-static void hear(void *context, log_level level, const char *message)
-{
-    heard *h = context;
-    h->messages++;
-    h->level = level;
-    snprintf(h->last, sizeof h->last, "%s", message);
-}
 
 static void hear_progress(void *context, const progress *progress)
 {
     heard *h = context;
     h->reports++;
     h->done = progress->done;
-}
-
-static void test_log(void **state)
-{
-    (void)state;
-    heard h = {0};
-    logger listener = {hear, &h, LOG_INFO};
-    log_write(&listener, LOG_WARNING, "%d pages", 3);
-    assert_int_equal(h.level, LOG_WARNING);
-    assert_string_equal(h.last, "3 pages");
-    log_write(&listener, LOG_DETAIL, "not heard");
-    log_write(NULL, LOG_ERROR, "nobody");
-    log_write(&(logger){0}, LOG_ERROR, "nobody");
-    assert_int_equal(h.messages, 1);
-    log_write(&listener, LOG_ERROR, "%2000d", 1);
-    assert_int_equal(strlen(h.last), 1023);
 }
 
 static void test_progress(void **state)
@@ -587,7 +561,6 @@ int main(void)
         cmocka_unit_test(test_clock),
         cmocka_unit_test(test_cpu_masks),
         cmocka_unit_test(test_cpu_here),
-        cmocka_unit_test(test_log),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_keyed_hash),
         cmocka_unit_test(json_keeps_the_last_of_equal_keys),

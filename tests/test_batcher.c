@@ -413,7 +413,7 @@ static void cancelled_and_late_requests_end(void **state)
     assert_int_equal(answers[1].end.finish, QP_FINISH_CANCELLED);
     request_release(late);
     request_release(gone);
-    batcher_drain(b, 1);
+    batcher_stop(b);
     request *refused = make_request(engine, prompt, 3);
     assert_int_equal(batcher_submit(b, refused, &error), QP_CANCELLED);
     request_release(refused);

@@ -299,7 +299,6 @@ static void test_unsupported_type(void **state)
     tensor_info(&b, "b", 1, 8, 1, 0, 32);
     data(&b, 64);
     assert_ok(open_bytes(b.data, b.length, &file, &error));
-    assert_int_equal(gguf_version(file), 2);
     const stored_tensor *stored = gguf_find_tensor(file, "a");
     assert_non_null(stored);
     assert_int_equal(stored->type, DTYPE_COUNT);
@@ -476,8 +475,6 @@ static void test_round_trip(void **state)
     write_everything(in_folder("all.gguf"));
     assert_int_equal(files_in_folder(), 1);
     assert_ok(gguf_open(in_folder("all.gguf"), &file, &error));
-    assert_int_equal(gguf_version(file), 3);
-    assert_int_equal(gguf_part_count(file), 1);
     assert_string_equal(gguf_path(file), in_folder("all.gguf"));
     check_numbers(file);
     check_arrays(file);
@@ -720,7 +717,6 @@ static void test_split(void **state)
     assert_split_fails(first, "part 3 of 3", "m-00003-of-00003.gguf: cannot open");
     write_part(third, 2, 3, 3);
     assert_ok(gguf_open(in_folder(first), &file, &error));
-    assert_int_equal(gguf_part_count(file), 3);
     assert_int_equal(gguf_tensor_count(file), 3);
     for (int i = 0; i < 3; i++) {
         tensor view = {0};

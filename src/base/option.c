@@ -412,28 +412,6 @@ option_source option_source_at(const option_result *result, const void *field)
     return OPTION_FROM_DEFAULT;
 }
 
-void option_report(const option_result *result, strbuf *out)
-{
-    const option_spec *option;
-    for (int i = 0; (option = option_at(result->command, i)); i++) {
-        char name[64];
-        option_environment_name(option, name);
-        strbuf_printf(out, "--%s: ", option->name);
-        option_print(option, (const char *)result->fields + option->field, out);
-        switch ((option_source)result->sources[i]) {
-        case OPTION_FROM_DEFAULT:
-            strbuf_puts(out, " (default)\n");
-            break;
-        case OPTION_FROM_ENVIRONMENT:
-            strbuf_printf(out, " (%s)\n", name);
-            break;
-        case OPTION_FROM_COMMAND_LINE:
-            strbuf_puts(out, " (command line)\n");
-            break;
-        }
-    }
-}
-
 static qp_status check_option(const command_spec *command, const option_spec *option, int index,
                               qp_error *error)
 {

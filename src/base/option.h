@@ -186,9 +186,6 @@ void option_result_free(option_result *result);
 /* Where the value of a member came from; `field` points into the struct that was filled. */
 option_source option_source_at(const option_result *result, const void *field);
 
-/* Appends every option, a line each: name, value and where it came from. */
-void option_report(const option_result *result, strbuf *out);
-
 /* The index-th option of a command across its groups; NULL past the last. */
 const option_spec *option_at(const command_spec *command, int index);
 

@@ -191,39 +191,3 @@ qp_status option_store(const option_spec *option, const char *where, const char 
     strbuf_free(&expected);
     return QP_INVALID;
 }
-
-void option_print(const option_spec *option, const void *field, strbuf *out)
-{
-    switch (option->type) {
-    case OPTION_FLAG:
-        strbuf_puts(out, *(const bool *)field ? "yes" : "no");
-        break;
-    case OPTION_STRING: {
-        const char *text = *(const char *const *)field;
-        if (text)
-            strbuf_printf(out, "'%s'", text);
-        else
-            strbuf_puts(out, "not set");
-        break;
-    }
-    case OPTION_STRINGS: {
-        const option_strings *list = field;
-        if (!list->count) strbuf_puts(out, "not set");
-        for (int i = 0; i < list->count; i++)
-            strbuf_printf(out, "%s'%s'", i ? ", " : "", list->items[i]);
-        break;
-    }
-    case OPTION_INTEGER:
-        strbuf_printf(out, "%" PRId64, *(const int64_t *)field);
-        break;
-    case OPTION_NUMBER:
-        strbuf_printf(out, "%g", *(const double *)field);
-        break;
-    case OPTION_SIZE:
-        strbuf_printf(out, "%" PRIu64, *(const uint64_t *)field);
-        break;
-    case OPTION_CHOICE:
-        strbuf_puts(out, option->choices[*(const int *)field]);
-        break;
-    }
-}

@@ -1,4 +1,4 @@
-/* Converts the value of one option from text and to text. Private to the parts of option.h. */
+/* Converts the value of one option from text. Private to the parts of option.h. */
 #ifndef QUIPU_BASE_OPTION_VALUE_H
 #define QUIPU_BASE_OPTION_VALUE_H
 
@@ -9,8 +9,5 @@
  * types do not use it. */
 qp_status option_store(const option_spec *option, const char *where, const char *text, void *field,
                        arena *memory, qp_error *error);
-
-/* Appends the value for a person to read. */
-void option_print(const option_spec *option, const void *field, strbuf *out);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef QUIPU_CONVERT_JOB_H
 #define QUIPU_CONVERT_JOB_H
 
-#include "base/log.h"
+#include "base/progress.h"
 #include "base/arena.h"
 #include "base/threads.h"
 #include "convert/mix.h"

@@ -251,16 +251,6 @@ const char *gguf_path(const gguf *file)
     return file->parts[0].path;
 }
 
-uint32_t gguf_version(const gguf *file)
-{
-    return file->parts[0].version;
-}
-
-int gguf_part_count(const gguf *file)
-{
-    return file->n_parts;
-}
-
 size_t gguf_key_count(const gguf *file)
 {
     return file->parts[0].n_keys;

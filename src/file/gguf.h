@@ -59,8 +59,6 @@ void gguf_release_pages(const gguf *file);
 
 /* The path given to gguf_open(): what messages call the file. */
 const char *gguf_path(const gguf *file);
-uint32_t gguf_version(const gguf *file);
-int gguf_part_count(const gguf *file); /* 1 unless split */
 
 /* --- Keys. Of a split file: the keys of its first part. --- */
 

@@ -247,11 +247,6 @@ const char *safetensors_path(const safetensors *file)
     return file->path;
 }
 
-int safetensors_part_count(const safetensors *file)
-{
-    return file->n_shards;
-}
-
 size_t safetensors_tensor_count(const safetensors *file)
 {
     return file->n_tensors;

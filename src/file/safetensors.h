@@ -33,7 +33,6 @@ void safetensors_close(safetensors *file);
 
 /* The file or index that was opened: what messages call the model. */
 const char *safetensors_path(const safetensors *file);
-int safetensors_part_count(const safetensors *file);
 
 /* Tensors of all parts, in the headers' order. */
 size_t safetensors_tensor_count(const safetensors *file);

@@ -11,7 +11,7 @@
 #ifndef QUIPU_HUB_HUB_H
 #define QUIPU_HUB_HUB_H
 
-#include "base/log.h"
+#include "base/progress.h"
 #include "base/status.h"
 
 #include <stdbool.h>

@@ -2,7 +2,7 @@
 #ifndef QUIPU_INSPECT_START_H
 #define QUIPU_INSPECT_START_H
 
-#include "base/log.h"
+#include "base/progress.h"
 #include "quipu.h"
 
 typedef struct start_times {

@@ -8,7 +8,7 @@
 #ifndef QUIPU_MODEL_MODEL_H
 #define QUIPU_MODEL_MODEL_H
 
-#include "base/log.h"
+#include "base/progress.h"
 #include "base/threads.h"
 #include "file/synthetic_bits.h"
 #include "model/config.h"

@@ -49,7 +49,6 @@ static void init_sleep(batcher *b)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&b->mutex, NULL);
     pthread_cond_init(&b->work, &monotonic);
-    pthread_cond_init(&b->idle, &monotonic);
     pthread_cond_init(&b->answered, &monotonic);
     pthread_condattr_destroy(&monotonic);
 }
@@ -92,18 +91,6 @@ qp_status batcher_open(const batcher_options *options, qp_engine *engine, batche
     return error_set(error, QP_IO, "the system gives no thread for the engine");
 }
 
-void batcher_drain(batcher *b, double seconds)
-{
-    const uint64_t until = clock_ns() + (uint64_t)(seconds * 1e9);
-    const struct timespec end = {.tv_sec = (time_t)(until / 1000000000),
-                                 .tv_nsec = (long)(until % 1000000000)};
-    pthread_mutex_lock(&b->mutex);
-    b->draining = true;
-    while (b->n_open > 0)
-        if (pthread_cond_timedwait(&b->idle, &b->mutex, &end) != 0) break;
-    pthread_mutex_unlock(&b->mutex);
-}
-
 static void release_ready(batcher *b)
 {
     for (request *r; (r = batcher_take_ready(b));)
@@ -114,7 +101,7 @@ void batcher_stop(batcher *b)
 {
     pthread_mutex_lock(&b->mutex);
     const bool stopped = b->closing;
-    b->draining = b->closing = b->signalled = true;
+    b->closing = b->signalled = true;
     pthread_cond_signal(&b->work);
     pthread_mutex_unlock(&b->mutex);
     if (stopped) return;
@@ -144,7 +131,6 @@ void batcher_close(batcher *b)
     free(b->waiting.items);
     free(b->running.items);
     pthread_cond_destroy(&b->work);
-    pthread_cond_destroy(&b->idle);
     pthread_cond_destroy(&b->answered);
     batcher_stats_free(&b->snapshot);
     pthread_mutex_destroy(&b->mutex);
@@ -191,7 +177,7 @@ static qp_status check(const batcher *b, const request *r, qp_error *error)
 
 static qp_status enqueue(batcher *b, request *r, qp_error *error)
 {
-    if (b->draining)
+    if (b->closing)
         return error_set(error, QP_CANCELLED, "the server is ending and takes no more requests");
     if (b->n_queued + r->n_choices > b->options.max_queued)
         return error_set(error, QP_NO_MEMORY, "%zu answers wait already, and %zu may; try later",

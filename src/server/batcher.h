@@ -33,10 +33,6 @@ typedef struct batcher_options {
 qp_status batcher_open(const batcher_options *options, qp_engine *engine, batcher **out,
                        qp_error *error);
 
-/* Accepts no more requests, and waits until those submitted have ended. When the time is over, it
- * cancels the rest. batcher_submit() may still be called; it refuses. */
-void batcher_drain(batcher *batcher, double seconds);
-
 /* Cancels what runs and ends the thread: no more events come and no more calls of `wake`. Events
  * that have come can still be taken. */
 void batcher_stop(batcher *batcher);
@@ -46,7 +42,7 @@ void batcher_close(batcher *batcher);
 
 /* Takes a reference of its own; from any thread. QP_NO_MEMORY: the queue is full. QP_INVALID: the
  * prompt is empty, too long, or has a token outside the vocabulary, or the request needs more
- * than the engine can do. QP_CANCELLED: the batcher drains. */
+ * than the engine can do. QP_CANCELLED: the batcher has been stopped. */
 qp_status batcher_submit(batcher *batcher, request *request, qp_error *error);
 
 /* The next request with events, with a reference for the caller; NULL: none. No other worker gets

@@ -43,13 +43,13 @@ struct batcher {
     pthread_t thread;
     bool started;
     pthread_mutex_t mutex;
-    pthread_cond_t work, idle; /* for the engine thread; for batcher_drain() */
-    choice_list submitted;     /* [max_queued] */
-    size_t n_queued;           /* choices that are submitted or wait */
-    size_t n_open;             /* choices that have not ended */
-    uint64_t n_requests;       /* submitted so far */
+    pthread_cond_t work;   /* for the engine thread */
+    choice_list submitted; /* [max_queued] */
+    size_t n_queued;       /* choices that are submitted or wait */
+    size_t n_open;         /* choices that have not ended */
+    uint64_t n_requests;   /* submitted so far */
     request_list ready;
-    bool signalled, draining, closing;
+    bool signalled, closing;
     bool ended; /* the engine thread: it answers no more */
     atomic_ullong last_step;
 

@@ -18,7 +18,7 @@ static void note_end(batcher *b, const choice *c)
 {
     pthread_mutex_lock(&b->mutex);
     b->n_queued -= c->phase == CHOICE_WAITING;
-    if (--b->n_open == 0) pthread_cond_broadcast(&b->idle);
+    b->n_open--;
     pthread_mutex_unlock(&b->mutex);
 }
 

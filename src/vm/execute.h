@@ -8,7 +8,7 @@
 #define QUIPU_VM_EXECUTE_H
 
 #include "base/buffer.h"
-#include "base/log.h"
+#include "base/progress.h"
 #include "base/threads.h"
 #include "comm/comm.h"
 #include "vm/batch.h"

@@ -13,7 +13,7 @@
 #ifndef QUIPU_VM_MACHINE_H
 #define QUIPU_VM_MACHINE_H
 
-#include "base/log.h"
+#include "base/progress.h"
 #include "base/strbuf.h"
 #include "base/threads.h"
 #include "cuda/driver.h"

@@ -11,7 +11,7 @@
 #define QUIPU_VM_PACK_CACHE_H
 
 #include "base/buffer.h"
-#include "base/log.h"
+#include "base/progress.h"
 #include "base/threads.h"
 
 #include <stdbool.h>

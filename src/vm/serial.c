@@ -48,19 +48,6 @@ void serial_destroy(serial_machine *m)
     free(m);
 }
 
-size_t serial_scratch_bytes(const schedule *s)
-{
-    size_t most = 0;
-    for (int node = 0; node < s->n_nodes; node++) {
-        const op_info *op = op_get(s->program->nodes[node].op);
-        op_call call;
-        program_bind(s->program, node, NULL, s->program->capacity.of, &call);
-        size_t bytes = op->scratch_bytes ? op->scratch_bytes(&call) : 0;
-        if (bytes > most) most = bytes;
-    }
-    return round_up(most, 64);
-}
-
 static const instruction *next_of(const serial_machine *m, int worker)
 {
     return schedule_queue(m->schedule, worker) + m->place[worker];

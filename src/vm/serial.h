@@ -28,7 +28,4 @@ void serial_destroy(serial_machine *machine);
 qp_status serial_run(serial_machine *machine, const program_memory *memory, const int64_t *sizes,
                      const serial_options *options, qp_error *error);
 
-/* The bytes of scratch that references need at the schedule's capacity. */
-size_t serial_scratch_bytes(const schedule *schedule);
-
 #endif

@@ -8,7 +8,7 @@
 #ifndef QUIPU_VM_CUDA_WEIGHTS_H
 #define QUIPU_VM_CUDA_WEIGHTS_H
 
-#include "base/log.h"
+#include "base/progress.h"
 #include "base/threads.h"
 #include "cuda/memory.h"
 #include "op/cuda_ops.h"

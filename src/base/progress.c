@@ -1,27 +1,12 @@
-/* Messages and progress for a sink: see log.h. */
-#include "base/log.h"
+/* See progress.h. */
+#include "base/progress.h"
 
 #include "base/clock.h"
-#include "base/printable.h"
 
 #include <assert.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
-enum { MESSAGE_SIZE = 1024, TELL_EVERY_NS = 100 * 1000 * 1000 };
-
-void log_write(const logger *logger, log_level level, const char *format, ...)
-{
-    if (!logger || !logger->sink || level > logger->level) return;
-    char text[MESSAGE_SIZE], message[MESSAGE_SIZE];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    printable_copy(text, message, sizeof message);
-    logger->sink(logger->context, level, message);
-}
+enum { TELL_EVERY_NS = 100 * 1000 * 1000 };
 
 void progress_begin_stages(progress *progress)
 {

@@ -1,34 +1,13 @@
-/* Messages and progress, passed to a callback of the caller instead of printed.
- *
- * A library does not know whether there is a terminal; the program does. A NULL logger or progress
- * is silent, so callers need no check.
+/* The progress of long work, passed to a callback of the caller instead of printed: a library does
+ * not know whether there is a terminal. A NULL progress is silent, so callers need no check.
  */
-#ifndef QUIPU_BASE_LOG_H
-#define QUIPU_BASE_LOG_H
+#ifndef QUIPU_BASE_PROGRESS_H
+#define QUIPU_BASE_PROGRESS_H
 
 #include "base/strbuf.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-typedef enum log_level {
-    LOG_ERROR,   /* something that was asked for was not done */
-    LOG_WARNING, /* done, though perhaps not as meant */
-    LOG_INFO,    /* a choice of the program: device, variant, cache type */
-    LOG_DETAIL,  /* details, shown with -v */
-} log_level;
-
-/* `message` is one line without its newline, valid during the call. */
-typedef void log_sink(void *context, log_level level, const char *message);
-
-typedef struct logger {
-    log_sink *sink;
-    void *context;
-    log_level level; /* messages less important than this are not even formatted */
-} logger;
-
-void log_write(const logger *logger, log_level level, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 
 /* Called from progress_advance(), at most every tenth of a second, and once at the end. */
 typedef struct progress progress;
