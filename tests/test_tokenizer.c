@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/names.h"
 #include "base/threads.h"
 #include "file/mapping.h"
 #include "test.h"
@@ -21,21 +22,15 @@ static cJSON *hashes;
 
 /* --- Helpers. --- */
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && strcmp(text + length - tail, end) == 0;
-}
-
 static tokenizer *open_model(const char *path)
 {
     tokenizer *tokenizer = NULL;
-    if (ends_with(path, ".gguf")) {
+    if (name_ends_with(path, ".gguf")) {
         gguf *file;
         assert_ok(gguf_open(path, &file, &error));
         assert_ok(tokenizer_open_gguf(file, &tokenizer, &error));
         gguf_close(file);
-    } else if (ends_with(path, ".json")) {
+    } else if (name_ends_with(path, ".json")) {
         assert_ok(tokenizer_open_json(path, &tokenizer, &error));
     } else {
         assert_ok(tokenizer_open_sentencepiece(path, &tokenizer, &error));

@@ -1,6 +1,7 @@
 /* Real tokenizers, compared with published vectors and with the hash of a whole corpus. This data
  * is optional; tests whose data is absent are skipped. */
 #include "base/json.h"
+#include "base/names.h"
 #include "file/mapping.h"
 #include "test.h"
 #include "text/tokenizer.h"
@@ -8,12 +9,6 @@
 #include <math.h>
 
 static qp_error error;
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && strcmp(text + length - tail, end) == 0;
-}
 
 /* NULL where the data is absent. "gpt2" is a pair of files. */
 static tokenizer *open_data(const char *name)
@@ -30,12 +25,12 @@ static tokenizer *open_data(const char *name)
     }
     const char *path = test_data(name);
     if (!path) return NULL;
-    if (ends_with(name, ".gguf")) {
+    if (name_ends_with(name, ".gguf")) {
         gguf *file;
         assert_ok(gguf_open(path, &file, &error));
         assert_ok(tokenizer_open_gguf(file, &tokenizer, &error));
         gguf_close(file);
-    } else if (ends_with(name, ".json")) {
+    } else if (name_ends_with(name, ".json")) {
         assert_ok(tokenizer_open_json(path, &tokenizer, &error));
     } else {
         assert_ok(tokenizer_open_sentencepiece(path, &tokenizer, &error));

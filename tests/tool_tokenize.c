@@ -6,23 +6,18 @@
  * decoding, in the same framing. `time` prints the times of loading and encoding instead.
  */
 #include "base/clock.h"
+#include "base/names.h"
 #include "text/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && strcmp(text + length - tail, end) == 0;
-}
-
 static qp_status open_model(const char *path, tokenizer **out, qp_error *error)
 {
-    if (ends_with(path, ".json")) return tokenizer_open_json(path, out, error);
-    if (ends_with(path, ".model")) return tokenizer_open_sentencepiece(path, out, error);
-    if (!ends_with(path, ".gguf")) return tokenizer_open_directory(path, out, error);
+    if (name_ends_with(path, ".json")) return tokenizer_open_json(path, out, error);
+    if (name_ends_with(path, ".model")) return tokenizer_open_sentencepiece(path, out, error);
+    if (!name_ends_with(path, ".gguf")) return tokenizer_open_directory(path, out, error);
     gguf *file;
     TRY(gguf_open(path, &file, error));
     qp_status status = tokenizer_open_gguf(file, out, error);

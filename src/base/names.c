@@ -1,7 +1,13 @@
-/* Lists of names: see names.h. */
+/* See names.h. */
 #include "base/names.h"
 
 #include <string.h>
+
+bool name_ends_with(const char *name, const char *ending)
+{
+    const size_t length = strlen(name), n = strlen(ending);
+    return length >= n && strcmp(name + length - n, ending) == 0;
+}
 
 bool names_next(const char **list, char name[NAME_SIZE])
 {

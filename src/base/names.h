@@ -1,9 +1,12 @@
-/* Lists of names with commas between them, as options take them: "BF16,Q8_0". */
+/* Names: their endings, and lists with commas between them, as options take them: "BF16,Q8_0". */
 #ifndef QUIPU_BASE_NAMES_H
 #define QUIPU_BASE_NAMES_H
 
 #include <stdbool.h>
 #include <stddef.h>
+
+/* Whether `name` ends with `ending`, as "model.gguf" with ".gguf". */
+bool name_ends_with(const char *name, const char *ending);
 
 enum { NAME_SIZE = 64 };
 

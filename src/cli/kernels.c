@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 
 #include "base/clock.h"
+#include "base/names.h"
 #include "base/status.h"
 #include "workbench/kernel.h"
 
@@ -147,8 +148,7 @@ static qp_status check_device(const cli_call *call)
 {
     const option_strings *given = &call->settings->kernels;
     for (int i = 0; i < given->count; i++) {
-        const size_t length = strlen(given->items[i]);
-        if (length < 3 || strcmp(given->items[i] + length - 3, ".cu") != 0) continue;
+        if (!name_ends_with(given->items[i], ".cu")) continue;
         if (strcmp(cli_devices[call->settings->device], "cpu") == 0)
             return error_set(call->error, QP_INVALID,
                              "--kernel %.200s runs on a GPU, but --device cpu excludes that: leave "

@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/names.h"
 #include "base/strbuf.h"
 
 #include <stdlib.h>
@@ -179,20 +180,14 @@ static qp_status resolve(safetensors *file, const char *path, qp_error *error)
                      names[0], names[1]);
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), n = strlen(end);
-    return length >= n && strcmp(text + length - n, end) == 0;
-}
-
 qp_status safetensors_open(const char *path, safetensors **out, qp_error *error)
 {
     safetensors *file = calloc(1, sizeof *file);
     if (!file) return error_no_memory(error, "a model's files", sizeof *file);
     qp_status status = resolve(file, path, error);
     if (status == QP_OK)
-        status =
-            ends_with(file->path, ".json") ? open_index(file, error) : open_single(file, error);
+        status = name_ends_with(file->path, ".json") ? open_index(file, error)
+                                                     : open_single(file, error);
     if (status == QP_OK)
         *out = file;
     else

@@ -3,6 +3,7 @@
 #include "hub/repository.h"
 
 #include "base/json.h"
+#include "base/names.h"
 #include "hub/transfer.h"
 
 #include <ctype.h>
@@ -94,16 +95,10 @@ void repository_free(repository *r)
     *r = (repository){0};
 }
 
-static bool ends_in(const char *text, const char *end)
-{
-    size_t length = strlen(text), n = strlen(end);
-    return length >= n && strcasecmp(text + length - n, end) == 0;
-}
-
 bool repository_is_of_type(const char *file, const char *type)
 {
     size_t n = strlen(type);
-    if (!ends_in(file, ".gguf")) return false;
+    if (!name_ends_with(file, ".gguf")) return false;
     for (const char *at = file; *at; at++) {
         bool begins = at == file || !(isalnum((unsigned char)at[-1]) || at[-1] == '_');
         bool ends =
@@ -122,7 +117,7 @@ bool repository_is_of_directory(const char *file)
                                         "chat_template.json", "vocab.json",
                                         "merges.txt",         "model.safetensors.index.json"};
     if (strchr(file, '/')) return false;
-    if (strncmp(file, "model", 5) == 0 && ends_in(file, ".safetensors")) return true;
+    if (strncmp(file, "model", 5) == 0 && name_ends_with(file, ".safetensors")) return true;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], file) == 0) return true;
     return false;
@@ -170,7 +165,8 @@ static qp_status nothing_chosen(const repository *r, const hub_reference *refere
 {
     strbuf names = {0};
     for (size_t i = 0; i < r->n_files && names.length < 600; i++)
-        if (ends_in(r->files[i].name, ".gguf") || ends_in(r->files[i].name, ".safetensors"))
+        if (name_ends_with(r->files[i].name, ".gguf") ||
+            name_ends_with(r->files[i].name, ".safetensors"))
             strbuf_printf(&names, "%s%s", names.length ? ", " : "", r->files[i].name);
     qp_status status = error_set(
         error, QP_INVALID, "%s/%s has no file or type \"%s\"; it has %s", reference->owner,
@@ -186,14 +182,15 @@ qp_status repository_choose(repository *r, const hub_reference *reference, qp_er
     const char *select = reference->select;
     size_t chosen = r->n_files, kept = 0;
     for (size_t i = 0; i < r->n_files && *select; i++)
-        if (strcmp(r->files[i].name, select) == 0 && ends_in(select, ".gguf")) chosen = i;
+        if (strcmp(r->files[i].name, select) == 0 && name_ends_with(select, ".gguf")) chosen = i;
     if (*select && chosen == r->n_files) chosen = find_type(r, select);
     for (int i = 0; !*select && usual[i] && chosen == r->n_files; i++)
         chosen = find_type(r, usual[i]);
     if (chosen < r->n_files) return keep_file(r, chosen), QP_OK;
     bool weights = false;
     for (size_t i = 0; i < r->n_files; i++)
-        weights |= ends_in(r->files[i].name, ".safetensors") && !strchr(r->files[i].name, '/');
+        weights |=
+            name_ends_with(r->files[i].name, ".safetensors") && !strchr(r->files[i].name, '/');
     if (*select || !weights) return nothing_chosen(r, reference, error);
     for (size_t i = 0; i < r->n_files; i++)
         if (repository_is_of_directory(r->files[i].name)) r->files[kept++] = r->files[i];

@@ -1,5 +1,6 @@
 /* The cache of models and how it is filled: see hub.h for its layout. */
 #include "hub/repository.h"
+#include "base/names.h"
 #include "hub/transfer.h"
 
 #include <dirent.h>
@@ -104,8 +105,7 @@ static listing read_folder(const char *folder)
 /* Whether a GGUF file of a snapshot matches the reference; without a selection any does. */
 static bool selects(const hub_reference *r, const char *file)
 {
-    size_t length = strlen(file);
-    if (length < 5 || strcmp(file + length - 5, ".gguf") != 0) return false;
+    if (!name_ends_with(file, ".gguf")) return false;
     return !*r->select || strcmp(file, r->select) == 0 || repository_is_of_type(file, r->select);
 }
 

@@ -1,6 +1,7 @@
 /* Matrices in FP8: see fp8.h. */
 #include "model/fp8.h"
 
+#include "base/names.h"
 #include "tensor/codec.h"
 #include "tensor/float8.h"
 
@@ -9,7 +10,7 @@
 #include <string.h>
 
 static const char *const scale_suffixes[] = {"_scale", "_scale_inv"};
-enum { N_SUFFIXES = sizeof scale_suffixes / sizeof *scale_suffixes, NAME_SIZE = 192 };
+enum { N_SUFFIXES = sizeof scale_suffixes / sizeof *scale_suffixes, TENSOR_NAME_SIZE = 192 };
 
 bool fp8_is_stored(const safetensors *file, const char *name)
 {
@@ -49,7 +50,7 @@ static const stored_tensor *find_scales(const safetensors *file, const char *nam
 {
     const stored_tensor *found[N_SUFFIXES];
     for (int i = 0; i < N_SUFFIXES; i++) {
-        char full[NAME_SIZE];
+        char full[TENSOR_NAME_SIZE];
         snprintf(full, sizeof full, "%s%s", name, scale_suffixes[i]);
         found[i] = safetensors_find_tensor(file, full);
     }
@@ -190,8 +191,8 @@ bool fp8_is_companion(const safetensors *file, const char *name)
     const size_t length = strlen(name);
     for (size_t i = 0; i < sizeof companions / sizeof *companions; i++) {
         const size_t end = strlen(companions[i].suffix);
-        char matrix[NAME_SIZE];
-        if (length < end || strcmp(name + length - end, companions[i].suffix) != 0) continue;
+        char matrix[TENSOR_NAME_SIZE];
+        if (!name_ends_with(name, companions[i].suffix)) continue;
         const int written = snprintf(matrix, sizeof matrix, "%.*s%s", (int)(length - end), name,
                                      companions[i].matrix);
         if (written < (int)sizeof matrix && fp8_is_stored(file, matrix)) return true;

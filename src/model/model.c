@@ -1,6 +1,7 @@
 /* A model: see model.h. */
 #include "model/model.h"
 
+#include "base/names.h"
 #include "file/mapping.h"
 #include "model/config_read.h"
 #include "model/source.h"
@@ -227,12 +228,6 @@ static qp_status open_config(model *m, qp_error *error)
     return QP_OK;
 }
 
-static bool ends_in(const char *text, const char *suffix)
-{
-    const size_t length = strlen(text), end = strlen(suffix);
-    return length > end && strcmp(text + length - end, suffix) == 0;
-}
-
 static qp_status open_directory(model *m, qp_error *error)
 {
     char path[4096];
@@ -258,8 +253,9 @@ static qp_status open_source(model *m, qp_error *error)
         return config_from_synthetic(&m->source.synthetic, &m->config, error);
     }
     if (file_is_directory(m->path)) return open_directory(m, error);
-    if (m->options.config_is_enough && ends_in(m->path, ".json")) return open_config(m, error);
-    if (ends_in(m->path, ".safetensors"))
+    if (m->options.config_is_enough && name_ends_with(m->path, ".json"))
+        return open_config(m, error);
+    if (name_ends_with(m->path, ".safetensors"))
         return error_set(error, QP_INVALID,
                          "%s: pass the directory that holds it: config.json is needed beside it",
                          m->path);

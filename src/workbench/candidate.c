@@ -3,6 +3,7 @@
 #include "workbench/candidate.h"
 
 #include "base/clock.h"
+#include "base/names.h"
 #include "base/strbuf.h"
 #include "op/harness/case.h"
 #include "op/harness/child.h"
@@ -24,12 +25,6 @@
 #include <unistd.h>
 
 enum { COMPILER_SECONDS = 120, COMPILER_LINES = 8, COMPILER_BYTES = 1 << 20 };
-
-static bool ends_with(const char *text, const char *ending)
-{
-    size_t length = strlen(text), tail = strlen(ending);
-    return length >= tail && strcmp(text + length - tail, ending) == 0;
-}
 
 static qp_status write_text(const char *folder, const char *name, const char *text, qp_error *error)
 {
@@ -184,13 +179,13 @@ qp_status candidate_open(const op_info *op, const char *path, const volatile int
     *out = (candidate){.op = op, .cancel = cancel, .verdict.status = CHECK_PASSED};
     if (access(path, R_OK) != 0)
         return error_set(error, QP_IO, "%s cannot be read: %s", path, strerror(errno));
-    if (ends_with(path, ".so")) {
+    if (name_ends_with(path, ".so")) {
         if (!realpath(path, out->library))
             return error_set(error, QP_IO, "%s: %s", path, strerror(errno));
         return QP_OK;
     }
-    bool cuda = op && ends_with(path, ".cu");
-    if (!cuda && !ends_with(path, ".c"))
+    bool cuda = op && name_ends_with(path, ".cu");
+    if (!cuda && !name_ends_with(path, ".c"))
         return error_set(error, QP_INVALID, "%s: a kernel's file ends in .c%s", path,
                          op ? ", .cu or .so" : "");
     snprintf(out->folder, sizeof out->folder, "/tmp/quipu-XXXXXX");

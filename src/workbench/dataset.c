@@ -4,6 +4,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/names.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,12 +14,6 @@
 #include <sys/stat.h>
 
 enum { MAX_DEPTH = 8, FILE_MAX_BYTES = 256 << 20 };
-
-static bool ends_with(const char *text, const char *ending)
-{
-    size_t length = strlen(text), tail = strlen(ending);
-    return length >= tail && strcmp(text + length - tail, ending) == 0;
-}
 
 qp_status dataset_add(dataset_list *list, cJSON *tree, const char *where, qp_error *error)
 {
@@ -65,7 +60,7 @@ static qp_status read_one(dataset_list *list, const char *path, qp_error *error)
     if (status == QP_OK && strlen(strbuf_text(&text)) != text.length)
         status = error_set(error, QP_FORMAT, "%s: it holds a byte of 0", path);
     if (status == QP_OK)
-        status = ends_with(path, ".jsonl")
+        status = name_ends_with(path, ".jsonl")
                      ? read_lines(list, strbuf_text(&text), path, error)
                      : read_object(list, strbuf_text(&text), text.length, path, error);
     strbuf_free(&text);
@@ -104,7 +99,7 @@ static qp_status read_path(dataset_list *list, const char *path, int depth, qp_e
     struct stat about;
     if (stat(path, &about) != 0) return QP_OK;
     if (S_ISDIR(about.st_mode)) return read_folder(list, path, depth, error);
-    if (!ends_with(path, ".json") && !ends_with(path, ".jsonl")) return QP_OK;
+    if (!name_ends_with(path, ".json") && !name_ends_with(path, ".jsonl")) return QP_OK;
     return read_one(list, path, error);
 }
 
