@@ -225,10 +225,6 @@ qp_status cli_read_tokens(const cli_call *call, const qp_vocabulary *vocabulary,
 qp_status cli_write(const void *bytes, size_t length, qp_error *error);
 qp_status cli_flush(qp_error *error);
 
-/* If the reader of stdout has closed the pipe, ends the process by SIGPIPE without a message, as
- * `quipu plan | head` expects. Called when everything has been cleaned up. */
-void cli_end_with_reader(void);
-
 /* Writes a file. A file that was only partly written is removed. cli_remove_partial() removes a
  * regular file that another function left half-written. */
 qp_status cli_write_file(const char *path, const void *bytes, size_t length, qp_error *error);

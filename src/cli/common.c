@@ -295,7 +295,9 @@ qp_status cli_write(const void *bytes, size_t length, qp_error *error)
     return output_failed(error);
 }
 
-void cli_end_with_reader(void)
+/* If the reader of stdout has closed the pipe, ends the process by SIGPIPE without a message, as
+ * `quipu plan | head` expects. Called when everything has been cleaned up. */
+static void end_with_reader(void)
 {
     if (!reader_gone) return;
     signal(SIGPIPE, SIG_DFL);
@@ -318,7 +320,7 @@ static int exit_code(qp_status status)
 
 int cli_end(qp_status status, const qp_error *error)
 {
-    cli_end_with_reader();
+    end_with_reader();
     if (status != QP_OK) fprintf(stderr, "quipu: %s\n", error->message);
     return exit_code(status);
 }

@@ -107,7 +107,8 @@ static bool penalises(const qp_sampler *s)
            s->value[QP_FREQUENCY_PENALTY] != 0;
 }
 
-int32_t sampler_uses(const qp_sampler *s)
+/* How logits are adjusted: bits of op/adjust_logits. */
+static int32_t adjustments(const qp_sampler *s)
 {
     return (s->n_biases ? ADJUST_BIAS : 0) | (penalises(s) ? ADJUST_PENALISE : 0) |
            (s->allowed ? ADJUST_MASK : 0);
@@ -115,7 +116,7 @@ int32_t sampler_uses(const qp_sampler *s)
 
 bool sampler_chooses(const qp_sampler *s)
 {
-    return s->value[QP_TEMPERATURE] != 0 || sampler_uses(s);
+    return s->value[QP_TEMPERATURE] != 0 || adjustments(s);
 }
 
 static void set_float(batch *b, plan_tensor_id id, int64_t row, double value)
@@ -132,7 +133,7 @@ void sampler_set_row(const qp_sampler *s, batch *b, int64_t row, int32_t slot, s
     set_float(b, PLAN_TOP_PS, row, s->value[QP_TOP_P]);
     set_float(b, PLAN_MIN_PS, row, s->value[QP_MIN_P]);
     batch_i32(b, PLAN_SLOTS)[row] = slot;
-    batch_i32(b, PLAN_USES)[row] = sampler_uses(s);
+    batch_i32(b, PLAN_USES)[row] = adjustments(s);
     set_float(b, PLAN_REPETITIONS, row, s->value[QP_REPETITION_PENALTY]);
     set_float(b, PLAN_PRESENCES, row, s->value[QP_PRESENCE_PENALTY]);
     set_float(b, PLAN_FREQUENCIES, row, s->value[QP_FREQUENCY_PENALTY]);

@@ -32,10 +32,8 @@ typedef struct sampler_slot {
     int64_t counted; /* number of the session's tokens that are in the history; -1: unknown */
 } sampler_slot;
 
-/* Whether a token other than the likeliest of the unchanged logits may be chosen; and how logits
- * are adjusted: bits of op/adjust_logits. */
+/* Whether a token other than the likeliest of the unchanged logits may be chosen. */
 bool sampler_chooses(const qp_sampler *sampler);
-int32_t sampler_uses(const qp_sampler *sampler);
 
 /* Replaces the biases; they hold from the next token on. */
 qp_status sampler_set_biases(struct qp_engine *engine, qp_sampler *sampler,

@@ -108,7 +108,8 @@ bool repository_is_of_type(const char *file, const char *type)
     return false;
 }
 
-bool repository_is_of_directory(const char *file)
+/* Whether a file belongs to a safetensors model: weights, config, tokenizer, chat template. */
+static bool belongs_to_directory(const char *file)
 {
     static const char *const names[] = {"config.json",        "generation_config.json",
                                         "tokenizer.json",     "tokenizer_config.json",
@@ -193,7 +194,7 @@ qp_status repository_choose(repository *r, const hub_reference *reference, qp_er
             name_ends_with(r->files[i].name, ".safetensors") && !strchr(r->files[i].name, '/');
     if (*select || !weights) return nothing_chosen(r, reference, error);
     for (size_t i = 0; i < r->n_files; i++)
-        if (repository_is_of_directory(r->files[i].name)) r->files[kept++] = r->files[i];
+        if (belongs_to_directory(r->files[i].name)) r->files[kept++] = r->files[i];
     r->n_files = kept;
     return QP_OK;
 }

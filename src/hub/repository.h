@@ -31,7 +31,4 @@ qp_status repository_choose(repository *repository, const hub_reference *referen
 /* Whether a GGUF file's name contains that type of weights, such as "Q4_K_M", in any case. */
 bool repository_is_of_type(const char *file, const char *type);
 
-/* Whether a file belongs to a safetensors model: weights, config, tokenizer, chat template. */
-bool repository_is_of_directory(const char *file);
-
 #endif

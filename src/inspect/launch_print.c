@@ -16,7 +16,8 @@ static void print_node_step(const program *program, int node, strbuf *out)
     strbuf_puts(out, program_step_label(program, program->nodes[node].step, label, sizeof label));
 }
 
-void launch_entry_steps(const program *program, const launch_entry *entry, strbuf *out)
+/* "3.attn_qkv", or "3.attn_qkv..4.attn_norm". */
+static void print_steps(const program *program, const launch_entry *entry, strbuf *out)
 {
     const int last = entry->node + entry->n_nodes - 1;
     if (entry->n_nodes == 0) {
@@ -29,7 +30,8 @@ void launch_entry_steps(const program *program, const launch_entry *entry, strbu
     print_node_step(program, last, out);
 }
 
-void launch_entry_kernel(const launch_entry *entry, strbuf *out)
+/* "cublaslt + silu_and_mul". */
+static void print_kernel(const launch_entry *entry, strbuf *out)
 {
     strbuf_puts(out, entry->chain ? "chain" : entry->kernel ? entry->kernel->name : "nothing");
     if (entry->epilogue) strbuf_printf(out, " + %s", entry->epilogue);
@@ -75,9 +77,9 @@ static void print_entry(const program *program, const launch_list *list, int i, 
 {
     const launch_entry *entry = &list->entries[i];
     strbuf_printf(out, "%d  ", i);
-    launch_entry_steps(program, entry, out);
+    print_steps(program, entry, out);
     strbuf_puts(out, ": ");
-    launch_entry_kernel(entry, out);
+    print_kernel(entry, out);
     strbuf_printf(out, ", %s -> %s\n", forms[entry->input], forms[entry->output]);
     for (int r = 0; r < entry->n_records; r++)
         print_record(&list->recording.records[entry->record + r], out);
@@ -139,8 +141,8 @@ static cJSON *entry_json(const program *program, const launch_list *list, const 
 {
     cJSON *o = cJSON_CreateObject(), *launches;
     strbuf steps = {0}, kernel = {0};
-    launch_entry_steps(program, entry, &steps);
-    launch_entry_kernel(entry, &kernel);
+    print_steps(program, entry, &steps);
+    print_kernel(entry, &kernel);
     add_text(o, "steps", &steps);
     add_text(o, "kernel", &kernel);
     cJSON_AddStringToObject(o, "input", forms[entry->input]);

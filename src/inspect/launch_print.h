@@ -14,10 +14,4 @@ void launch_list_print(const launch_setting *setting, const launch_list *list, s
 /* Prints the same as an array of entries. */
 cJSON *launch_list_json(const launch_setting *setting, const launch_list *list);
 
-/* "3.attn_qkv", or "3.attn_qkv..4.attn_norm". */
-void launch_entry_steps(const program *program, const launch_entry *entry, strbuf *out);
-
-/* "cublaslt + silu_and_mul". */
-void launch_entry_kernel(const launch_entry *entry, strbuf *out);
-
 #endif

@@ -227,7 +227,8 @@ static int find_parameter(const char *parameters, const string *name)
     return name ? -1 : count;
 }
 
-qp_status run_builtin(run *run, const builtin *builtin, call *call, value *out)
+/* Binds the arguments to the builtin's parameters and runs it. */
+static qp_status run_builtin(run *run, const builtin *builtin, call *call, value *out)
 {
     call->builtin = builtin;
     if (!builtin->parameters) return builtin->run(run, call, out);

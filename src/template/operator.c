@@ -272,7 +272,7 @@ int64_t text_find(run *run, const string *text, const string *what, size_t from,
     return found ? (int64_t)(found - text->data) : -1;
 }
 
-qp_status op_contains(run *run, value container, value item, bool *out)
+static qp_status contains(run *run, value container, value item, bool *out)
 {
     *out = false;
     if (container.kind == VALUE_STRING) {
@@ -302,7 +302,7 @@ qp_status op_compare(run *run, compare_kind kind, value a, value b, bool *out)
 {
     static const char *const texts[] = {"==", "!=", "<", "<=", ">", ">="};
     if (kind == COMPARE_IN || kind == COMPARE_NOT_IN) {
-        TRY(op_contains(run, b, a, out));
+        TRY(contains(run, b, a, out));
         *out = *out == (kind == COMPARE_IN);
         return QP_OK;
     }

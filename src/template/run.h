@@ -118,8 +118,6 @@ qp_status run_filter(run *run, const string *name, call *call, value *out);
 qp_status run_test(run *run, const string *name, call *call, bool *out);
 qp_status run_attribute(run *run, value object, const string *name, value *out);
 qp_status run_item(run *run, value object, value key, value *out);
-/* Binds the arguments to the builtin's parameters and runs it. */
-qp_status run_builtin(run *run, const builtin *builtin, call *call, value *out);
 
 /* --- exec.c: statements --- */
 qp_status run_exec(run *run, const node *body);
@@ -135,7 +133,6 @@ size_t loop_index(const loop *loop);
 /* --- operator.c --- */
 qp_status op_binary(run *run, token_kind kind, value a, value b, value *out);
 qp_status op_compare(run *run, compare_kind kind, value a, value b, bool *out);
-qp_status op_contains(run *run, value container, value item, bool *out);
 qp_status op_negate(run *run, value a, value *out);
 qp_status op_slice(run *run, value object, value start, value stop, value step, value *out);
 /* a[from:to], in characters. */

@@ -169,7 +169,9 @@ static qp_status read_own(const rank_member *m, const rank_command *c, void *dat
     return machine_read(&m->machine, (plan_tensor_id)c->tensor, c->layer, data, bytes, error);
 }
 
-qp_status rank_member_give(rank_member *m, const rank_command *c, qp_error *error)
+/* The first `bytes` of a tensor, or a page of the cache: the member's part of its rows into the
+ * stage of the group. */
+static qp_status stage_part(rank_member *m, const rank_command *c, qp_error *error)
 {
     const rank_pieces pieces = pieces_of(m, c);
     const size_t bytes = own_bytes(&pieces, c);
@@ -284,7 +286,7 @@ static qp_status run(rank_member *m, const rank_command *c, const char *data, qp
 static qp_status give(rank_member *m, const rank_command *c, qp_error *error)
 {
     const rank_pieces pieces = pieces_of(m, c);
-    TRY(rank_member_give(m, c, error));
+    TRY(stage_part(m, c, error));
     return comm_exchange(m->comm, TAG_DATA, own_bytes(&pieces, c), c->bytes, COMM_BUSY)
                ? QP_OK
                : group_failed(m->comm, error);
@@ -386,7 +388,7 @@ const comm_part *rank_share(comm *comm, const void *data, size_t bytes, qp_error
 const comm_part *rank_member_collect(rank_member *m, const rank_command *c, qp_error *error)
 {
     const rank_pieces pieces = pieces_of(m, c);
-    if (rank_member_give(m, c, error) != QP_OK) return NULL;
+    if (stage_part(m, c, error) != QP_OK) return NULL;
     const comm_part *parts =
         comm_exchange(m->comm, TAG_DATA, own_bytes(&pieces, c), c->bytes, COMM_BUSY);
     if (!parts) group_failed(m->comm, error);

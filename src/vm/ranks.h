@@ -79,9 +79,8 @@ void rank_member_close(rank_member *member);
 /* Carries out the leader's commands until RANK_CLOSE or a failure. */
 qp_status rank_member_follow(rank_member *member, qp_error *error);
 
-/* The first `bytes` of a tensor, or a page of the cache: the member's part of its rows into
- * the stage of the group, or out of `whole`. */
-qp_status rank_member_give(rank_member *member, const rank_command *command, qp_error *error);
+/* The first `bytes` of a tensor, or a page of the cache: the member's part of its rows, out of
+ * `whole`. */
 qp_status rank_member_put(rank_member *member, const rank_command *command, const void *whole,
                           qp_error *error);
 

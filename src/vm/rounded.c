@@ -21,7 +21,8 @@ typedef struct rounded {
     size_t scratch_bytes; /* of one worker */
 } rounded;
 
-bool machine_rounds(const machine *m, int node)
+/* Whether the machine's kernel of a node rounds its inputs more coarsely than the reference. */
+static bool rounds(const machine *m, int node)
 {
     const machine_kernel kernel = machine_kernel_of(m, node);
     return kernel.variant && kernel.variant->rounded;
@@ -115,7 +116,7 @@ static void choose_kernels(rounded *r, const machine *like)
     for (int n = 0; n < p->n_nodes; n++) {
         const op_info *op = op_get(p->nodes[n].op);
         const op_variant *variant = machine_kernel_of(like, n).variant;
-        r->nodes[n] = machine_rounds(like, n)
+        r->nodes[n] = rounds(like, n)
                           ? (rounded_node){variant->rounded, variant->rounded_scratch_bytes}
                           : (rounded_node){op->reference, op->scratch_bytes};
         op_call call;

@@ -7,9 +7,6 @@
 
 #include "vm/machine.h"
 
-/* Whether the machine's kernel of a node rounds its inputs more coarsely than the reference. */
-bool machine_rounds(const machine *machine, int node);
-
 /* Reads the kernels of `like`, which may be closed afterwards. machine_close() the result, also
  * after a failure. */
 qp_status machine_open_rounded(const machine *like, const machine_setup *setup, machine *out,

@@ -82,7 +82,8 @@ cJSON *definition_json(const definition *definition)
     return tree;
 }
 
-int64_t workload_axis(const char *workload, const char *axis, size_t length)
+/* The value of a variable axis in a workload's text "M=16 ..."; -1 if it is absent. */
+static int64_t workload_axis(const char *workload, const char *axis, size_t length)
 {
     char word[256];
     while (next_word(&workload, word)) {
@@ -146,7 +147,9 @@ static cJSON *input_json(const definition *definition, const char *name, const c
     return input;
 }
 
-cJSON *workload_json(const definition *definition, int n)
+/* A workload as JSON, {"uuid", "axes", "inputs"}; files of index tensors have the names that export
+ * gives them. */
+static cJSON *workload_json(const definition *definition, int n)
 {
     char uuid[40], word[256];
     workload_uuid(definition->name, n, uuid);

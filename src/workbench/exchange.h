@@ -19,17 +19,10 @@ qp_status exchange_list(dataset_list *definitions, dataset_list *workloads, qp_e
 /* A line of such a file of workloads: a trace without solution and evaluation. */
 cJSON *workload_line(const definition *definition, int n);
 
-/* The value of a variable axis in a workload's text "M=16 ..."; -1 if it is absent. */
-int64_t workload_axis(const char *workload, const char *axis, size_t length);
-
 /* The operator's case for one of the definition's workloads. */
 void definition_case(const definition *definition, const char *workload, char *text, size_t size);
 
 /* A UUID made from the hash of "name-n". */
 void workload_uuid(const char *definition, int n, char uuid[40]);
-
-/* A workload as JSON, {"uuid", "axes", "inputs"}; files of index tensors have the names that export
- * gives them. */
-cJSON *workload_json(const definition *definition, int n);
 
 #endif

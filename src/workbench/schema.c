@@ -17,6 +17,16 @@ qp_status schema_string(const cJSON *object, const char *key, const char *where,
     return error_set(error, QP_FORMAT, "%s: \"%s\" is missing", where, key);
 }
 
+/* Whether a relative path stays below the folder that it is relative to. */
+static bool is_inside(const char *path)
+{
+    if (path[0] == '/' || path[0] == '\0' || strlen(path) > 200) return false;
+    for (const char *part = path; part; part = strchr(part, '/') ? strchr(part, '/') + 1 : NULL) {
+        if (strncmp(part, "..", 2) == 0) return false;
+    }
+    return true;
+}
+
 static qp_status need_object(const cJSON *tree, const char *key, const char *where,
                              const cJSON **out, qp_error *error)
 {
@@ -106,8 +116,8 @@ qp_status schema_read_definition(const cJSON *tree, const char *where, schema_de
     TRY(need_object(tree, "axes", where, &axes, error));
     TRY(need_object(tree, "inputs", where, &inputs, error));
     TRY(need_object(tree, "outputs", where, &outputs, error));
-    if (!schema_is_inside(out->name) || !schema_is_inside(out->op_type) ||
-        strpbrk(out->name, "/\\") || strpbrk(out->op_type, "/\\"))
+    if (!is_inside(out->name) || !is_inside(out->op_type) || strpbrk(out->name, "/\\") ||
+        strpbrk(out->op_type, "/\\"))
         return error_set(error, QP_FORMAT, "%s: name and op_type must be names of files", where);
     cJSON_ArrayForEach(item, axes) TRY(read_axis(item, where, out, error));
     cJSON_ArrayForEach(item, inputs)
@@ -157,7 +167,7 @@ static qp_status read_source(const schema_tensor *tensor, const cJSON *tree, con
     TRY(schema_string(tree, "path", where, &out->path, error));
     TRY(schema_string(tree, "tensor_key", where, &out->key, error));
     const char *path = strncmp(out->path, "./", 2) == 0 ? out->path + 2 : out->path;
-    if (schema_is_inside(path) && tensor->rank >= 0) return QP_OK;
+    if (is_inside(path) && tensor->rank >= 0) return QP_OK;
     return error_set(error, QP_FORMAT,
                      "%s: the file of input \"%.60s\" must lie inside the data "
                      "set, found '%.200s'",
@@ -197,15 +207,6 @@ int64_t schema_size(const schema_definition *definition, const schema_workload *
 
 /* --- solutions ------------------------------------------------------------------------------- */
 
-bool schema_is_inside(const char *path)
-{
-    if (path[0] == '/' || path[0] == '\0' || strlen(path) > 200) return false;
-    for (const char *part = path; part; part = strchr(part, '/') ? strchr(part, '/') + 1 : NULL) {
-        if (strncmp(part, "..", 2) == 0) return false;
-    }
-    return true;
-}
-
 static qp_status read_entry(const char *where, schema_solution *out, qp_error *error)
 {
     const char *colons = strstr(out->entry, "::");
@@ -231,7 +232,7 @@ static qp_status check_sources(const char *where, const schema_solution *solutio
         const char *path, *content;
         TRY(schema_string(source, "path", where, &path, error));
         TRY(schema_string(source, "content", where, &content, error));
-        if (!schema_is_inside(path))
+        if (!is_inside(path))
             return error_set(error, QP_FORMAT,
                              "%s: a source's path must lie inside, found '%.200s'", where, path);
         entry = entry || strcmp(path, solution->file) == 0;

@@ -68,9 +68,6 @@ qp_status schema_read_solution(const cJSON *tree, const char *where, schema_solu
 qp_status schema_string(const cJSON *object, const char *key, const char *where, const char **out,
                         qp_error *error);
 
-/* Whether a relative path stays below the folder that it is relative to. */
-bool schema_is_inside(const char *path);
-
 /* The size of dimension d of a tensor. */
 int64_t schema_size(const schema_definition *definition, const schema_workload *workload, int t,
                     int d);
