@@ -77,4 +77,24 @@ static inline void *read_whole(const char *path, size_t *bytes)
     return data;
 }
 
+/* Token ids that look like text: some repeat, all are below `vocab_size`. */
+static inline void make_ids(int32_t *ids, size_t count, int64_t vocab_size, uint32_t seed)
+{
+    for (size_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((seed >> 8) % (uint32_t)vocab_size);
+    }
+}
+
+static inline void assert_same_bits(const char *what, const float *got, const float *want,
+                                    size_t count)
+{
+    if (memcmp(got, want, count * sizeof *got) == 0) return;
+    for (size_t i = 0; i < count; i++) {
+        if (got[i] == want[i]) continue;
+        fail_msg("%s: logit %zu is %.9g instead of %.9g", what, i, (double)got[i], (double)want[i]);
+    }
+    fail_msg("%s: the sign of a zero differs", what);
+}
+
 #endif

@@ -6,11 +6,8 @@
 #include "model/family/family.h"
 #include "plan/lifetime.h"
 #include "plan/plan.h"
-#include "plan/print.h"
 
-#include <cjson/cJSON.h>
-
-#include "test.h"
+#include "plan_test.h"
 
 static qp_error error;
 
@@ -49,19 +46,6 @@ static int64_t random_between(int64_t low, int64_t high)
 }
 
 /* --- Lifetimes ------------------------------------------------------------------------------- */
-
-static const char *cell_text(const plan_cell *cell, char text[8])
-{
-    char *at = text;
-    if (cell->created) *at++ = '+';
-    if (cell->mapped) *at++ = 'm';
-    if (cell->kept) *at++ = 'o';
-    if (cell->read) *at++ = 'r';
-    if (cell->written) *at++ = 'w';
-    if (cell->destroyed) *at++ = 'x';
-    *at = '\0';
-    return text;
-}
 
 /* The designed table for one rank, as literals: step, tokens, x, x_, attn, ffn. */
 typedef struct table_row {
@@ -303,11 +287,6 @@ static void a_layer_has_two_all_reduces(void **state)
 }
 
 /* --- The arena ------------------------------------------------------------------------------- */
-
-static bool in_arena(const program *p, int id)
-{
-    return p->tensors[id].kind == PLAN_ACTIVATION || p->tensors[id].kind == PLAN_OUTPUT;
-}
 
 static bool meet(const program *p, int a, int b)
 {
@@ -653,247 +632,7 @@ static void impossible_options_are_named(void **state)
     program_free(&p);
 }
 
-/* --- Printing -------------------------------------------------------------------------------- */
-
-static plan_print_options print_options(bool json)
-{
-    return (plan_print_options){.model = "synthetic:tiny",
-                                .tokens = 7,
-                                .sequences = 1,
-                                .ranks = 1,
-                                .page_size = 16,
-                                .kv_type = "F16",
-                                .available = (uint64_t)1 << 30,
-                                .json = json};
-}
-
-static double number(const cJSON *object, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItem(object, key);
-    if (!cJSON_IsNumber(item)) fail_msg("\"%s\" is not a number", key);
-    return item->valuedouble;
-}
-
-static void the_printed_table_is_the_plan(void **state)
-{
-    (void)state;
-    strbuf text = {0};
-    plan_print_options o = print_options(true);
-    assert_ok(plan_print_lifetimes(&o, &text, &error));
-    cJSON *root = cJSON_Parse(strbuf_text(&text));
-    assert_non_null(root);
-    strbuf_free(&text);
-
-    model *model;
-    model_options sizes_only = {.sizes_only = true};
-    assert_ok(model_open("synthetic:tiny", &sizes_only, &model, &error));
-    plan_options options = plan_default_options(model_get_config(model));
-    options.max_tokens = 7;
-    program p;
-    assert_ok(plan_build(model_get_config(model), model, &options, &p, &error));
-    plan_cell *cells;
-    assert_ok(lifetime_compute(&p, &cells, &error));
-
-    const cJSON *tensors = cJSON_GetObjectItem(root, "tensors"),
-                *steps = cJSON_GetObjectItem(root, "steps"),
-                *bytes = cJSON_GetObjectItem(root, "bytes");
-    int n_tensors = 0;
-    assert_int_equal(cJSON_GetArraySize(steps), p.n_steps);
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        if (p.tensors[id].kind == PLAN_ABSENT) continue;
-        const cJSON *t = cJSON_GetArrayItem(tensors, n_tensors++);
-        assert_string_equal(cJSON_GetObjectItem(t, "name")->valuestring, p.tensors[id].name);
-        double product = (double)dtype_block_bytes(p.tensors[id].type);
-        const cJSON *size;
-        cJSON_ArrayForEach(size, cJSON_GetObjectItem(t, "shape"))
-        {
-            product *= size->valuedouble;
-        }
-        assert_true(product == number(t, "bytes"));
-        assert_true(product == (double)p.tensors[id].bytes);
-        if (in_arena(&p, id)) assert_true(number(t, "offset") == (double)p.tensors[id].offset);
-    }
-    for (int s = 0; s < p.n_steps; s++) {
-        const cJSON *item = cJSON_GetArrayItem(steps, s), *row = cJSON_GetObjectItem(item, "cells");
-        assert_string_equal(cJSON_GetObjectItem(item, "step")->valuestring, p.steps[s].name);
-        for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-            if (p.tensors[id].kind == PLAN_ABSENT) continue;
-            char want[8];
-            cell_text(&cells[s * PLAN_TENSOR_COUNT + id], want);
-            const cJSON *cell = cJSON_GetObjectItemCaseSensitive(row, p.tensors[id].name);
-            assert_string_equal(cell ? cell->valuestring : "", want);
-        }
-    }
-    program_bytes counted = program_count_bytes(&p, model_weight_bytes(model));
-    assert_true(number(bytes, "total") == (double)counted.total);
-    assert_true(number(bytes, "weights") == (double)counted.weights);
-    assert_true(number(root, "context") == 2048);
-    assert_true(number(root, "largest_context") == 2048);
-    cJSON_Delete(root);
-    free(cells);
-    program_free(&p);
-    model_close(model);
-}
-
-static cJSON *print_json(const plan_print_options *o)
-{
-    strbuf text = {0};
-    assert_ok(plan_print_lifetimes(o, &text, &error));
-    cJSON *root = cJSON_Parse(strbuf_text(&text));
-    assert_non_null(root);
-    strbuf_free(&text);
-    return root;
-}
-
-static double printed_total(plan_print_options o, int64_t context)
-{
-    o.context = context;
-    cJSON *root = print_json(&o);
-    double total = number(cJSON_GetObjectItem(root, "bytes"), "total");
-    cJSON_Delete(root);
-    return total;
-}
-
-/* The largest context that is printed fits, and a page more does not, however many ranks. */
-static void the_largest_context_of_ranks_fits(void **state)
-{
-    (void)state;
-    for (int64_t ranks = 1; ranks <= 8; ranks *= 2) {
-        plan_print_options o = print_options(true);
-        o.model = "synthetic:llama-3.2-1b";
-        o.ranks = ranks;
-        o.available = ranks == 1 ? 3000000000 : 2000000000 / (uint64_t)ranks + 600000000;
-        cJSON *root = print_json(&o);
-        int64_t largest = (int64_t)number(root, "largest_context");
-        cJSON_Delete(root);
-        assert_true(largest > 0 && largest < 131072);
-        assert_true(printed_total(o, largest) <= (double)o.available);
-        assert_true(printed_total(o, largest + o.page_size) > (double)o.available);
-    }
-}
-
-static void expect_printed(strbuf *text, const char *const *parts)
-{
-    for (; *parts; parts++)
-        if (!strstr(strbuf_text(text), *parts)) fail_msg("\"%s\" is not printed", *parts);
-    strbuf_free(text);
-}
-
-/* The fourth of five layers has no step for RoPE. */
-static void layers_that_differ_are_printed_apart(void **state)
-{
-    (void)state;
-    strbuf text = {0};
-    plan_print_options o = print_options(false);
-    o.model = "golden/models/smollm3";
-    assert_ok(plan_print_lifetimes(&o, &text, &error));
-    expect_printed(&text, (const char *const[]){"--- layers 0 to 2, each\nattn_norm ",
-                                                "--- layer 3\nattn_norm ",
-                                                "--- layer 4\nattn_norm ", NULL});
-    shapes_print_options shapes = {.model = o.model, .tokens = 7, .batch = 1};
-    assert_ok(plan_print_shapes(&shapes, &text, &error));
-    expect_printed(&text, (const char *const[]){"--- each of 5 layers, 1 of them without rope\n",
-                                                "\nrope ", NULL});
-}
-
-static void the_table_in_text_has_every_part(void **state)
-{
-    (void)state;
-    strbuf text = {0};
-    plan_print_options o = print_options(false);
-    assert_ok(plan_print_lifetimes(&o, &text, &error));
-    static const char *const parts[] = {"attn_allreduce", "ffn_allreduce", "--- layer 1",
-                                        "(n, 2 di)",      "KV cache",      "m mapped",
-                                        "largest"};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (!strstr(strbuf_text(&text), parts[i])) fail_msg("\"%s\" is not printed", parts[i]);
-    }
-    strbuf_free(&text);
-    o.ranks = 2;
-    assert_ok(plan_print_lifetimes(&o, &text, &error));
-    strbuf_free(&text);
-    o.ranks = 5;
-    assert_int_equal(plan_print_lifetimes(&o, &text, &error), QP_INVALID);
-    strbuf_free(&text);
-    o = print_options(true), o.kv_type = "F7";
-    assert_int_equal(plan_print_lifetimes(&o, &text, &error), QP_INVALID);
-    strbuf_free(&text);
-    o = print_options(true), o.context = -1;
-    assert_int_equal(plan_print_lifetimes(&o, &text, &error), QP_INVALID);
-    strbuf_free(&text);
-}
-
-/* The row of a step's tensor, or of a part of it, in the JSON of shapes. */
-static const cJSON *find_row(const cJSON *rows, const char *step, const char *tensor,
-                             const char *part)
-{
-    const cJSON *row;
-    cJSON_ArrayForEach(row, rows)
-    {
-        if (strcmp(cJSON_GetObjectItem(row, "step")->valuestring, step) == 0 &&
-            strcmp(cJSON_GetObjectItem(row, "tensor")->valuestring, tensor) == 0 &&
-            strcmp(cJSON_GetObjectItem(row, "part")->valuestring, part) == 0)
-            return row;
-    }
-    fail_msg("no shape of %s %s in step %s", tensor, part, step);
-    return NULL;
-}
-
-/* The member `name` is an array of numbers and names, written as `expected`. */
-static void assert_array(const cJSON *row, const char *name, const char *expected)
-{
-    const cJSON *found = cJSON_GetObjectItem(row, name);
-    cJSON *wanted = cJSON_Parse(expected);
-    assert_non_null(wanted);
-    if (!cJSON_Compare(found, wanted, true)) fail_msg("%s: expected %s", name, expected);
-    cJSON_Delete(wanted);
-}
-
-static void shapes_are_those_of_the_model(void **state)
-{
-    (void)state;
-    strbuf text = {0};
-    assert_ok(plan_print_shapes(
-        &(shapes_print_options){
-            .model = "synthetic:tiny", .tokens = 9, .batch = 5, .kv_partitions = 1, .json = true},
-        &text, &error));
-    cJSON *rows = cJSON_Parse(strbuf_text(&text));
-    strbuf_free(&text);
-    assert_true(cJSON_IsArray(rows));
-    static const struct {
-        const char *step, *tensor, *part, *symbols, *prefill, *decode;
-    } want[] = {
-        {"embedding", "x", "", "[\"n_tokens\", \"hidden_size\"]", "[9, 256]", "[5, 256]"},
-        {"attn_qkv", "attn", "", "[\"n_tokens\", \"qkv_hidden_units\"]", "[9, 512]", "[5, 512]"},
-        {"attn_qkv", "attn", "attn_k", "[\"n_tokens\", \"kv_hidden_units\"]", "[9, 128]",
-         "[5, 128]"},
-        {"rope", "attn", "q", "[\"n_tokens\", \"n_heads\", \"head_dim\"]", "[9, 4, 64]",
-         "[5, 4, 64]"},
-        {"rope", "attn", "k", "[\"n_tokens\", \"n_kv_heads\", \"head_dim\"]", "[9, 2, 64]",
-         "[5, 2, 64]"},
-        {"attention", "attn", "out", "[\"n_tokens\", \"n_heads\", \"head_dim\"]", "[9, 4, 64]",
-         "[5, 4, 64]"},
-        {"ffn_up", "ffn", "", "[\"n_tokens\", \"2 * intermediate_size\"]", "[9, 1024]",
-         "[5, 1024]"},
-        {"activation", "ffn", "out", "[\"n_tokens\", \"intermediate_size\"]", "[9, 512]",
-         "[5, 512]"},
-        {"lm_head", "logits", "", "[\"n_outputs\", \"vocab_size\"]", "[1, 512]", "[5, 512]"},
-        {"sample", "next", "", "[\"n_outputs\"]", "[1]", "[5]"},
-    };
-    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        const cJSON *row = find_row(rows, want[i].step, want[i].tensor, want[i].part);
-        assert_array(row, "shape", want[i].symbols);
-        assert_array(row, "prefill", want[i].prefill);
-        assert_array(row, "decode", want[i].decode);
-    }
-    cJSON_Delete(rows);
-    assert_ok(plan_print_shapes(
-        &(shapes_print_options){
-            .model = "synthetic:tiny", .tokens = 9, .batch = 5, .kv_partitions = 1},
-        &text, &error));
-    assert_non_null(strstr(strbuf_text(&text), "each of 2 layers"));
-    strbuf_free(&text);
-}
+/* --- The program ----------------------------------------------------------------------------- */
 
 /* Each view is there once, weights are the model's, and nodes refer to both by number. */
 static void a_program_has_everything_once(void **state)
@@ -1007,11 +746,6 @@ int main(void)
         cmocka_unit_test(bytes_are_those_that_are_allocated),
         cmocka_unit_test(the_largest_context_is_the_largest),
         cmocka_unit_test(impossible_options_are_named),
-        cmocka_unit_test(the_printed_table_is_the_plan),
-        cmocka_unit_test(the_largest_context_of_ranks_fits),
-        cmocka_unit_test(the_table_in_text_has_every_part),
-        cmocka_unit_test(layers_that_differ_are_printed_apart),
-        cmocka_unit_test(shapes_are_those_of_the_model),
         cmocka_unit_test(a_program_has_everything_once),
         cmocka_unit_test(every_node_binds),
     };

@@ -1,56 +1,12 @@
 /* safetensors files: real ones open, shards form one model, and every damage is detected. */
-#include "test.h"
+#include "folder_test.h"
 
 #include "base/hash.h"
 #include "base/strbuf.h"
 #include "file/mapping.h"
 #include "file/safetensors.h"
 
-#include <dirent.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-static char folder[] = "/tmp/quipu-safetensors-XXXXXX";
-
-static const char *in_folder(const char *name)
-{
-    static char paths[4][512];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int clear_folder(void **state)
-{
-    (void)state;
-    DIR *dir = opendir(folder);
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
-        if (entry->d_name[0] != '.') unlink(in_folder(entry->d_name));
-    }
-    if (dir) closedir(dir);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    clear_folder(state);
-    return rmdir(folder);
-}
-
-static void write_file(const char *name, const void *bytes, size_t size)
-{
-    FILE *file = fopen(in_folder(name), "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, size, file), size);
-    assert_int_equal(fclose(file), 0);
-}
 
 /* A file of this header and `n` bytes of data: 0, 1, 2, ... */
 static void make_file(strbuf *out, const char *header, size_t n)

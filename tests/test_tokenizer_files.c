@@ -2,7 +2,7 @@
  * of damage with the message that it gives. */
 #include "file/gguf_write.h"
 #include "file/mapping.h"
-#include "test.h"
+#include "folder_test.h"
 #include "text/tokenizer.h"
 #include "text/vocabulary.h"
 
@@ -46,46 +46,6 @@ static void assert_decodes(const tokenizer *tokenizer, const int32_t *ids, size_
     assert_ok(tokenizer_decode(tokenizer, ids, count, 0, &text, &error));
     assert_string_equal(strbuf_text(&text), expected);
     strbuf_free(&text);
-}
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/quipu-tokenizer-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static const char *in_folder(const char *name)
-{
-    static char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return path;
-}
-
-static void write_file(const char *name, const void *data, size_t size)
-{
-    FILE *file = fopen(in_folder(name), "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(data, 1, size, file), size);
-    fclose(file);
-}
-
-static void write_text(const char *name, const char *text)
-{
-    write_file(name, text, strlen(text));
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    static const char *const names[] = {
-        "tokenizer.json", "tokenizer_config.json",   "tokenizer.model", "vocab.json",
-        "merges.txt",     "special_tokens_map.json", "config.json",     "t.gguf"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        unlink(in_folder(names[i]));
-    return rmdir(folder);
 }
 
 static char *read_golden(const char *name, size_t *length)

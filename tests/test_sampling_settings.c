@@ -1,0 +1,174 @@
+/* Settings of sampling: their ranges, their sources, and generation_config.json. */
+#include "engine_test.h"
+#include "model_files.h"
+
+#include <math.h>
+
+static const char text_model[] = "golden/models/llama-text";
+static qp_error error;
+
+static void settings_have_ranges(void **state)
+{
+    (void)state;
+    static const struct {
+        qp_setting setting;
+        const char *name;
+        double good[3], wrong[4];
+    } cases[] = {
+        {QP_TEMPERATURE, "temperature", {0, 0.7, 100}, {-0.1, 100.5, NAN, INFINITY}},
+        {QP_TOP_K, "top_k", {0, 1, 40}, {-1, 0.5, NAN, 1e12}},
+        {QP_TOP_P, "top_p", {0, 0.5, 1}, {-0.1, 1.1, NAN, INFINITY}},
+        {QP_MIN_P, "min_p", {0, 0.5, 1}, {-0.1, 1.1, NAN, -INFINITY}},
+        {QP_REPETITION_PENALTY, "repetition_penalty", {0.5, 1, 2}, {0, -1, NAN, INFINITY}},
+        {QP_PRESENCE_PENALTY, "presence_penalty", {-2, 0, 2}, {-101, 101, NAN, INFINITY}},
+        {QP_FREQUENCY_PENALTY, "frequency_penalty", {-2, 0, 2}, {-101, 101, NAN, INFINITY}},
+        {QP_SEED, "seed", {0, 1, 9007199254740992}, {-1, 0.5, NAN, 1e300}},
+    };
+    for (int c = 0; c < QP_SETTING_COUNT; c++) {
+        qp_sampling s = {.size = sizeof s};
+        assert_int_equal(cases[c].setting, c);
+        assert_string_equal(qp_setting_name(cases[c].setting), cases[c].name);
+        for (int i = 0; i < 3; i++) {
+            assert_ok(
+                qp_sampling_set(&s, cases[c].setting, cases[c].good[i], QP_FROM_REQUEST, &error));
+            assert_true(s.value[c] == cases[c].good[i]);
+        }
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(
+                qp_sampling_set(&s, cases[c].setting, cases[c].wrong[i], QP_FROM_REQUEST, &error),
+                QP_INVALID);
+            assert_non_null(strstr(error.message, cases[c].name));
+            assert_true(s.value[c] == cases[c].good[2]);
+        }
+    }
+}
+
+/* The source with the higher precedence wins, in any order of calls; a source may change its own
+ * value. */
+static void higher_sources_win(void **state)
+{
+    (void)state;
+    static const qp_source sources[] = {QP_FROM_NEUTRAL, QP_FROM_MODEL, QP_FROM_ENVIRONMENT,
+                                        QP_FROM_COMMAND_LINE, QP_FROM_REQUEST};
+    for (int order = 0; order < 120; order++) {
+        qp_sampling s = {.size = sizeof s};
+        int left[5] = {0, 1, 2, 3, 4}, code = order;
+        for (int n = 5; n > 0; n--) {
+            int pick = code % n, source = left[pick];
+            code /= n;
+            left[pick] = left[n - 1];
+            assert_ok(qp_sampling_set(&s, QP_TEMPERATURE, 1 + source, sources[source], &error));
+        }
+        assert_true(s.value[QP_TEMPERATURE] == 5);
+        assert_int_equal(s.source[QP_TEMPERATURE], QP_FROM_REQUEST);
+    }
+    qp_sampling s = {.size = sizeof s};
+    assert_ok(qp_sampling_set(&s, QP_TOP_K, 5, QP_FROM_COMMAND_LINE, &error));
+    assert_ok(qp_sampling_set(&s, QP_TOP_K, 7, QP_FROM_COMMAND_LINE, &error));
+    assert_ok(qp_sampling_set(&s, QP_TOP_K, 9, QP_FROM_MODEL, &error));
+    assert_true(s.value[QP_TOP_K] == 7);
+    assert_int_equal(s.source[QP_TOP_K], QP_FROM_COMMAND_LINE);
+}
+
+/* A folder with the text model's files and this generation_config.json (NULL: none). */
+static void make_folder(char folder[64], const char *generation_config)
+{
+    static const char *const names[] = {"config.json", "model.safetensors", "tokenizer.json",
+                                        "tokenizer_config.json"};
+    folder_make(folder);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char from[256];
+        size_t bytes = 0;
+        snprintf(from, sizeof from, "%s/%s", text_model, names[i]);
+        char *data = read_whole(from, &bytes);
+        assert_non_null(data);
+        folder_write(folder, names[i], data, bytes);
+        free(data);
+    }
+    if (generation_config) folder_write_text(folder, "generation_config.json", generation_config);
+}
+
+static qp_status open_with(const char *generation_config, qp_sampling *s)
+{
+    char folder[64];
+    make_folder(folder, generation_config);
+    qp_engine_options options = {.size = sizeof options, .model = folder, .threads = 1};
+    qp_engine *engine = NULL;
+    qp_status status = qp_engine_open(&options, &engine, &error);
+    s->size = sizeof *s;
+    if (status == QP_OK) status = qp_sampling_defaults(engine, s, &error);
+    qp_engine_close(engine);
+    folder_remove(folder);
+    return status;
+}
+
+static void generation_config_is_read(void **state)
+{
+    (void)state;
+    qp_sampling s = {.size = sizeof s};
+    assert_ok(open_with(NULL, &s));
+    static const double neutral[QP_SETTING_COUNT] = {1, 0, 1, 0, 1, 0, 0, 0};
+    for (int i = 0; i < QP_SETTING_COUNT; i++) {
+        assert_true(s.value[i] == neutral[i]);
+        assert_int_equal(s.source[i], QP_FROM_NEUTRAL);
+    }
+    assert_ok(open_with("{\"temperature\":0.6,\"top_k\":50,\"top_p\":0.9,\"min_p\":0.05,"
+                        "\"repetition_penalty\":1.1,\"do_sample\":true,\"eos_token_id\":[7,2,9],"
+                        "\"bos_token_id\":1,\"transformers_version\":\"4.40\"}",
+                        &s));
+    static const double want[] = {0.6, 50, 0.9, 0.05, 1.1};
+    for (int i = 0; i < 5; i++) {
+        assert_true(s.value[i] == want[i]);
+        assert_int_equal(s.source[i], QP_FROM_MODEL);
+    }
+    assert_int_equal(s.source[QP_SEED], QP_FROM_NEUTRAL);
+    /* The tokenizer's, config.json's, then this file's, each once. */
+    const int32_t stops[] = {2, 7, 9};
+    assert_int_equal(s.n_stop_tokens, 3);
+    assert_memory_equal(s.stop_tokens, stops, sizeof stops);
+    assert_ok(open_with("{\"temperature\":0.6,\"do_sample\":false,\"eos_token_id\":null}", &s));
+    assert_true(s.value[QP_TEMPERATURE] == 0);
+    assert_int_equal(s.source[QP_TEMPERATURE], QP_FROM_MODEL);
+    assert_ok(open_with("{\"temperature\":null,\"top_k\":null}", &s));
+    assert_int_equal(s.source[QP_TOP_K], QP_FROM_NEUTRAL);
+}
+
+static void wrong_generation_configs_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *parts[2];
+    } cases[] = {
+        {"{\"temperature\":\"hot\"}", {"\"temperature\"", "a number"}},
+        {"{\"temperature\":-1}", {"temperature", "found -1"}},
+        {"{\"top_p\":1.5}", {"top_p", "found 1.5"}},
+        {"{\"top_k\":2.5}", {"top_k", "whole"}},
+        {"{\"do_sample\":1}", {"\"do_sample\"", "true or false"}},
+        {"{\"eos_token_id\":\"</s>\"}", {"\"eos_token_id\"", "a string"}},
+        {"{\"eos_token_id\":[2,\"</s>\"]}", {"\"eos_token_id\"", "a string"}},
+        {"{\"eos_token_id\":[2,2.5]}", {"\"eos_token_id\"", "2.5"}},
+        {"{\"eos_token_id\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
+         {"\"eos_token_id\"", "16"}},
+        {"[1]", {"an object", "an array"}},
+        {"{\"temperature\":", {"JSON", "line 1"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qp_sampling s = {.size = sizeof s};
+        memset(&error, 0, sizeof error);
+        qp_status status = open_with(cases[i].json, &s);
+        if (status == QP_OK || !strstr(error.message, "generation_config.json") ||
+            !strstr(error.message, cases[i].parts[0]) || !strstr(error.message, cases[i].parts[1]))
+            fail_msg("%s: status %d, %s", cases[i].json, status, error.message);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_have_ranges),
+        cmocka_unit_test(higher_sources_win),
+        cmocka_unit_test(generation_config_is_read),
+        cmocka_unit_test(wrong_generation_configs_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
