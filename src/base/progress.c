@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum { TELL_EVERY_NS = 100 * 1000 * 1000 };
+enum { REPORT_EVERY_NS = 100 * 1000 * 1000 };
 
 void progress_begin_stages(progress *progress)
 {
@@ -34,7 +34,7 @@ void progress_begin(progress *progress, const char *what, uint64_t total)
     progress->tokens = false;
     progress->total = total;
     progress->done = 0;
-    progress->begin_ns = progress->told_ns = clock_ns();
+    progress->begin_ns = progress->reported_ns = clock_ns();
 }
 
 void progress_begin_tokens(progress *progress, const char *what, uint64_t total)
@@ -50,8 +50,8 @@ void progress_advance(progress *progress, uint64_t amount)
     if (!progress || !progress->sink) return;
     progress->done += amount;
     uint64_t now = clock_ns();
-    if (progress->done < progress->total && now - progress->told_ns < TELL_EVERY_NS) return;
-    progress->told_ns = now;
+    if (progress->done < progress->total && now - progress->reported_ns < REPORT_EVERY_NS) return;
+    progress->reported_ns = now;
     progress->sink(progress->context, progress);
 }
 

@@ -29,7 +29,7 @@ struct progress {
     const char *what; /* "reading weights" */
     bool tokens;      /* counted in tokens, else in bytes */
     uint64_t done, total;
-    uint64_t begin_ns, told_ns;
+    uint64_t begin_ns, reported_ns;
     progress_stage stages[PROGRESS_STAGES]; /* [n_stages], in the order in which they first ended */
     int n_stages;
     uint64_t staged_ns; /* when the last stage ended; 0: no time is taken */

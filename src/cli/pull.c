@@ -29,7 +29,7 @@ static void show_fetch(void *context, const progress *progress)
     cli_progress_callback *show = cli_progress();
     strbuf line = {0};
     progress_print(progress, &line);
-    double seconds = (double)(progress->told_ns - progress->begin_ns) * 1e-9;
+    double seconds = (double)(progress->reported_ns - progress->begin_ns) * 1e-9;
     if (progress->done && progress->done < progress->total && seconds > 0)
         strbuf_printf(&line, "  %.0f s left",
                       seconds * (double)(progress->total - progress->done) /
