@@ -16,14 +16,17 @@ qp_status step_init(step_state *st, const program *p, qp_error *error)
     const size_t outputs = (size_t)p->options.max_outputs;
     const size_t sequences = (size_t)p->options.max_sequences;
     const size_t tokens = MACHINE_MAX_RUNS * STEP_MAX_PASSES * outputs;
+    const size_t batch = (size_t)p->options.max_tokens;
     *st = (step_state){0};
     st->parts = calloc(sequences, sizeof *st->parts);
     st->rows = calloc(outputs, sizeof *st->rows);
     st->tokens = calloc(tokens, sizeof *st->tokens);
     st->slots = calloc(sequences, sizeof *st->slots);
     st->logit_rows = calloc(outputs, sizeof *st->logit_rows);
+    st->hidden_rows = calloc(batch, sizeof *st->hidden_rows);
     st->scratch = calloc((size_t)p->config.vocab_size, 4);
-    if (st->parts && st->rows && st->tokens && st->slots && st->logit_rows && st->scratch)
+    if (st->parts && st->rows && st->tokens && st->slots && st->logit_rows && st->hidden_rows &&
+        st->scratch)
         return QP_OK;
     return error_no_memory(error, "decoding", tokens * sizeof *st->tokens);
 }
@@ -39,6 +42,7 @@ void step_free(step_state *st)
     free(st->fixed.pages);
     free(st->scratch);
     free(st->hidden);
+    free(st->hidden_rows);
     *st = (step_state){0};
 }
 
@@ -190,62 +194,49 @@ static bool list_logit_rows(step_state *st, machine_request *r)
     return all;
 }
 
-static bool wants_hidden(const step_state *st)
-{
-    for (size_t i = 0; i < st->n_parts; i++)
-        if (st->parts[i].n_outputs > 0 && st->parts[i].of->on_hidden) return true;
-    return false;
-}
-
-/* How many steps compute the last hidden states: all but those that make logits of them. */
-static int hidden_steps(const program *p)
-{
-    int n = p->n_steps;
-    while (n > 0 && !program_step_access(p, n - 1, PLAN_X_OUT).write)
-        n--;
-    return n;
-}
-
-/* The hidden states of the last run's rows of logits. */
-static qp_status read_hidden(qp_engine *e, const float **out, qp_error *error)
+/* Runs the batch, whose first hidden states may have been computed. *run: the run; NULL: nothing
+ * was left to run. */
+static qp_status run_rest(qp_engine *e, engine_run **run, bool *all_rows, qp_error *error)
 {
     step_state *st = &e->step;
-    const size_t row = (size_t)e->program.config.hidden_size * sizeof(float);
-    const size_t most = (size_t)e->program.options.max_outputs * row;
-    if (!st->hidden) st->hidden = malloc(most);
-    if (!st->hidden) return error_no_memory(error, "hidden states", most);
-    *out = st->hidden;
-    return machine_read(engine_memory(e), PLAN_X_OUT, 0, st->hidden,
-                        (size_t)batch_outputs(&e->batch) * row, error);
+    int passes = 0;
+    const bool ran = st->hidden_apart && st->n_hidden > 0;
+    *run = NULL;
+    if (ran && st->n_rows == 0) return QP_OK;
+    engine_run *r = *run = step_next_run(e, 1);
+    r->request.logits = wants_logits(st, e->device.context);
+    *all_rows = list_logit_rows(st, &r->request);
+    if (ran) step_continue_after_hidden(e, &r->request);
+    if (st->reads_hidden && st->choice == MACHINE_LOGITS && !r->request.logits)
+        step_end_at_hidden(e, &r->request);
+    TRY(step_begin_run(e, r, error));
+    return step_end_run(e, &passes, error);
 }
 
 /* Reads new tokens of any number of sequences. */
 static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
 {
     step_state *st = &e->step;
-    int passes = 0;
+    engine_run *run;
+    bool all_rows = false;
     TRY(step_take_pages(e, all, n, error));
+    st->hidden_apart = step_reads_hidden_apart(e, all, n);
     step_fill_batch(e, all, n);
     if (st->n_parts == 0) return QP_OK;
     st->choice = MACHINE_LOGITS;
     for (size_t i = 0; i < st->n_rows; i++)
         if (st->rows[i].of) st->choice = MACHINE_SAMPLED;
-    engine_run *run = step_next_run(e, 1);
-    run->request.logits = wants_logits(st, e->device.context);
-    const bool all_rows = list_logit_rows(st, &run->request);
-    st->reads_hidden = wants_hidden(st);
-    if (st->reads_hidden && st->choice == MACHINE_LOGITS && !run->request.logits)
-        run->request.last = hidden_steps(&e->program);
-    TRY(step_begin_run(e, run, error));
-    TRY(step_end_run(e, &passes, error));
-    const float *logits = run->request.logits ? machine_logits(run->machine) : NULL, *hidden = NULL;
-    if (st->reads_hidden) TRY(read_hidden(e, &hidden, error));
+    st->reads_hidden = step_wants_hidden(st);
+    if (st->hidden_apart && st->n_hidden > 0) TRY(step_run_hidden(e, error));
+    TRY(run_rest(e, &run, &all_rows, error));
+    const float *logits = run && run->request.logits ? machine_logits(run->machine) : NULL;
+    if (st->reads_hidden && !st->hidden_apart) TRY(step_read_hidden(e, error));
     const size_t n_parts = st->n_parts;
     step_finish_parts(e, all, n);
-    for (size_t i = 0; (logits || hidden) && i < n_parts; i++)
+    for (size_t i = 0; (logits || st->reads_hidden) && i < n_parts; i++)
         TRY(step_hand_out_rows(e, &st->parts[i],
-                               all_rows || st->parts[i].of->on_logits ? logits : NULL, hidden,
-                               error));
+                               all_rows || st->parts[i].of->on_logits ? logits : NULL, error));
+    if (!run) return QP_OK;
     step_hand_out(e, run->request.tokens);
     qp_status status = step_accept(e, run->request.tokens, logits, error);
     step_note_slots(st, run);

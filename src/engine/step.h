@@ -14,6 +14,7 @@ typedef struct step_part {
     size_t count;
     bool ends; /* these are the sequence's last new tokens */
     int64_t first_output, n_outputs;
+    int64_t first_hidden, n_hidden; /* of the hidden states that are handed out */
     bool verifies; /* its only new token is followed by proposals, each with a row of its own */
 } step_part;
 
@@ -50,12 +51,15 @@ typedef struct step_state {
                           * all the same, even without a receiver */
     bool likes;          /* a sequence of the call sets `like` */
     bool reads_hidden;   /* hidden states are read after the current run */
+    bool hidden_apart;   /* hidden states of this call are no rows of logits: step_hidden.c */
     int32_t *tokens;     /* [MACHINE_MAX_RUNS][STEP_MAX_PASSES][max_outputs] */
     sampler_slot *slots; /* [max_sequences] */
     int32_t *logit_rows; /* [n_logit_rows]: rows of continuing sequences that receive logits */
     int64_t n_logit_rows;
-    void *scratch; /* a row of the vocabulary, 4 bytes each */
-    float *hidden; /* [max_outputs][hidden_size]; NULL until first read */
+    void *scratch;        /* a row of the vocabulary, 4 bytes each */
+    float *hidden;        /* [max_tokens or max_outputs][hidden_size]; NULL until first read */
+    int32_t *hidden_rows; /* [n_hidden], room for max_tokens: rows of the batch, if hidden_apart */
+    int64_t n_hidden;
 } step_state;
 
 qp_status step_init(step_state *state, const program *program, qp_error *error);

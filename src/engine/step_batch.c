@@ -53,16 +53,31 @@ static void add_row(qp_engine *e, int64_t row, qp_sequence *s, size_t position)
     st->n_rows++;
 }
 
-static bool receives_rows(const qp_sequence *s)
+/* Whether what a sequence receives needs rows of logits. */
+static bool receives_rows(const qp_engine *e, const qp_sequence *s)
 {
-    return s->on_logits || s->on_hidden;
+    return s->on_logits || (s->on_hidden && !e->step.hidden_apart);
+}
+
+/* Adds the rows of a part whose hidden states are handed out. */
+static void add_hidden(qp_engine *e, step_part *part, int64_t row)
+{
+    step_state *st = &e->step;
+    const qp_sequence *s = part->of;
+    part->first_hidden = st->hidden_apart ? st->n_hidden : part->first_output;
+    if (!s->on_hidden) return;
+    part->n_hidden =
+        st->hidden_apart ? (int64_t)(s->every_row ? part->count : part->ends) : part->n_outputs;
+    for (int64_t i = (int64_t)part->count - part->n_hidden;
+         st->hidden_apart && i < (int64_t)part->count; i++)
+        st->hidden_rows[st->n_hidden++] = (int32_t)(row + i);
 }
 
 /* How many rows of logits the end of a sequence's new tokens needs. */
 static int64_t rows_at_end(const qp_engine *e, const qp_sequence *all, size_t n,
                            const qp_sequence *s)
 {
-    int64_t rows = s->sampler || receives_rows(s) ? 1 : 0;
+    int64_t rows = s->sampler || receives_rows(e, s) ? 1 : 0;
     for (size_t i = 0; e->step.likes && i < n; i++)
         rows += all[i].like == s && all[i].sampler;
     return rows;
@@ -74,9 +89,10 @@ static size_t tokens_that_fit(const qp_engine *e, const qp_sequence *s, int64_t 
 {
     const size_t room = (size_t)batch_room(&e->batch);
     const int64_t rows = e->program.options.max_outputs - batch_outputs(&e->batch);
+    const bool every_row = s->every_row && receives_rows(e, s);
     size_t count = s->count < room ? s->count : room;
-    if (s->every_row && receives_rows(s) && count > (size_t)rows) count = (size_t)rows;
-    const int64_t before = s->every_row && receives_rows(s) ? (int64_t)count - 1 : 0;
+    if (every_row && count > (size_t)rows) count = (size_t)rows;
+    const int64_t before = every_row ? (int64_t)count - 1 : 0;
     if (count == s->count && count > 0 && before + at_end > rows) count--;
     return count;
 }
@@ -91,17 +107,20 @@ static void add_part(qp_engine *e, qp_sequence *all, size_t n, qp_sequence *s)
     const bool ends = count == s->count;
     batch_add(b, s->tokens, (int64_t)count, (int64_t)held, s->session->pages.pages);
     batch_set_angles(b, row, (int64_t)held, (int64_t)count, s->session->rope_length);
-    for (size_t i = 0; s->every_row && receives_rows(s) && i + ends < count; i++)
+    for (size_t i = 0; s->every_row && receives_rows(e, s) && i + ends < count; i++)
         add_row(e, row + (int64_t)i, NULL, 0);
     const int64_t last = row + (int64_t)count - 1;
     const bool has_row = batch_outputs(b) < e->program.options.max_outputs;
-    if (ends && (s->sampler || receives_rows(s) || (has_row && !e->step.chooses)))
+    const bool wants_row = s->sampler || receives_rows(e, s);
+    if (ends && (wants_row || (has_row && !e->step.chooses && !s->on_hidden)))
         add_row(e, last, s, held + count);
-    e->step.parts[e->step.n_parts++] = (step_part){.of = s,
-                                                   .count = count,
-                                                   .ends = ends,
-                                                   .first_output = first,
-                                                   .n_outputs = batch_outputs(b) - first};
+    step_part *part = &e->step.parts[e->step.n_parts++];
+    *part = (step_part){.of = s,
+                        .count = count,
+                        .ends = ends,
+                        .first_output = first,
+                        .n_outputs = batch_outputs(b) - first};
+    add_hidden(e, part, row);
     for (size_t i = 0; ends && e->step.likes && i < n; i++)
         if (all[i].like == s && all[i].sampler) add_row(e, last, &all[i], held + count);
 }
@@ -111,6 +130,7 @@ void step_fill_batch(qp_engine *e, qp_sequence *all, size_t n)
     const bool fixed = e->step.fixed.rows > 0, prompts = !fixed || step_reads_prompts(all, n);
     batch_clear(&e->batch);
     e->step.n_parts = e->step.n_rows = 0;
+    e->step.n_hidden = 0;
     for (int single = 1; single >= 0; single--)
         for (size_t i = 0; i < n; i++) {
             qp_sequence *s = &all[i];
@@ -146,20 +166,21 @@ void step_finish_parts(qp_engine *e, qp_sequence *all, size_t n)
 }
 
 qp_status step_hand_out_rows(const qp_engine *e, const step_part *part, const float *logits,
-                             const float *hidden, qp_error *error)
+                             qp_error *error)
 {
     const qp_sequence *s = part->of;
     const model_config *c = &e->program.config;
+    const size_t first_hidden = part->count - (size_t)part->n_hidden;
     const size_t first = part->count - (size_t)part->n_outputs;
-    for (int64_t i = 0; i < part->n_outputs; i++) {
-        const int64_t output = part->first_output + i;
+    for (int64_t i = 0; i < part->n_hidden; i++)
+        TRY(s->on_hidden(s->context, first_hidden + (size_t)i,
+                         e->step.hidden + (part->first_hidden + i) * c->hidden_size));
+    for (int64_t i = 0; logits && i < part->n_outputs; i++) {
+        const float *row = logits + (part->first_output + i) * c->vocab_size;
         const size_t token = first + (size_t)i;
-        if (hidden && s->on_hidden)
-            TRY(s->on_hidden(s->context, token, hidden + output * c->hidden_size));
-        if (!logits) continue;
         /* Even without a receiver: an answer starts from these logits. */
-        TRY(step_check_logits(e, logits + output * c->vocab_size, token, "input", error));
-        if (s->on_logits) TRY(s->on_logits(s->context, token, logits + output * c->vocab_size));
+        TRY(step_check_logits(e, row, token, "input", error));
+        if (s->on_logits) TRY(s->on_logits(s->context, token, row));
     }
     return QP_OK;
 }

@@ -70,10 +70,25 @@ void step_fill_batch(qp_engine *engine, qp_sequence *all, size_t n);
 /* After the run of the batch: adds its tokens to the sessions. */
 void step_finish_parts(qp_engine *engine, qp_sequence *all, size_t n);
 
-/* Passes a part's rows to its receivers. `logits`: float32 (n_outputs, vocab_size) of the batch;
- * `hidden`: float32 (n_outputs, hidden_size). Either is NULL if no receiver needs it. */
+/* Passes a part's rows to its receivers: its hidden states, and then its rows of `logits`, float32
+ * (n_outputs, vocab_size) of the batch; NULL: no receiver needs these. */
 qp_status step_hand_out_rows(const qp_engine *engine, const step_part *part, const float *logits,
-                             const float *hidden, qp_error *error);
+                             qp_error *error);
+
+/* step_hidden.c: whether hidden states of the call have runs of their own. */
+bool step_reads_hidden_apart(const qp_engine *engine, const qp_sequence *all, size_t n);
+
+/* Whether hidden states of the batch are handed out. */
+bool step_wants_hidden(const step_state *state);
+
+/* If they have runs of their own: computes those of the batch, and then lets a request go on with
+ * the rows of logits. */
+qp_status step_run_hidden(qp_engine *engine, qp_error *error);
+void step_continue_after_hidden(const qp_engine *engine, machine_request *request);
+
+/* If they have not: makes a request end before logits, and reads them after its run. */
+void step_end_at_hidden(const qp_engine *engine, machine_request *request);
+qp_status step_read_hidden(qp_engine *engine, qp_error *error);
 
 /* Records that a row's next token was chosen and the previous one was read. */
 void step_hand_out_token(step_row *row, int32_t token);

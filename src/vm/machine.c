@@ -69,7 +69,7 @@ const char *machine_refuses(const program *p, const machine_request *r)
         return "a pass reads the tokens of the one before, but none are chosen";
     if (feeds_back && !batch_decodes(r->batch))
         return "passes that follow one another have one new token of each sequence";
-    if (r->choice != MACHINE_LOGITS && (steps.first > 0 || steps.last != p->logits_end))
+    if (r->choice != MACHINE_LOGITS && steps.last != p->logits_end)
         return "tokens are chosen after the logits, not after other steps";
     if (feeds_back && r->logits) return "logits are handed out of passes alone";
     return NULL;
