@@ -108,7 +108,7 @@ const drawing = (() => {
     $("tree").style.height = root.children.length ? height + "px" : "24px";
     $("tree").replaceChildren(svg("line", { class: "cord main", x1: 4, x2: width - 4, y1: 8, y2: 8 }), ...out);
     const held = nodes.filter((n) => n.users).length;
-    $("tree-text").textContent = nodes.length ? `${count(nodes.length)} parts, ${count(held)} in use` : "none yet";
+    $("tree-text").textContent = nodes.length ? `${count(nodes.length)} ${nodes.length === 1 ? "part" : "parts"}, ${count(held)} in use` : "none yet";
     legend("tree-legend", ["prompt", "shared by several"], ["decode", "of one sequence"], ["cached", "kept"]);
   }
 
