@@ -45,7 +45,7 @@ static uint32_t draw(world *w, uint32_t below)
 /* Prompts are a few trees of texts, so that beginnings are shared. */
 static void make_prompt(world *w, request *r)
 {
-    r->n_prompt = 1 + draw(w, draw(w, 4) ? 24 : CONTEXT);
+    r->n_prompt = 1 + draw(w, draw(w, 4) ? 24 : CONTEXT - 1);
     r->prompt = malloc(r->n_prompt * sizeof *r->prompt);
     uint32_t text = draw(w, 3);
     for (size_t i = 0; i < r->n_prompt; i++) {
@@ -99,7 +99,7 @@ static int32_t next_token(const world *w, const request *r, const int32_t *made,
 
 static void check_end(const world *w, const request *r, const token_event *end, size_t n_made)
 {
-    const size_t most = CONTEXT + 1 - r->n_prompt;
+    const size_t most = CONTEXT - r->n_prompt;
     const int32_t *made = r->choices[0].tokens + r->n_prompt;
     (void)w, (void)made;
     switch (end->finish) {

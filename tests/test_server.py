@@ -242,6 +242,32 @@ def a_model_without_vocabulary_has_ids(_):
 
 
 @test
+def prompts_have_progress(_):
+    """With return_progress a stream begins before its first token; with verbose it has the prompt as it was read."""
+    with Server("--chunk", "64") as s:
+        for path, ask in (("/completion", {"prompt": [5] * 200, "n_predict": 3}),
+                          ("/v1/chat/completions", {"messages": [{"role": "user", "content": "b" * 200}], "max_tokens": 3})):
+            for again in (False, True):
+                events = s.stream(path, {**ask, "return_progress": True, "timings_per_token": True, "temperature": 0})
+                reads = [e["prompt_progress"] for e in events if "prompt_progress" in e]
+                first, total = reads[0], reads[0]["total"]
+                assert first["processed"] == first["cache"] and (first["cache"] > 0) == again, reads
+                assert first["time_ms"] == 0 and reads[-1]["processed"] == total > 64, reads
+                assert [r["processed"] for r in reads] == sorted({r["processed"] for r in reads})
+                assert len(reads) == (2 if again else 2 + (total - 1) // 64), reads
+                assert all("prompt_progress" in e and e["timings"]["predicted_n"] == 0 for e in events[:len(reads)])
+                plain = s.stream(path, {**ask, "temperature": 0})
+                assert len(plain) == len(events) - len(reads), (plain, events)
+        error = refusal(s, "/completion", {"prompt": [5] * 600}, "prompt")
+        assert error["type"] == "exceed_context_size_error" and error["n_ctx"] == 512, error
+        body = {"messages": HELLO, "max_tokens": 2, "verbose": True}
+        reply = s.post("/v1/chat/completions", body)[1]
+        assert "hello" in reply["__verbose"]["prompt"] and reply["__verbose"]["tokens_predicted"] == 2
+        last = s.stream("/v1/chat/completions", body)[-2]
+        assert "hello" in last["__verbose"]["prompt"] and last["choices"][0]["finish_reason"], last
+
+
+@test
 def completion_as_llama_cpp_has_it(s):
     body = {"prompt": "the cat", "n_predict": 12, "temperature": 0, "ignore_eos": True}
     status, reply = s.post("/completion", {**body, "return_tokens": True, "n_probs": 3, "seed": 7})
@@ -513,6 +539,7 @@ def refusals_name_the_field(s):
     refusal(s, "/v1/completions", {"prompt": [1, 99999]}, "prompt")
     refusal(s, "/v1/completions", {"prompt": [1, "x"]}, "prompt")
     refusal(s, "/v1/completions", {"prompt": "x", "suffix": "y"}, "suffix")
+    assert "99999" in refusal(s, chat, {"messages": HELLO, "logit_bias": {"99999": 1}}, "logit_bias")["message"]
     assert s.post(chat, {"messages": HELLO, "max_tokens": 1, "stop": None, "unknown": 1})[0] == 200
 
 
@@ -523,6 +550,16 @@ def too_long_says_both_numbers(s):
         assert error["code"] == "context_length_exceeded" and "512" in error["message"], error
         assert error["n_ctx"] == 512 and str(error["n_prompt_tokens"]) in error["message"], error
     assert str(600) in refusal(s, "/v1/completions", {"prompt": [1] * 600})["message"]
+
+
+@test
+def prompt_and_answer_fill_the_context(s):
+    for path, name in (("/v1/completions", "max_tokens"), ("/completion", "n_predict")):
+        body = {"prompt": [1] * 500, "ignore_eos": True}
+        reply = s.post(path, {**body, name: 13})[1]
+        made = reply["usage"]["completion_tokens"] if "usage" in reply else reply["tokens_predicted"]
+        assert made == 12, reply
+    assert s.post("/v1/completions", {"prompt": [1] * 511, "ignore_eos": True})[1]["usage"]["total_tokens"] == 512
 
 
 @test

@@ -1,6 +1,7 @@
 /* POST /v1/chat/completions. */
 #include "server/api_openai.h"
 
+#include "server/api_llama_cpp.h"
 #include "server/api_parts.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
@@ -58,6 +59,16 @@ static const field chat_fields[] = {
      .type = FIELD_BOOL,
      AT(timings),
      .help = "the reply, or the usage of a stream, has the times of the first answer (llama.cpp)"},
+    {.name = "return_progress",
+     .type = FIELD_BOOL,
+     AT(progress),
+     .help = "a stream begins with chunks that say how much of the prompt is read (llama.cpp)"},
+    {.name = "verbose",
+     .type = FIELD_BOOL,
+     AT(verbose),
+     .help =
+         "the reply, or an answer's last chunk, has it as llama.cpp's /completion writes it, with "
+         "the prompt as the model has read it, as \"__verbose\""},
     {0}};
 
 const field *const openai_chat_tables[] = {chat_fields,
@@ -134,19 +145,42 @@ static void open_chunk(call *c, const answer *a)
     strbuf_printf(&c->out, "%zu,\"delta\":{", a->index);
 }
 
-static void close_chunk(call *c, const char *reason)
+/* Ends the only choice of a chunk; members of the chunk may follow. */
+static void close_choice(call *c, const char *reason)
 {
     if (reason)
         strbuf_printf(&c->out, ",\"finish_reason\":\"%s\"}]", reason);
     else
         strbuf_puts(&c->out, ",\"finish_reason\":null}]");
     if (c->p.include_usage) strbuf_puts(&c->out, ",\"usage\":null");
+}
+
+static void close_chunk(call *c, const char *reason)
+{
+    close_choice(c, reason);
     strbuf_puts(&c->out, "}\n\n");
+}
+
+static void put_verbose(const call *c, answer *a, bool last, strbuf *out)
+{
+    if (!c->p.verbose) return;
+    strbuf_puts(out, ",\"__verbose\":");
+    put_llama_cpp_result(c, a, last, out);
 }
 
 static void chat_begin(call *c)
 {
     (void)c;
+}
+
+static void chat_reading(call *c, const answer *a, size_t read)
+{
+    open_chunk(c, a);
+    strbuf_puts(&c->out, "},\"logprobs\":null");
+    close_choice(c, NULL);
+    if (c->p.timings) put_prompt_timings(c, a, read, &c->out);
+    put_progress(c, a, read, &c->out);
+    strbuf_puts(&c->out, "}\n\n");
 }
 
 static void chat_delta(call *c, answer *a, const char *text, size_t length)
@@ -194,7 +228,9 @@ static void chat_finish(call *c, answer *a)
     open_chunk(c, a);
     strbuf_putc(&c->out, '}');
     put_notes(c, a, a->n_notes, &c->out);
-    close_chunk(c, call_finish_reason(a));
+    close_choice(c, call_finish_reason(a));
+    put_verbose(c, a, true, &c->out);
+    strbuf_puts(&c->out, "}\n\n");
 }
 
 static void chat_end(call *c)
@@ -247,6 +283,7 @@ static void chat_whole(call *c)
     strbuf_putc(out, ']');
     put_openai_usage(c, out);
     if (c->p.timings) put_timings(c, &c->answers[0], false, out);
+    put_verbose(c, &c->answers[0], false, out);
     strbuf_putc(out, '}');
 }
 
@@ -257,6 +294,7 @@ const dialect openai_chat = {
     .whole = chat_whole,
     .begin = chat_begin,
     .delta = chat_delta,
+    .progress = chat_reading,
     .finish = chat_finish,
     .end = chat_end,
     .fail = fail_openai,

@@ -39,9 +39,10 @@ qp_status api_failed(api_error *e, qp_status status)
     return status;
 }
 
-/* What OpenAI and Anthropic call a kind of error. */
+/* What OpenAI, Anthropic and llama.cpp call a kind of error. */
 static const char *type_name(const api_error *e, api_style style)
 {
+    if (style == API_LLAMA_CPP && e->n_context) return "exceed_context_size_error";
     switch (e->status) {
     case 401:
         return "authentication_error";
@@ -75,7 +76,7 @@ static void put_or_null(strbuf *out, const char *text)
 void api_error_body(const api_error *e, api_style style, strbuf *out)
 {
     const char *message = e->error.message, *type = type_name(e, style);
-    if (style == API_OPENAI) {
+    if (style == API_OPENAI || style == API_LLAMA_CPP) {
         strbuf_puts(out, "{\"error\":{\"message\":");
         json_put_string(out, message, strlen(message));
         strbuf_printf(out, ",\"type\":\"%s\",\"param\":", type);

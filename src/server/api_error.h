@@ -20,6 +20,7 @@ typedef enum api_style {
                     * also "n_prompt_tokens" and "n_ctx", as llama.cpp's server has them */
     API_ANTHROPIC, /* {"type": "error", "error": {"type", "message"}} */
     API_OLLAMA,    /* {"error": "message"} */
+    API_LLAMA_CPP, /* as API_OPENAI, but a prompt that is too long has a type of its own */
 } api_style;
 
 /* Sets status and message; returns QP_INVALID, so a reader can return the call's result. `param`

@@ -100,6 +100,14 @@ static const field completion_fields[] = {
      .types = JSON_ARRAY,
      AT(reply_fields),
      .help = "the reply has only these fields; \"generation_settings/seed\" is one within another"},
+    {.name = "return_progress",
+     .type = FIELD_BOOL,
+     AT(progress),
+     .help = "a stream begins with events that say how much of the prompt is read"},
+    {.name = "timings_per_token",
+     .type = FIELD_BOOL,
+     AT(timings),
+     .help = "these events have timings; the last event always has them"},
     OFF("post_sampling_probs", read_zero),
     OFF("mirostat", read_zero),
     OFF("xtc_probability", read_zero),
@@ -195,8 +203,7 @@ static void put_stop(const answer *a, strbuf *out)
     strbuf_printf(out, ",\"truncated\":%s", a->finish == QP_FINISH_CONTEXT ? "true" : "false");
 }
 
-/* The whole answer, or with `last` the last event of its stream, which has no text. */
-static void put_result(const call *c, answer *a, bool last, strbuf *out)
+void put_llama_cpp_result(const call *c, answer *a, bool last, strbuf *out)
 {
     const request *r = c->prompts[a->prompt].request;
     strbuf_printf(out, "{\"index\":%zu,\"content\":", a->index);
@@ -256,7 +263,7 @@ static void put_fields(const strbuf *whole, const cJSON *names, strbuf *out)
 static void put_wanted(const call *c, answer *a, bool last, strbuf *out)
 {
     strbuf result = {0};
-    put_result(c, a, last, &result);
+    put_llama_cpp_result(c, a, last, &result);
     put_fields(&result, c->p.reply_fields, out);
     strbuf_free(&result);
 }
@@ -290,6 +297,18 @@ static void delta(call *c, answer *a, const char *text, size_t length)
     strbuf_puts(&c->out, "}\n\n");
 }
 
+static void put_reading(call *c, const answer *a, size_t read)
+{
+    const request *r = c->prompts[a->prompt].request;
+    strbuf_printf(&c->out,
+                  "data: {\"index\":%zu,\"content\":\"\",\"tokens\":[],\"stop\":false,"
+                  "\"tokens_predicted\":0,\"tokens_evaluated\":%zu",
+                  a->index, r->n_prompt);
+    if (c->p.timings) put_prompt_timings(c, a, read, &c->out);
+    put_progress(c, a, read, &c->out);
+    strbuf_puts(&c->out, "}\n\n");
+}
+
 static void finish(call *c, answer *a)
 {
     strbuf_puts(&c->out, "data: ");
@@ -309,6 +328,7 @@ const dialect llama_cpp_completion = {
     .whole = whole,
     .begin = begin,
     .delta = delta,
+    .progress = put_reading,
     .finish = finish,
     .end = end,
     .fail = fail_openai,

@@ -6,4 +6,8 @@
 
 extern const dialect llama_cpp_completion;
 
+/* The answer as that endpoint has it: whole, or with `last` as the last event of its stream, which
+ * has no text. */
+void put_llama_cpp_result(const call *c, answer *a, bool last, strbuf *out);
+
 #endif

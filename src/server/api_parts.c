@@ -73,23 +73,60 @@ static double share(double value, double of)
     return of > 0 ? value / of : 0;
 }
 
-/* The first token comes with the prompt's last pass, so the others alone count for the rate. In a
- * stream the engine thread may still have other answers of the request to end. */
-void put_timings(const call *c, const answer *a, bool last, strbuf *out)
+/* How many tokens were found in the cache, read and made, and the milliseconds of both. */
+typedef struct timings {
+    size_t cached, read, made;
+    double reading, making;
+} timings;
+
+/* The first token comes with the prompt's last pass, so the others alone count for the rate. */
+static void put_times(timings t, strbuf *out)
 {
-    const request *r = c->prompts[a->prompt].request;
-    const size_t read = r->n_prompt - r->cached_tokens, later = a->n_tokens ? a->n_tokens - 1 : 0;
-    const uint64_t end = last ? clock_ns() : r->finished;
-    const double prompt = span_ms(r->admitted, r->first_token ? r->first_token : end);
-    const double made = span_ms(r->first_token, end);
+    const double read = (double)t.read, later = t.made ? (double)(t.made - 1) : 0;
     strbuf_printf(out,
                   ",\"timings\":{\"cache_n\":%zu,\"prompt_n\":%zu,\"prompt_ms\":%.17g,"
                   "\"prompt_per_token_ms\":%.17g,\"prompt_per_second\":%.17g,\"predicted_n\":%zu,"
                   "\"predicted_ms\":%.17g,\"predicted_per_token_ms\":%.17g,"
                   "\"predicted_per_second\":%.17g}",
-                  r->cached_tokens, read, prompt, share(prompt, (double)read),
-                  share(1e3 * (double)read, prompt), a->n_tokens, made, share(made, (double)later),
-                  share(1e3 * (double)later, made));
+                  t.cached, t.read, t.reading, share(t.reading, read), share(1e3 * read, t.reading),
+                  t.made, t.making, share(t.making, later), share(1e3 * later, t.making));
+}
+
+/* In a stream the engine thread may still have other answers of the request to end. */
+void put_timings(const call *c, const answer *a, bool last, strbuf *out)
+{
+    const request *r = c->prompts[a->prompt].request;
+    const uint64_t end = last ? clock_ns() : r->finished;
+    put_times((timings){.cached = r->cached_tokens,
+                        .read = r->n_prompt - r->cached_tokens,
+                        .made = a->n_tokens,
+                        .reading = span_ms(r->admitted, r->first_token ? r->first_token : end),
+                        .making = span_ms(r->first_token, end)},
+              out);
+}
+
+/* Milliseconds since the prompt was begun; 0 before any of it is read. */
+static double reading_ms(const request *r, size_t read)
+{
+    return read > r->cached_tokens ? span_ms(r->admitted, clock_ns()) : 0;
+}
+
+void put_prompt_timings(const call *c, const answer *a, size_t read, strbuf *out)
+{
+    const request *r = c->prompts[a->prompt].request;
+    put_times((timings){.cached = r->cached_tokens,
+                        .read = read - r->cached_tokens,
+                        .reading = reading_ms(r, read)},
+              out);
+}
+
+void put_progress(const call *c, const answer *a, size_t read, strbuf *out)
+{
+    const request *r = c->prompts[a->prompt].request;
+    strbuf_printf(out,
+                  ",\"prompt_progress\":{\"total\":%zu,\"cache\":%zu,\"processed\":%zu,"
+                  "\"time_ms\":%.0f}",
+                  r->n_prompt, r->cached_tokens, read, reading_ms(r, read));
 }
 
 void fail_openai(call *c, const api_error *error)

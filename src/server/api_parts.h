@@ -19,6 +19,12 @@ void put_ids(const answer *a, const char *name, size_t from, strbuf *out);
 /* ,"timings":{...} of an answer, as llama.cpp has them; `last`: it ends now, in a stream. */
 void put_timings(const call *c, const answer *a, bool last, strbuf *out);
 
+/* The same while the prompt is read: `read` of its tokens are. */
+void put_prompt_timings(const call *c, const answer *a, size_t read, strbuf *out);
+
+/* ,"prompt_progress":{...} as llama.cpp has it. */
+void put_progress(const call *c, const answer *a, size_t read, strbuf *out);
+
 /* "token":...,"logprob":...,"bytes":[...] without braces. */
 void put_token_logprob(const call *c, int32_t token, float logprob, strbuf *out);
 

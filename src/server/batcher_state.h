@@ -132,6 +132,9 @@ void trace_after_step(batcher *batcher);
  * none has. */
 bool batcher_step(batcher *batcher);
 
+/* An event that says how many tokens of the prompt are read, if the request wants these. */
+void batcher_note_progress(batcher *batcher, choice *choice, size_t read);
+
 void choice_list_remove(choice_list *list, size_t index);
 
 #endif

@@ -161,6 +161,7 @@ static qp_status fill_request(const call *c, request *r, api_error *error)
     r->ignore_eos = p->ignore_eos;
     r->top_logprobs = p->logprobs ? (int)(p->top_logprobs > 0 ? p->top_logprobs : 0) : -1;
     r->prompt_logprobs = p->echo && p->logprobs;
+    r->progress = p->progress && p->stream && c->dialect->progress;
     r->embed = c->embeds;
     r->embed_last = c->server->options->pool_last;
     r->cache_key = c->cache_key;
@@ -183,8 +184,21 @@ static qp_status check_length(const call *c, const request *r, api_error *error)
                       r->n_prompt, (long long)context);
 }
 
+static qp_status check_biases(const call *c, api_error *error)
+{
+    const int64_t vocab_size = c->server->info.vocab_size;
+    for (size_t i = 0; i < c->p.n_biases; i++)
+        if (c->p.biases[i].token >= vocab_size)
+            return api_refuse(error, 400, "logit_bias",
+                              "\"logit_bias\" names token %d, but the vocabulary has the ids 0 to "
+                              "%lld",
+                              (int)c->p.biases[i].token, (long long)vocab_size - 1);
+    return QP_OK;
+}
+
 static qp_status submit(call *c, api_error *error)
 {
+    TRY(check_biases(c, error));
     for (size_t i = 0; i < c->n_prompts; i++) {
         request *r = c->prompts[i].request;
         TRY(fill_request(c, r, error));
@@ -288,6 +302,11 @@ static void fail(call *c, const request *r)
 
 static void take_event(call *c, answer *a, request *r, const token_event *event)
 {
+    if (event->reading) {
+        begin(c);
+        if (!c->replied) c->dialect->progress(c, a, (size_t)event->token);
+        return;
+    }
     if (!event->last) {
         begin(c);
         answer_add_token(a, r, event);

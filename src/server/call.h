@@ -32,7 +32,7 @@ enum { CALL_MOST_PROMPTS = 512, CALL_MOST_STOPS = 16, CALL_MOST_BIASES = 1024 };
 typedef struct parameters {
     const char *model;
     bool stream, include_usage, echo, ignore_eos, special, parse_special, add_special, with_pieces;
-    bool logprobs, raw, token_ids, timings;
+    bool logprobs, raw, token_ids, timings, progress, verbose;
     bool base64;   /* embeddings as base64 */
     bool mixed;    /* a prompt may hold ids and texts, and texts may be {"prompt_string": text} */
     bool no_tools; /* tools must not be called */
@@ -104,6 +104,7 @@ typedef struct dialect {
     void (*begin)(call *c);
     void (*delta)(call *c, answer *a, const char *text, size_t length);
     void (*finish)(call *c, answer *a);
+    void (*progress)(call *c, const answer *a, size_t read); /* tokens of its prompt; may be NULL */
     void (*end)(call *c);
     /* A failure after the stream has begun. */
     void (*fail)(call *c, const api_error *error);

@@ -57,11 +57,22 @@ static void note_token(batcher *b, choice *c)
     histogram_add(&b->stats.first_token, b->stats.last_first_token);
 }
 
+/* It is left out if the client is far behind: events of tokens need the room more. */
+void batcher_note_progress(batcher *b, choice *c, size_t read)
+{
+    request *r = c->request;
+    const bool fresh = c->told == 0 && !c->preempted;
+    if (!r->progress || c->index > 0 || !fresh || choice_room(c) < RING_EVENTS / 2) return;
+    choice_push(c, (token_event){.token = (int32_t)read, .reading = true});
+    batcher_note(b, r);
+}
+
 static bool on_token(void *context, int32_t token)
 {
     choice *c = context;
     request *r = c->request;
     batcher *b = r->state->batcher;
+    if (c->count == r->n_prompt) batcher_note_progress(b, c, r->n_prompt);
     if (ends_choice(r, token)) return stop(c, QP_FINISH_STOP_TOKEN, token);
     c->tokens[c->count++] = token;
     if (c->count > c->told) { /* else it is made again after a preemption */
@@ -302,6 +313,8 @@ static void note_step(batcher *b, double ns)
         b->stats.proposed_tokens += s->proposed;
         b->stats.accepted_tokens += s->accepted;
         if (s->passes > passes) passes = s->passes;
+        const bool more = c->session->count < c->request->n_prompt || c->request->prompt_only;
+        if (reads && more) batcher_note_progress(b, c, c->session->count);
         if (reads) batcher_keep_prefix(b, c);
         end_read_only(b, c);
     }

@@ -62,7 +62,7 @@ void request_release(request *r)
 static qp_status prepare_choice(request *r, size_t i, size_t context, qp_error *error)
 {
     choice *c = &r->choices[i];
-    const size_t most = context + 1 - r->n_prompt, wanted = r->max_tokens;
+    const size_t most = context - r->n_prompt, wanted = r->max_tokens;
     c->request = r;
     c->index = i;
     c->stop_token = -1;

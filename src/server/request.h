@@ -29,9 +29,12 @@ typedef struct token_top {
     float logprob;
 } token_top;
 
-/* An event of a choice. Events come in order: one for each token, then one last event. */
+/* An event of a choice. Events come in order: with request->progress some for parts of the prompt,
+ * one for each token, then one last event. */
 typedef struct token_event {
-    int32_t token;        /* in the last event: the stop token that ended the choice; -1: none */
+    int32_t token;        /* in the last event: the stop token that ended the choice; -1: none; if
+                           * `reading`: how many tokens of the prompt are read */
+    bool reading;         /* no token: a part of the prompt was read */
     bool last;            /* the choice has ended, by `finish`; `token` is not part of the answer */
     uint8_t finish;       /* in the last event: a qp_finish, REQUEST_TIMED_OUT or REQUEST_FAILED */
     float logprob;        /* natural logarithm, if request->top_logprobs >= 0 */
@@ -57,6 +60,7 @@ typedef struct request {
     bool prompt_logprobs;  /* those of the prompt's tokens too, by choice 0; the prompt is computed,
                             * not taken from the cache */
     bool prompt_only;      /* nothing is chosen: each choice ends after the prompt, with LENGTH */
+    bool progress;         /* choice 0 has events while its prompt is read */
     bool embed;            /* the mean of the last hidden states is wanted; no tokens are chosen */
     bool embed_last;       /* with `embed`: that of the last token in place of the mean */
     uint64_t cache_key;    /* prefixes are shared among requests of equal keys */

@@ -138,6 +138,7 @@ static void start(batcher *b, choice *c)
         cached = session_take_prefix(c->session, r->cache_key, c->tokens, c->count);
     if (!c->preempted && c->index == 0) r->cached_tokens = cached;
     if (!r->admitted) note_admitted(b, r);
+    batcher_note_progress(b, c, cached);
     b->running.items[b->running.count++] = c;
     change_queued(b, -1);
 }
