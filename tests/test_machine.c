@@ -266,8 +266,14 @@ static void test_what_is_not_done_is_said(void **state)
         refused(&b, r, "of passes alone");
         r.passes = 1;
         r.logits = false;
-        r.first = 1;
+        r.last = 1;
         refused(&b, r, "after the logits");
+        r.last = 0;
+        r.first = 1;
+        assert_null(machine_accepts(&b.machine, &r));
+        r.passes = 2;
+        refused(&b, r, "run all steps");
+        r.passes = 1;
         r.first = 0;
         r.continues = true;
         refused(&b, r, "under way");

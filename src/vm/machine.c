@@ -71,6 +71,7 @@ const char *machine_refuses(const program *p, const machine_request *r)
         return "passes that follow one another have one new token of each sequence";
     if (r->choice != MACHINE_LOGITS && steps.last != p->logits_end)
         return "tokens are chosen after the logits, not after other steps";
+    if (feeds_back && steps.first > 0) return "passes that follow one another run all steps";
     if (feeds_back && r->logits) return "logits are handed out of passes alone";
     return NULL;
 }
