@@ -8,7 +8,6 @@
 #include "op/linear/linear.h"
 #include "tensor/float16.h"
 #include "vm/cuda/chain.h"
-#include "op/linear/linear_cuda.h"
 #include "op/linear/linear_stream_cuda.h"
 
 #include <math.h>

@@ -2,7 +2,6 @@
  * merging of states, compared with torch's results and with each other, to the bit where the
  * contract requires it. */
 #include "op/attention/attention.h"
-#include "op/merge_state/merge_state.h"
 #include "op/paged_decode/paged_decode.h"
 #include "attention_batch.h"
 

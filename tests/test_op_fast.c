@@ -3,7 +3,6 @@
 #include "op/harness/case.h"
 #include "op/harness/check.h"
 #include "op/harness/compare.h"
-#include "op/exp/exp.h"
 #include "op/paged_decode/paged_decode.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/run.h"

@@ -1,7 +1,5 @@
 /* The operators of the forward pass except attention, compared with values computed by hand and
  * with torch's in float64, and checked for properties that hold for any input. */
-#include "op/add/add.h"
-#include "op/add_rms_norm/add_rms_norm.h"
 #include "op/all_reduce/all_reduce.h"
 #include "op/embedding/embedding.h"
 #include "op/linear/linear.h"

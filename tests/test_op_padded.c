@@ -1,18 +1,9 @@
 /* The operators of padded-batch engines, each compared with its definition, and all of them
  * together, from the fused projection to packed rows, compared with rope and paged_prefill. */
-#include "op/add_residual_rms_norm/add_residual_rms_norm.h"
-#include "op/add_rms_norm/add_rms_norm.h"
-#include "op/bias_pad_rope/bias_pad_rope.h"
-#include "op/concat_past_kv/concat_past_kv.h"
-#include "op/exp/exp.h"
 #include "op/masked_softmax/masked_softmax.h"
-#include "op/normalize/normalize.h"
 #include "op/padding.h"
 #include "op/paged_prefill/paged_prefill.h"
-#include "op/reduce_max/reduce_max.h"
-#include "op/repeat_kv/repeat_kv.h"
 #include "op/rope/rope.h"
-#include "op/unpad/unpad.h"
 
 #include <math.h>
 

@@ -3,7 +3,6 @@
  */
 #include "test.h"
 
-#include "base/checked.h"
 #include "plan/plan.h"
 #include "plan/weights.h"
 

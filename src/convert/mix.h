@@ -8,7 +8,6 @@
 #ifndef QUIPU_CONVERT_MIX_H
 #define QUIPU_CONVERT_MIX_H
 
-#include "base/strbuf.h"
 #include "model/model.h"
 
 typedef struct mix {

@@ -99,7 +99,8 @@ typedef struct cuda_recording {
     size_t n_bytes, bytes_capacity;
     cuda_patch *patches;
     int n_patches, patch_capacity;
-    int n_bound; /* of the records, */
+    int n_bound; /* records that cuda_recording_bind() has seen, and the bytes of their parameters
+                  */
     size_t bytes_bound;
 } cuda_recording;
 

@@ -22,9 +22,9 @@ typedef struct cuda_ranks {
 /* Bytes that the exchange takes on each GPU. */
 size_t cuda_ranks_bytes(int n);
 
-/* `first` is the open device of rank 0; the other ranks' GPUs are
- * opened: those of the numbers gpus[1 .. n), or if `gpus` is NULL the next ones. Afterwards `first`
- * is current in this thread. cuda_ranks_close() it, also after a failure. */
+/* Opens the GPUs of the other ranks: those of the numbers gpus[1 .. n), or if `gpus` is NULL the
+ * next ones. `first` is the open device of rank 0, and is afterwards current in this thread.
+ * cuda_ranks_close() it, also after a failure. */
 qp_status cuda_ranks_open(cuda_ranks *out, cuda_device *first, const int *gpus, int n,
                           qp_error *error);
 void cuda_ranks_close(cuda_ranks *ranks);

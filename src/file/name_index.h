@@ -6,7 +6,6 @@
 #ifndef QUIPU_FILE_NAME_INDEX_H
 #define QUIPU_FILE_NAME_INDEX_H
 
-#include "base/arena.h"
 #include "file/slice.h"
 
 typedef struct name_entry {

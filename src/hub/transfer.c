@@ -6,8 +6,6 @@
  */
 #include "hub/transfer.h"
 
-#include "base/checked.h"
-
 #include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>

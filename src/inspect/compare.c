@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "base/threads.h"
 #include "inspect/timed.h"
 #include "schedule/cost.h"
 #include "schedule/predict.h"

@@ -1,7 +1,6 @@
 /* The server's I/O thread: loading, signals, keys, routes. See server.h. */
 #include "server/server_state.h"
 
-#include "base/clock.h"
 #include "server/json_memory.h"
 #include "server/notify.h"
 #include "server/origin.h"

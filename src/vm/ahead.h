@@ -19,7 +19,7 @@ typedef struct ahead {
 qp_status ahead_make(const bound_schedule *setup, ahead **out, qp_error *error);
 
 /* Prefetches the next few cache lines; false when everything was prefetched. */
-static inline bool ahead_ask(ahead *a)
+static inline bool ahead_prefetch(ahead *a)
 {
     enum { LINE = 64, LINES = 2 };
     if (a->bytes < LINE * LINES) return false;

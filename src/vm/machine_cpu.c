@@ -6,7 +6,6 @@
  */
 #include "vm/machine_run.h"
 
-#include "base/checked.h"
 #include "base/clock.h"
 #include "op/argmax/argmax.h"
 #include "op/bench/hardware.h"

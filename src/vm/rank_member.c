@@ -342,7 +342,7 @@ static qp_status take_command(rank_member *m, rank_command *c, const void **data
     return QP_OK;
 }
 
-qp_status rank_command_give(comm *comm, const rank_command *c, const void *data, qp_error *error)
+qp_status rank_command_send(comm *comm, const rank_command *c, const void *data, qp_error *error)
 {
     const size_t most = sizeof *c + RANK_INLINE_BYTES;
     const bool follows = rank_command_has_data(c),

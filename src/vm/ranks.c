@@ -101,7 +101,7 @@ static void close_ranks(void *self)
     ranks_machine *m = self;
     const rank_command end = {.what = RANK_CLOSE};
     if (!m) return;
-    if (m->first.comm) rank_command_give(m->first.comm, &end, NULL, NULL);
+    if (m->first.comm) rank_command_send(m->first.comm, &end, NULL, NULL);
     if (m->ends && m->ends[0] && !m->first.comm) comm_abort(m->ends[0], "it was not opened");
     for (int r = 1; m->others && r < m->size; r++)
         if (m->others[r - 1].started) pthread_join(m->others[r - 1].thread, NULL);
@@ -245,7 +245,7 @@ static qp_status run_ranks(void *self, const machine_request *r, qp_error *error
                       .n_stops = r->n_stops,
                       .sizes = r->batch->sizes};
     TRY(write_message(m, r, &c.bytes, error));
-    TRY(rank_command_give(m->first.comm, &c, m->message, error));
+    TRY(rank_command_send(m->first.comm, &c, m->message, error));
     qp_status status = rank_member_begin(&m->first, r->first, error);
     if (status == QP_OK) status = machine_run(&m->first.machine, r, error);
     return checked(m, status, error);
@@ -271,7 +271,7 @@ static qp_status wait_ranks(void *self, int *passes, qp_error *error)
 {
     ranks_machine *m = self;
     const rank_command c = {.what = RANK_WAIT};
-    TRY(rank_command_give(m->first.comm, &c, NULL, error));
+    TRY(rank_command_send(m->first.comm, &c, NULL, error));
     qp_status status = machine_wait(&m->first.machine, passes, error);
     hand_launches(m);
     if (status == QP_OK)
@@ -314,7 +314,7 @@ static qp_status join(ranks_machine *m, const rank_command *c, void *data, qp_er
 {
     const plan_tensor_id id = c->what == RANK_READ_PAGE ? PLAN_K_CACHE : (plan_tensor_id)c->tensor;
     TRY(find_pieces(m, error));
-    TRY(rank_command_give(m->first.comm, c, NULL, error));
+    TRY(rank_command_send(m->first.comm, c, NULL, error));
     const comm_part *parts = rank_member_collect(&m->first, c, error);
     if (!parts) return QP_IO;
     if (m->pieces[id].n == 0) {
@@ -348,7 +348,7 @@ static qp_status read_page_ranks(void *self, int32_t page, void *data, qp_error 
 static qp_status write_all(ranks_machine *m, const rank_command *c, const void *data,
                            qp_error *error)
 {
-    TRY(rank_command_give(m->first.comm, c, data, error));
+    TRY(rank_command_send(m->first.comm, c, data, error));
     return checked(m, rank_member_put(&m->first, c, data, error), error);
 }
 
@@ -371,7 +371,7 @@ static qp_status copy_page_ranks(void *self, int32_t from, int32_t to, qp_error 
 {
     ranks_machine *m = self;
     const rank_command c = {.what = RANK_COPY_PAGE, .from = from, .to = to};
-    TRY(rank_command_give(m->first.comm, &c, NULL, error));
+    TRY(rank_command_send(m->first.comm, &c, NULL, error));
     return checked(m, machine_copy_page(&m->first.machine, from, to, error), error);
 }
 
@@ -406,7 +406,7 @@ static qp_status time_launches(ranks_machine *m, const machine_timing *timing,
 {
     m->sink = timing ? timing->sink : NULL;
     m->context = timing ? timing->context : NULL;
-    TRY(rank_command_give(m->first.comm, c, NULL, error));
+    TRY(rank_command_send(m->first.comm, c, NULL, error));
     return checked(m, rank_member_time_launches(&m->first, c->records, error), error);
 }
 
@@ -421,7 +421,7 @@ static qp_status time_ranks(void *self, const machine_timing *timing, qp_error *
     if (launches) return time_launches(m, timing, &c, error);
     if (timing && (timing->sink || inner->on_gpu || inner->in_parts)) return refuse_parts(m, error);
     if (!inner->time) return machine_time(&m->first.machine, timing, error);
-    TRY(rank_command_give(m->first.comm, &c, NULL, error));
+    TRY(rank_command_send(m->first.comm, &c, NULL, error));
     return checked(m, rank_member_time(&m->first, passes, &m->schedules, error), error);
 }
 
@@ -448,7 +448,7 @@ static qp_status reschedule_ranks(void *self, const schedule_options *options, c
     rank_schedule_message(options, file, &message);
     const rank_command c = {.what = RANK_RESCHEDULE, .bytes = message.length};
     qp_status status = message.failed ? error_no_memory(error, "a path", message.capacity)
-                                      : rank_command_give(m->first.comm, &c, message.data, error);
+                                      : rank_command_send(m->first.comm, &c, message.data, error);
     if (status == QP_OK) {
         status = rank_member_reschedule(&m->first, message.data, &refused, error);
         status = checked(m, status, error);
@@ -469,7 +469,7 @@ static qp_status limits_of_ranks(void *self, machine_profile *out, qp_error *err
 {
     ranks_machine *m = self;
     const rank_command c = {.what = RANK_LIMITS};
-    TRY(rank_command_give(m->first.comm, &c, NULL, error));
+    TRY(rank_command_send(m->first.comm, &c, NULL, error));
     return checked(m, rank_member_limits(&m->first, out, error), error);
 }
 

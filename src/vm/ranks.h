@@ -87,10 +87,12 @@ qp_status rank_member_put(rank_member *member, const rank_command *command, cons
 /* Called by every rank before it runs steps from `first` on. */
 qp_status rank_member_begin(rank_member *member, int first, qp_error *error);
 
-/* The leader gives a command, with `data` if it has any; asks for the parts of RANK_READ or
- * RANK_READ_PAGE, [size], which it gives too. NULL: the group has failed. */
-qp_status rank_command_give(comm *comm, const rank_command *command, const void *data,
+/* The leader sends a command to all ranks, with `data` if the command has any. */
+qp_status rank_command_send(comm *comm, const rank_command *command, const void *data,
                             qp_error *error);
+
+/* After RANK_READ or RANK_READ_PAGE: the parts of all ranks, [size], the leader's own among them.
+ * NULL: the group has failed. */
 const comm_part *rank_member_collect(rank_member *member, const rank_command *command,
                                      qp_error *error);
 
@@ -102,8 +104,8 @@ static inline bool rank_command_has_data(const rank_command *c)
            c->what == RANK_RESCHEDULE;
 }
 
-/* Gives bytes, of which each rank may have another number; returns those of all ranks, [size].
- * NULL: the group has failed. */
+/* Called by every rank with bytes of its own, whose number may differ; returns those of all ranks,
+ * [size]. NULL: the group has failed. */
 const comm_part *rank_share(comm *comm, const void *data, size_t bytes, qp_error *error);
 
 /* ---- schedules and times (rank_schedule.c) ------------------------------------------------- */

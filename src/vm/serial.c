@@ -1,7 +1,6 @@
 /* Runs one instruction at a time: see serial.h. */
 #include "vm/serial.h"
 
-#include "base/checked.h"
 #include "base/hash.h"
 
 #include <stdlib.h>

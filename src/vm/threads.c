@@ -235,7 +235,7 @@ static bool await_counter(runner *r, int index, const instruction *in, int wait,
             if (is_reached(m, in, wait)) return true;
             if (i % LOOKS_PER_HELP == 0 && help_out(r, number, waited > SPIN_NS))
                 i = waited = last = 0;
-            if (!ahead_ask(ahead)) relax();
+            if (!ahead_prefetch(ahead)) relax();
         }
         if (atomic_load_explicit(&m->given_up, memory_order_relaxed)) return false;
         uint64_t now = clock_ns(), since = last ? now - last : 0;

@@ -1,7 +1,6 @@
 /* Judges solutions: see evaluate.h. */
 #include "workbench/evaluate.h"
 
-#include "base/strbuf.h"
 #include "workbench/samples.h"
 
 #include <math.h>

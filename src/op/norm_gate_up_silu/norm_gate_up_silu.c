@@ -7,7 +7,6 @@
  */
 #include "op/norm_gate_up_silu/norm_gate_up_silu.h"
 
-#include "base/checked.h"
 #include "op/fused.h"
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "op/cuda_ops.h"

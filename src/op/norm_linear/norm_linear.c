@@ -6,7 +6,6 @@
  */
 #include "op/norm_linear/norm_linear.h"
 
-#include "base/checked.h"
 #include "base/hash.h"
 #include "op/fixed.h"
 #include "op/fused.h"

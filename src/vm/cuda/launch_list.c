@@ -10,12 +10,10 @@
 #include "op/argmax/argmax.h"
 #include "op/attention/attention_cuda.h"
 #include "op/exchange_cuda.h"
-#include "op/kv_append/kv_append.h"
 #include "op/linear/linear.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/rope/rope.h"
 #include "op/rows_cuda.h"
-#include "op/silu_and_mul/silu_and_mul.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -6,7 +6,6 @@
 #include "vm/cuda/machine.h"
 
 #include "base/buffer.h"
-#include "base/clock.h"
 #include "cuda/ranks.h"
 #include "vm/cuda/given.h"
 #include "vm/cuda/timing.h"

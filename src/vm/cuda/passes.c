@@ -2,7 +2,6 @@
 #include "vm/cuda/executor_parts.h"
 
 #include "op/linear/linear_stream.h"
-#include "op/paged_decode/paged_decode.h"
 #include "op/attention/attention_cuda.h"
 
 #include <string.h>

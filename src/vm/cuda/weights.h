@@ -25,7 +25,7 @@ typedef struct cuda_weights {
     size_t decoded_bytes;
     bool decodes; /* there are such matrices, and room for them is assumed or found */
     cuda_packed packed;
-    bool packs; /* the same of them */
+    bool packs; /* chains read `packed`, and room for it is assumed or found */
 } cuda_weights;
 
 #define CUDA_AS_STORED SIZE_MAX
@@ -43,7 +43,7 @@ qp_status cuda_weights_load(cuda_device *device, const program *program, thread_
 /* Allocates the memory of matrices in BF16, and of the order for chains, and fills it. */
 qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *weights, qp_error *error);
 
-/* Bytes of both. */
+/* Bytes of matrices in BF16 and of the order for chains. */
 size_t cuda_weights_copies(const cuda_weights *weights);
 
 void cuda_weights_free(const cuda_device *device, cuda_weights *weights);

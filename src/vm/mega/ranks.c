@@ -1,5 +1,4 @@
 /* Several ranks: where each pushes its sums (ranks.cuh), and the logits of all. */
-#include "op/all_gather/all_gather.h"
 #include "op/cuda_ops.h"
 #include "vm/mega/parts.h"
 
