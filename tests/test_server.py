@@ -260,6 +260,9 @@ def prompts_have_progress(_):
                 assert len(plain) == len(events) - len(reads), (plain, events)
         error = refusal(s, "/completion", {"prompt": [5] * 600}, "prompt")
         assert error["type"] == "exceed_context_size_error" and error["n_ctx"] == 512, error
+        long = {"messages": [{"role": "user", "content": "b" * 2000}]}
+        assert refusal(s, "/chat/completions", long, "messages")["type"] == "exceed_context_size_error"
+        assert refusal(s, "/v1/chat/completions", long, "messages")["type"] == "invalid_request_error"
         body = {"messages": HELLO, "max_tokens": 2, "verbose": True}
         reply = s.post("/v1/chat/completions", body)[1]
         assert "hello" in reply["__verbose"]["prompt"] and reply["__verbose"]["tokens_predicted"] == 2

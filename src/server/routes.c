@@ -42,7 +42,7 @@ const route routes[] = {
      .reply = reply_page},
     {"GET", "/openapi.json", "this description", .open = true, .reply = reply_openapi},
     {"POST", "/v1/chat/completions", "an answer to a conversation", .dialect = &openai_chat},
-    {"POST", "/chat/completions", "the same", .dialect = &openai_chat},
+    {"POST", "/chat/completions", "the same (llama.cpp)", API_LLAMA_CPP, .dialect = &openai_chat},
     {"POST", "/v1/completions", "text that goes on", .dialect = &openai_completions},
     {"POST", "/completion", "text that goes on (llama.cpp)", API_LLAMA_CPP,
      .dialect = &llama_cpp_completion},
