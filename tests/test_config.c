@@ -90,6 +90,27 @@ static void families_have_several_names(void **state)
         assert_ptr_equal(good_config(names[i].changes).family, names[i].family);
 }
 
+/* What is refused with a reason is nowhere read. */
+static void refused_families_are_not_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *gguf;
+    } refused[] = {
+#define REFUSED(JSON, GGUF, WHY) {JSON, GGUF},
+#include "model/family/refused.def"
+#undef REFUSED
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        assert_null(family_by_json(refused[i].json));
+        assert_true(*family_refusal_json(refused[i].json) == ':');
+        if (!refused[i].gguf) continue;
+        assert_null(family_by_gguf(slice_of(refused[i].gguf)));
+        assert_true(*family_refusal_gguf(slice_of(refused[i].gguf)) == ':');
+    }
+    assert_string_equal(family_refusal_gguf(slice_of("llama")), "");
+}
+
 /* Every family names every weight but the norms of q and k, which come together, and is found by
  * each of its names. */
 static void families_are_whole(void **state)
@@ -275,6 +296,12 @@ static const struct wrong_config {
     qp_status status;
     const char *parts[3];
 } wrong_configs[] = {
+    {"{\"architectures\":[\"GraniteForCausalLM\"]}",
+     QP_UNSUPPORTED,
+     {"\"GraniteForCausalLM\"", "it multiplies embeddings", "expected one of LlamaForCausalLM"}},
+    {"{\"architectures\":[\"NobodysForCausalLM\"]}",
+     QP_UNSUPPORTED,
+     {"\"NobodysForCausalLM\" is not supported; expected"}},
     {"{\"hidden_size\":null}", QP_FORMAT, {"\"hidden_size\"", "missing"}},
     {"{\"intermediate_size\":null}", QP_FORMAT, {"\"intermediate_size\"", "missing"}},
     {"{\"num_hidden_layers\":null}", QP_FORMAT, {"\"num_hidden_layers\"", "missing"}},
@@ -499,6 +526,7 @@ int main(void)
         cmocka_unit_test(config_json_is_read),
         cmocka_unit_test(keys_may_be_absent_or_null),
         cmocka_unit_test(families_have_several_names),
+        cmocka_unit_test(refused_families_are_not_read),
         cmocka_unit_test(families_are_whole),
         cmocka_unit_test(families_have_their_usual_values),
         cmocka_unit_test(windows_are_used_where_the_family_does),

@@ -94,9 +94,10 @@ static qp_status read_architecture(const gguf *file, model_config *out, qp_error
     out->family = family_by_gguf(name);
     if (out->family) return QP_OK;
     char quoted[SLICE_QUOTE_SIZE], known[256];
-    return error_set(
-        error, QP_UNSUPPORTED, "%s: architecture \"%s\" is not supported; expected one of %s",
-        gguf_path(file), slice_quote(name, quoted), family_list_gguf(known, sizeof known));
+    return error_set(error, QP_UNSUPPORTED,
+                     "%s: architecture \"%s\" is not supported%s; expected one of %s",
+                     gguf_path(file), slice_quote(name, quoted), family_refusal_gguf(name),
+                     family_list_gguf(known, sizeof known));
 }
 
 static void read_rope(key_reader *r, const model_config *config, rope_config *rope)

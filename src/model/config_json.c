@@ -16,9 +16,9 @@ static qp_status read_family(const cJSON *json, const char *where, model_config 
     if (out->family) return QP_OK;
     char quoted[SLICE_QUOTE_SIZE], known[256];
     return error_set(error, QP_UNSUPPORTED,
-                     "%s: architecture \"%s\" is not supported; expected one of %s", where,
+                     "%s: architecture \"%s\" is not supported%s; expected one of %s", where,
                      name ? slice_quote(slice_of(name), quoted) : "(none given)",
-                     family_list_json(known, sizeof known));
+                     name ? family_refusal_json(name) : "", family_list_json(known, sizeof known));
 }
 
 /* Keys whose models are computed in another way than the tensors' names would say. */

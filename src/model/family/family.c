@@ -37,6 +37,31 @@ const model_family *family_by_name(const char *name)
     return NULL;
 }
 
+typedef struct refused_family {
+    const char *json, *gguf, *why;
+} refused_family;
+
+static const refused_family refused[] = {
+#define REFUSED(JSON, GGUF, WHY) {JSON, GGUF, ": " WHY},
+#include "model/family/refused.def"
+#undef REFUSED
+};
+enum { N_REFUSED = sizeof refused / sizeof *refused };
+
+const char *family_refusal_json(const char *name)
+{
+    for (int i = 0; i < N_REFUSED; i++)
+        if (strcmp(refused[i].json, name) == 0) return refused[i].why;
+    return "";
+}
+
+const char *family_refusal_gguf(text_slice architecture)
+{
+    for (int i = 0; i < N_REFUSED; i++)
+        if (refused[i].gguf && slice_is(architecture, refused[i].gguf)) return refused[i].why;
+    return "";
+}
+
 /* Each name once: families may share one. */
 static void append_name(char *text, size_t size, size_t *used, const char *name)
 {

@@ -86,6 +86,11 @@ const model_family *family_by_name(const char *name);
 const char *family_list_gguf(char *text, size_t size);
 const char *family_list_json(char *text, size_t size);
 
+/* Why an architecture of config.json or of GGUF is not read, with ": " before it; "" where nothing
+ * is known of it. */
+const char *family_refusal_json(const char *name);
+const char *family_refusal_gguf(text_slice architecture);
+
 /* Whether the family has the weight. */
 bool family_has(const model_family *family, weight_slot slot);
 
