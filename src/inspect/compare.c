@@ -141,9 +141,10 @@ static void print_table(const comparison *x, strbuf *out)
     const schedule *s = x->of[0].machine.schedule;
     const int workers = s->options.workers;
     strbuf_printf(out,
-                  "%s, %d workers, %lld tokens at %lld positions, %d rounds\n"
+                  "%s, %d worker%s, %lld token%s at %lld positions, %d rounds\n"
                   "%-8s %12s %12s %12s %8s %14s %12s %14s\n",
-                  schedule_setting_name(s->options.setting), workers, (long long)s->options.tokens,
+                  schedule_setting_name(s->options.setting), workers, workers == 1 ? "" : "s",
+                  (long long)s->options.tokens, s->options.tokens == 1 ? "" : "s",
                   (long long)s->options.context, x->n_rounds, "assign", "predicted us",
                   "measured us", "undisturbed", "ratio", "balance", "critical us", "waiting");
     for (int i = 0; i < STRATEGIES; i++) {
