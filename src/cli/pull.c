@@ -72,6 +72,31 @@ static qp_status fetch(hub *hub, const hub_reference *reference, char path[HUB_P
     return status;
 }
 
+static bool ends_in(const char *text, const char *suffix)
+{
+    const size_t length = strlen(text), end = strlen(suffix);
+    return length >= end && strcmp(text + length - end, suffix) == 0;
+}
+
+/* What is neither a file nor a short name, but perhaps meant to be one, or to be a repository. */
+static qp_status check_name(const char *model, qp_error *error)
+{
+    const char *slash = strchr(model, '/'), *near = slash ? NULL : hub_nearest_name(model);
+    const bool file = ends_in(model, ".gguf") || ends_in(model, ".json") || strchr("./~", *model);
+    hub_reference reference;
+    if (!*model) return error_set(error, QP_INVALID, "the name of the model is empty");
+    if (file || strncmp(model, "synthetic:", 10) == 0 || access(model, F_OK) == 0) return QP_OK;
+    if (near)
+        return error_set(error, QP_IO, "there is no file or model called \"%s\"; did you mean %s?",
+                         model, near);
+    if (slash && !strchr(slash + 1, '/') && hub_parse(model, &reference, NULL) == QP_OK)
+        return error_set(error, QP_IO,
+                         "%s: no such file or folder; the model of Hugging Face with this name is "
+                         "-hf %s",
+                         model, model);
+    return QP_OK;
+}
+
 qp_status cli_hub_path(const char *model, bool always, const char **path, qp_error *error)
 {
     static char found[HUB_PATH_SIZE];
@@ -80,7 +105,8 @@ qp_status cli_hub_path(const char *model, bool always, const char **path, qp_err
     hub hub;
     bool named = strncmp(model, prefix, sizeof prefix - 1) == 0;
     *path = model;
-    if (!always && !named && (!hub_is_short_name(model) || access(model, F_OK) == 0)) return QP_OK;
+    if (!always && !named && (!hub_is_short_name(model) || access(model, F_OK) == 0))
+        return check_name(model, error);
     TRY(hub_parse(named ? model + sizeof prefix - 1 : model, &reference, error));
     TRY(open_hub(&hub, error));
     *path = found;

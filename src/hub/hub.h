@@ -40,6 +40,9 @@ typedef struct hub_reference {
 /* Whether a word is a short name of names.def. */
 bool hub_is_short_name(const char *text);
 
+/* The first short name that begins with a text, or the nearest to it; NULL: none is near. */
+const char *hub_nearest_name(const char *text);
+
 /* QP_INVALID describes the form of a reference and names the nearest short name. */
 qp_status hub_parse(const char *text, hub_reference *out, qp_error *error);
 

@@ -30,6 +30,17 @@ bool hub_is_short_name(const char *text)
     return find_short_name(text) != NULL;
 }
 
+const char *hub_nearest_name(const char *text)
+{
+    suggestion near = {.word = text};
+    const size_t length = strlen(text);
+    for (const hub_short_name *n = short_names; n->name; n++) {
+        if (length > 0 && strncmp(n->name, text, length) == 0) return n->name;
+        suggest_offer(&near, n->name);
+    }
+    return near.best;
+}
+
 /* Letters, digits, '-', '_' and '.', but not "." or "..", nor "--", which separates the parts in
  * the cache: the name becomes a part of a path. */
 static bool is_plain_name(const char *text)
@@ -66,12 +77,9 @@ static bool copy_part(const char *from, size_t length, char *to)
 
 static qp_status refuse(const char *text, qp_error *error)
 {
-    suggestion near = {.word = text};
-    for (const hub_short_name *n = short_names; n->name; n++)
-        suggest_offer(&near, n->name);
-    if (near.best)
+    if (hub_nearest_name(text))
         return error_set(error, QP_INVALID, "there is no model called \"%s\"; did you mean %s?",
-                         text, near.best);
+                         text, hub_nearest_name(text));
     return error_set(error, QP_INVALID,
                      "a model of the hub is OWNER/NAME, OWNER/NAME:FILE.gguf, OWNER/NAME:TYPE or a "
                      "short name (`quipu pull` lists them), found \"%s\"",
