@@ -19,7 +19,7 @@ class Trace:
 
     def _text(self, form: int) -> str:
         if self._pointer is None:
-            raise ValueError("the trace is closed")
+            raise ValueError("the trace is closed: read it inside its with block")
         error, out, length = ffi.new("qp_error *"), ffi.new("char **"), ffi.new("size_t *")
         check(lib.qp_trace_print(self._pointer, form, out, length, error), error)
         return take_text(out[0], length[0]).decode("utf-8")
