@@ -680,6 +680,13 @@ def keys_and_origins(_):
                 assert time.time() < deadline
                 time.sleep(0.02)
             assert s.post("/tokenize", body, Authorization="Bearer first-key")[0] == 401
+            file.truncate(0)
+            s.process.send_signal(signal.SIGHUP)
+            for _ in range(10):
+                time.sleep(0.02)
+                assert s.post("/tokenize", body, Authorization="Bearer third")[0] == 200
+            s.process.terminate()
+            assert "stay valid" in s.process.stderr.read()
 
 
 @test

@@ -239,11 +239,17 @@ static void on_hangup(evutil_socket_t number, short events, void *context)
 {
     (void)number, (void)events;
     server *s = context;
+    const char *file = s->options->api_key_file;
     qp_error error = {0};
-    if (keys_read(&s->keys, s->options->api_key_file, s->options->api_key, &error) == QP_OK)
+    if (!file) {
+        say(s, QP_LOG_WARNING, "there is no --api-key-file to read again");
+    } else if (keys_read(&s->keys, file, s->options->api_key, &error) == QP_OK) {
         say(s, QP_LOG_NOTICE, "the API keys were read again");
-    else
-        say(s, QP_LOG_WARNING, error.message); /* the old keys stay valid */
+    } else {
+        char message[sizeof error.message + 64];
+        snprintf(message, sizeof message, "the keys read before stay valid: %s", error.message);
+        say(s, QP_LOG_WARNING, message);
+    }
 }
 
 /* ---- Running ------------------------------------------------------------------------------- */
