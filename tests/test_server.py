@@ -503,7 +503,12 @@ def ollama_endpoints(s):
     raw = {"prompt": "the cat", "raw": True, "stream": False, "options": options}
     assert "response" in s.post("/api/generate", raw)[1]
     assert s.get("/api/tags")[1]["models"][0]["name"] == "llama-text"
-    assert "template" in s.post("/api/show", {"model": "m"})[1] and s.get("/api/version")[0] == 200
+    shown = s.post("/api/show", {"model": "m"})[1]
+    assert "template" in shown and s.get("/api/version")[0] == 200
+    count = shown["model_info"]["general.parameter_count"]
+    assert shown["details"]["parameter_size"] == f"{count / 1e6:.2f}M" and count > 1000, shown
+    assert shown["model_info"]["llama.context_length"] > 0 and shown["details"]["families"] == ["llama"], shown
+    assert shown["details"]["quantization_level"] in ("F32", "F16", "BF16"), shown
     status, reply = s.post("/api/chat", {"messages": HELLO, "format": "json"})
     assert status == 400 and isinstance(reply["error"], str)
 

@@ -2,6 +2,7 @@
 #include "base/sized.h"
 #include "engine/draft.h"
 #include "engine/open.h"
+#include "model/family/family.h"
 #include "plan/plan.h"
 #include "plan/weights.h"
 #include "vm/ranks.h"
@@ -349,4 +350,14 @@ qp_status qp_measure_read(qp_engine *e, double *bytes_per_second, qp_error *erro
     TRY(machine_limits(engine_memory(e), &limits, error));
     *bytes_per_second = limits.bytes_per_second;
     return QP_OK;
+}
+
+const char *engine_family(const qp_engine *e)
+{
+    return e->program.config.family->name;
+}
+
+const char *engine_gguf_family(const qp_engine *e)
+{
+    return e->program.config.family->gguf;
 }

@@ -60,6 +60,10 @@ struct qp_engine {
     void *progress_context;
 };
 
+/* The model's family, for people and as GGUF calls it. */
+const char *engine_family(const struct qp_engine *e);
+const char *engine_gguf_family(const struct qp_engine *e);
+
 /* Where the length of the contexts comes from and how to get another, for messages. */
 const char *engine_about_context(const struct qp_engine *e);
 

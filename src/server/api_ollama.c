@@ -3,10 +3,12 @@
 #include "server/api_ollama.h"
 
 #include "base/clock.h"
+#include "engine/engine.h"
 #include "server/api_parts.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define AT(member)  .at = offsetof(parameters, member)
@@ -278,14 +280,49 @@ void reply_ollama_version(server *s, exchange *x)
     server_reply_json(x, tree);
 }
 
+/* How many elements the model's weights have, and the type of most of them. */
+typedef struct weight_facts {
+    double elements;
+    dtype type;
+} weight_facts;
+
+static weight_facts count_weights(const program *p)
+{
+    double of[DTYPE_COUNT] = {0};
+    weight_facts out = {0};
+    for (int i = 0; i < p->n_weights; i++) {
+        const program_weight *w = &p->weights[i];
+        if (w->stored != i) continue; /* tied to another one */
+        of[w->whole.type] += (double)tensor_elements(&w->whole);
+        out.elements += (double)tensor_elements(&w->whole);
+        if (of[w->whole.type] > of[out.type]) out.type = w->whole.type;
+    }
+    return out;
+}
+
 static void add_details(const server *s, cJSON *tree)
 {
+    const program *p = &s->engine->program;
+    const weight_facts weights = count_weights(p);
+    const bool billions = weights.elements >= 1e9;
+    const char *family = engine_family(s->engine);
+    char size[32];
+    snprintf(size, sizeof size, "%.*f%c", billions ? 1 : 2,
+             weights.elements / (billions ? 1e9 : 1e6), billions ? 'B' : 'M');
     cJSON *details = cJSON_AddObjectToObject(tree, "details");
     cJSON_AddStringToObject(details, "format", "gguf");
-    cJSON_AddStringToObject(details, "family", "llama");
-    cJSON_AddStringToObject(details, "parameter_size", "");
-    cJSON_AddStringToObject(details, "quantization_level", "");
-    (void)s;
+    cJSON_AddStringToObject(details, "family", family);
+    cJSON_AddItemToObject(details, "families", cJSON_CreateStringArray(&family, 1));
+    cJSON_AddStringToObject(details, "parameter_size", size);
+    cJSON_AddStringToObject(details, "quantization_level", dtype_name(weights.type));
+}
+
+/* Under the name that GGUF's keys of this family have. */
+static void add_of_family(const server *s, cJSON *tree, const char *key, double value)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s.%s", engine_gguf_family(s->engine), key);
+    cJSON_AddNumberToObject(tree, name, value);
 }
 
 void reply_ollama_tags(server *s, exchange *x)
@@ -325,9 +362,12 @@ qp_status answer_ollama_show(call *c, cJSON **out, api_error *error)
     cJSON_AddStringToObject(*out, "modelfile", "");
     add_details(s, *out);
     cJSON *info = cJSON_AddObjectToObject(*out, "model_info");
-    cJSON_AddStringToObject(info, "general.architecture", "llama");
-    cJSON_AddNumberToObject(info, "llama.context_length", (double)s->info.model_context);
-    cJSON_AddNumberToObject(info, "llama.vocab_size", (double)s->info.vocab_size);
+    const program *p = &s->engine->program;
+    cJSON_AddStringToObject(info, "general.architecture", engine_gguf_family(s->engine));
+    cJSON_AddNumberToObject(info, "general.parameter_count", count_weights(p).elements);
+    add_of_family(s, info, "context_length", (double)s->info.model_context);
+    add_of_family(s, info, "embedding_length", (double)p->config.hidden_size);
+    add_of_family(s, info, "vocab_size", (double)s->info.vocab_size);
     cJSON *capabilities = cJSON_AddArrayToObject(*out, "capabilities");
     cJSON_AddItemToArray(capabilities, cJSON_CreateString("completion"));
     if (source && strstr(source, "tools"))
