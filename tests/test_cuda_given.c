@@ -3,8 +3,8 @@
  * quipu's own kernels do not run either.
  */
 #include "engine_test.h"
+#include "fake_gpu.h"
 
-#include "cuda/driver.h"
 #include "quipu_kernel.h"
 
 enum { MODEL_LAYERS = 2, NORMS = 2 * MODEL_LAYERS + 1, SEQUENCES = 9 };
@@ -50,28 +50,11 @@ static size_t scratch_that_grows(const op_call *call)
     return call->tensors[0].shape[0] == 3 ? (size_t)1 << 30 : 0;
 }
 
-static bool has_fake_gpu(void)
+static void begin(void)
 {
-    qp_error error;
-    cuda_device device = {0};
-    qp_engine *engine = NULL;
-    const qp_engine_options options = {
-        .size = sizeof options, .model = model_name, .threads = 1, .exec = "cuda"};
-    bool fake = cuda_device_open(&device, NULL) == QP_OK && strstr(device.name, "fake");
-    cuda_device_close(&device);
-    if (fake) fake = qp_engine_open(&options, &engine, &error) == QP_OK; /* it has GPU code */
-    qp_engine_close(engine);
-    return fake;
+    require_fake_gpu();
+    memset(&seen, 0, sizeof seen);
 }
-
-#define require_fake_gpu()                                                                         \
-    do {                                                                                           \
-        if (!has_fake_gpu()) {                                                                     \
-            print_message("skipped: no GPU code, or no fake driver\n");                            \
-            skip();                                                                                \
-        }                                                                                          \
-        memset(&seen, 0, sizeof seen);                                                             \
-    } while (0)
 
 static qp_engine_options options_of(const qp_cuda_kernel *kernels, size_t n, int64_t sessions)
 {
@@ -104,7 +87,7 @@ static void run_passes(qp_engine *engine, size_t sessions)
 static void every_call_of_the_operator(void **state)
 {
     (void)state;
-    require_fake_gpu();
+    begin();
     const qp_cuda_kernel kernel = {
         .op = "rms_norm", .launch = launch, .scratch_bytes = scratch_bytes};
     qp_engine *engine = open_engine(options_of(&kernel, 1, 1));
@@ -120,7 +103,7 @@ static void every_call_of_the_operator(void **state)
 static void chains_end_before_it(void **state)
 {
     (void)state;
-    require_fake_gpu();
+    begin();
     const qp_cuda_kernel kernel = {.op = "rms_norm", .launch = launch};
     qp_engine *engine = open_engine(options_of(&kernel, 1, SEQUENCES));
     run_passes(engine, SEQUENCES);
@@ -133,7 +116,7 @@ static void chains_end_before_it(void **state)
 static void calls_that_it_declines(void **state)
 {
     (void)state;
-    require_fake_gpu();
+    begin();
     const qp_cuda_kernel kernel = {.op = "rms_norm", .launch = launch, .accepts = accepts_one_row};
     qp_engine *engine = open_engine(options_of(&kernel, 1, 1));
     run_passes(engine, 1);
@@ -146,7 +129,7 @@ static void calls_that_it_declines(void **state)
 static void operators_that_are_fused(void **state)
 {
     (void)state;
-    require_fake_gpu();
+    begin();
     static const char *const names[] = {"silu_and_mul", "rope", "kv_append", "linear", "embedding"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const qp_cuda_kernel kernel = {.op = names[i], .launch = launch};
@@ -162,7 +145,7 @@ static void operators_that_are_fused(void **state)
 static void attention_of_sequences_that_decode(void **state)
 {
     (void)state;
-    require_fake_gpu();
+    begin();
     const qp_cuda_kernel kernel = {.op = "paged_prefill", .launch = launch};
     qp_engine *engine = open_engine(options_of(&kernel, 1, SEQUENCES));
     run_passes(engine, SEQUENCES);
@@ -173,7 +156,7 @@ static void attention_of_sequences_that_decode(void **state)
 static void an_error_names_it(void **state)
 {
     (void)state;
-    require_fake_gpu();
+    begin();
     const qp_cuda_kernel kernel = {.op = "rms_norm", .name = "mine.cu", .launch = launch};
     const int32_t id = 1;
     qp_error error;
@@ -203,7 +186,7 @@ static void cpu_kernel(const op_call *call)
 static void what_cannot_be_is_refused(void **state)
 {
     (void)state;
-    require_fake_gpu();
+    begin();
     qp_cuda_kernel kernels[] = {{.op = "rms_norm", .launch = launch},
                                 {.op = "rms_norm", .launch = launch}};
     const qp_kernel own = {.op = "rms_norm", .kernel = cpu_kernel};
@@ -239,7 +222,7 @@ static void what_cannot_be_is_refused(void **state)
 static void scratch_that_only_small_calls_want(void **state)
 {
     (void)state;
-    require_fake_gpu();
+    begin();
     const qp_cuda_kernel kernel = {
         .op = "rms_norm", .launch = launch, .scratch_bytes = scratch_that_grows};
     const int32_t ids[] = {1, 2, 3};

@@ -3,6 +3,7 @@
  * whatever the memory holds.
  */
 #include "engine_test.h"
+#include "fake_gpu.h"
 #include "op/adjust_logits/adjust_logits.h"
 
 #include "base/cpu.h"
@@ -26,27 +27,6 @@ typedef struct bench {
     batch batch;
     int32_t tokens[MOST * SEQUENCES];
 } bench;
-
-static bool has_fake_gpu(void)
-{
-    cuda_device device = {0};
-    qp_engine *engine = NULL;
-    const qp_engine_options options = {
-        .size = sizeof options, .model = "synthetic:tiny:BF16", .threads = 1, .exec = "cuda"};
-    bool fake = cuda_device_open(&device, NULL) == QP_OK && strstr(device.name, "fake");
-    cuda_device_close(&device);
-    if (fake) fake = qp_engine_open(&options, &engine, NULL) == QP_OK; /* it has GPU code */
-    qp_engine_close(engine);
-    return fake;
-}
-
-#define require_fake_gpu()                                                                         \
-    do {                                                                                           \
-        if (!has_fake_gpu()) {                                                                     \
-            print_message("skipped: no GPU code, or no fake driver\n");                            \
-            skip();                                                                                \
-        }                                                                                          \
-    } while (0)
 
 static void bench_open(bench *b)
 {

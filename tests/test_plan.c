@@ -7,7 +7,7 @@
 #include "plan/lifetime.h"
 #include "plan/plan.h"
 
-#include "plan_test.h"
+#include "test.h"
 
 static qp_error error;
 
@@ -93,7 +93,7 @@ static void check_rows(const program *p, const plan_cell *cells, int first, cons
                                     rows[i].ffn};
         for (int c = 0; c < 5; c++) {
             char text[8];
-            cell_text(&cells[(first + i) * PLAN_TENSOR_COUNT + (int)columns[c]], text);
+            plan_cell_text(&cells[(first + i) * PLAN_TENSOR_COUNT + (int)columns[c]], text);
             if (strcmp(text, want[c]) != 0)
                 fail_msg("step %s, tensor %s: \"%s\" instead of \"%s\"", step->name,
                          p->tensors[columns[c]].name, text, want[c]);
@@ -123,8 +123,8 @@ static void positions_and_kinds_are_those_of_the_design(void **state)
     plan_cell *cells;
     char text[8];
     assert_ok(lifetime_compute(&p, &cells, &error));
-    assert_string_equal(cell_text(&cells[PLAN_POSITION_IDS], text), "+m");
-    assert_string_equal(cell_text(&cells[PLAN_TENSOR_COUNT + PLAN_POSITION_IDS], text), "o");
+    assert_string_equal(plan_cell_text(&cells[PLAN_POSITION_IDS], text), "+m");
+    assert_string_equal(plan_cell_text(&cells[PLAN_TENSOR_COUNT + PLAN_POSITION_IDS], text), "o");
     for (int i = 0; i < N_LAYER; i++) {
         const int step = N_BEFORE + N_LAYER + i;
         const plan_cell *row = &cells[step * PLAN_TENSOR_COUNT];
@@ -132,10 +132,10 @@ static void positions_and_kinds_are_those_of_the_design(void **state)
         assert_string_equal(p.steps[step].name, layer_columns[i].step);
         assert_int_equal(p.steps[step].graph != layer_columns[i].graph,
                          layer_columns[i].differs && !is_rope);
-        assert_string_equal(cell_text(&row[PLAN_POSITION_IDS], text),
+        assert_string_equal(plan_cell_text(&row[PLAN_POSITION_IDS], text),
                             is_rope ? "o" : layer_columns[i].pos);
         if (is_rope) /* the same positions, as rows of the table */
-            assert_string_equal(cell_text(&row[PLAN_ROPE_ROWS], text), layer_columns[i].pos);
+            assert_string_equal(plan_cell_text(&row[PLAN_ROPE_ROWS], text), layer_columns[i].pos);
     }
     free(cells);
     program_free(&p);
@@ -197,7 +197,7 @@ static void fused_lifetimes_are_those_of_the_design(void **state)
         check_rows(&p, cells, N_BEFORE + 3 * N_FUSED_LAYER, fused_after, N_FUSED_AFTER, -1);
         int attention = program_find_step(&p, "attention", 1);
         const plan_cell *cell = &cells[attention * PLAN_TENSOR_COUNT + PLAN_PART_VALUES];
-        assert_string_equal(cell_text(cell, text), parts > 1 ? "+wx" : "");
+        assert_string_equal(plan_cell_text(cell, text), parts > 1 ? "+wx" : "");
         assert_int_equal(p.tensors[PLAN_X_NORM].kind, PLAN_ABSENT);
         assert_int_equal(p.steps[attention].n_nodes, parts > 1 ? 2 : 1);
         free(cells);
@@ -225,7 +225,8 @@ static void other_ranks_make_partial_sums(void **state)
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         int step = program_find_step(&p, want[i].step, 1);
         char text[8];
-        assert_string_equal(cell_text(&cells[step * PLAN_TENSOR_COUNT + PLAN_X], text), want[i].x);
+        assert_string_equal(plan_cell_text(&cells[step * PLAN_TENSOR_COUNT + PLAN_X], text),
+                            want[i].x);
     }
     free(cells);
     program_free(&p);
@@ -288,6 +289,11 @@ static void a_layer_has_two_all_reduces(void **state)
 
 /* --- The arena ------------------------------------------------------------------------------- */
 
+static bool in_arena(const program *p, int id)
+{
+    return p->tensors[id].kind == PLAN_ACTIVATION || p->tensors[id].kind == PLAN_OUTPUT;
+}
+
 static bool meet(const program *p, int a, int b)
 {
     const plan_tensor *x = &p->tensors[a], *y = &p->tensors[b];
@@ -299,7 +305,7 @@ static bool alive_together(const program *p, const plan_cell *cells, int a, int 
     for (int step = 0; step < p->n_steps; step++) {
         char text[8];
         const plan_cell *row = &cells[step * PLAN_TENSOR_COUNT];
-        if (*cell_text(&row[a], text) && *cell_text(&row[b], text)) return true;
+        if (*plan_cell_text(&row[a], text) && *plan_cell_text(&row[b], text)) return true;
     }
     return false;
 }

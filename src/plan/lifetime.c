@@ -7,6 +7,19 @@
 
 enum { ARENA_ALIGNMENT = 64 };
 
+const char *plan_cell_text(const plan_cell *cell, char text[8])
+{
+    char *at = text;
+    if (cell->created) *at++ = '+';
+    if (cell->mapped) *at++ = 'm';
+    if (cell->kept) *at++ = 'o';
+    if (cell->read) *at++ = 'r';
+    if (cell->written) *at++ = 'w';
+    if (cell->destroyed) *at++ = 'x';
+    *at = '\0';
+    return text;
+}
+
 static bool outlives_plan(plan_kind kind)
 {
     return kind == PLAN_TABLE || kind == PLAN_CACHE || kind == PLAN_CARRIED || kind == PLAN_STATE;

@@ -21,18 +21,6 @@ typedef struct lifetime_view {
     uint64_t available;
 } lifetime_view;
 
-static void cell_text(const plan_cell *cell, char text[8])
-{
-    char *at = text;
-    if (cell->created) *at++ = '+';
-    if (cell->mapped) *at++ = 'm';
-    if (cell->kept) *at++ = 'o';
-    if (cell->read) *at++ = 'r';
-    if (cell->written) *at++ = 'w';
-    if (cell->destroyed) *at++ = 'x';
-    *at = '\0';
-}
-
 static void shape_text(const plan_tensor *t, strbuf *out)
 {
     strbuf_putc(out, '(');
@@ -144,7 +132,7 @@ static void print_row(const lifetime_view *v, const panel *p, int step, strbuf *
     strbuf_printf(out, "%-14s  %-6s", s->name, s->graph ? "graph" : "kernel");
     for (int i = 0; i < p->n_columns; i++) {
         char text[8];
-        cell_text(&v->cells[step * PLAN_TENSOR_COUNT + p->columns[i].ids[0]], text);
+        plan_cell_text(&v->cells[step * PLAN_TENSOR_COUNT + p->columns[i].ids[0]], text);
         strbuf_printf(out, " | %-*s", p->columns[i].width, text);
     }
     end_line(out);
@@ -355,7 +343,7 @@ static cJSON *json_step(const lifetime_view *v, int index)
     cJSON *cells = cJSON_AddObjectToObject(item, "cells");
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         char text[8];
-        cell_text(&v->cells[index * PLAN_TENSOR_COUNT + id], text);
+        plan_cell_text(&v->cells[index * PLAN_TENSOR_COUNT + id], text);
         if (*text) cJSON_AddStringToObject(cells, p->tensors[id].name, text);
     }
     return item;
