@@ -103,7 +103,7 @@ static void test_cells_cover(void **state)
         for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
             begin_pass(&b, (uint32_t)t, tokens[t]);
             for (int node = 0; node < b.schedule.n_nodes; node++)
-                if (!program_is_void(&b.program, node)) check_node(&b, node);
+                if (!program_is_noop(&b.program, node)) check_node(&b, node);
         }
         bench_close(&b);
     }

@@ -178,7 +178,7 @@ static void test_attention_waits_by_kv_head(void **state)
     }
     for (int node = 0; node < s.n_nodes; node++) {
         op_code op = s.program->nodes[node].op;
-        if (program_is_void(s.program, node)) continue;
+        if (program_is_noop(s.program, node)) continue;
         bool by_head = op == OP_NORM_QKV_ROPE || op == OP_ATTENTION_PARTIAL;
         assert_int_equal(counters[node], by_head ? heads : 1);
     }

@@ -116,7 +116,7 @@ static qp_status open_speculation(qp_engine *e, const qp_engine_options *options
     if (options->draft && option_is(how, "lookup"))
         return error_set(error, QP_INVALID,
                          "--speculate lookup and --draft both propose tokens: leave one out");
-    if (program_turns_by_length(&e->program))
+    if (program_has_dynamic_rope(&e->program))
         return error_set(error, QP_UNSUPPORTED,
                          "%s has RoPE angles that depend on the length of the text, so a pass "
                          "cannot verify several tokens: leave --speculate and --draft out",

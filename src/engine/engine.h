@@ -21,9 +21,10 @@ enum { ENGINE_MACHINES = 2 };
 struct qp_engine {
     model *model;
     program program;
-    uint32_t cpu_features;              /* that kernels may use */
-    kernel_table kernels;               /* in place of operators' own, */
-    bool has_kernels;                   /* if any are given */
+    uint32_t cpu_features; /* that kernels may use */
+    /* Kernels from outside, which run in place of operators' own; valid if has_kernels. */
+    kernel_table kernels;
+    bool has_kernels;
     cuda_kernel cuda_kernels[OP_COUNT]; /* the same on a GPU */
     bool has_cuda_kernels;
     int64_t layers;           /* that run, the first ones; 0: all */

@@ -34,8 +34,8 @@ typedef struct step_row {
 typedef struct step_fixed {
     int64_t rows; /* that a pass which continues sequences has at least; 0: shapes are not fixed */
     int32_t slot; /* of the sampler, for the rows that fill a pass */
-    int32_t *zeros; /* [max_tokens]: ids of the rows that fill a pass, */
-    int32_t *pages; /* [pages of a context]: and their pages, all the same one */
+    int32_t *zeros; /* [max_tokens]: token ids of the rows that fill a pass */
+    int32_t *pages; /* [pages of a context]: the pages of those rows, all the same one */
 } step_fixed;
 
 typedef struct step_state {

@@ -35,8 +35,8 @@ struct qp_trace {
     machine_profile limits;
     uint64_t begin;
     trace_pass *passes;
-    machine_record *records; /* [max_passes]: of the passes; of those that another machine ran not
-                              * more is known than when they were */
+    machine_record *records; /* [max_passes]; of a pass that another machine ran, only its begin and
+                              * end are known */
     size_t n_passes, max_passes;
     size_t prompt_passes;  /* the first of them, as qp_trace_options has it */
     trace_span *samplings; /* [max_passes]: between passes */
@@ -50,7 +50,7 @@ struct qp_trace {
     bool lost; /* memory for parts was out */
 };
 
-/* Places for times in a pass of the first `ranks` ranks. */
+/* The number of instructions that are timed in a pass of the first `ranks` ranks. */
 size_t trace_places(const qp_trace *trace, int ranks);
 
 /* Each may be called with a trace of NULL, where nothing is recorded.

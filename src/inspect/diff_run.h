@@ -40,10 +40,9 @@ typedef struct diff_measure {
     double relative; /* largest norm(b - a) / norm(a) */
     double allowed;  /* tolerance of `relative`; 0: none */
     double share;    /* largest share of the tolerance that an element or the norm uses up; >= 0 */
-    int64_t elements, wrong;
-    diff_element worst;
-    diff_element first; /* number of wrong elements */
-    bool norm_wrong;    /* the elements are within their tolerances, but their norm is not */
+    int64_t elements, wrong;   /* numbers of all elements and of wrong ones */
+    diff_element worst, first; /* `first`: the first wrong one */
+    bool norm_wrong;           /* the elements are within their tolerances, but their norm is not */
 } diff_measure;
 
 /* An output of a node, as it is after its step. */
@@ -59,7 +58,7 @@ typedef struct diff_report {
     int n_rows;
     int n_passes;
     int first_wrong; /* index of a row, in the order of execution; -1: none */
-    int first_drift; /* whether all kernels are equal, so that `together` must be exact */
+    int first_drift; /* the same, of the rows of equal kernels where `together` is not exact */
     /* The likeliest token by the logits, row by row; b ran on its own values. */
     int64_t logit_rows, same_choice;
     double closest_margin; /* largest lead of a's likeliest token where b chose another */

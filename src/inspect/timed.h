@@ -58,7 +58,7 @@ typedef struct timed_machine {
     instruction_timing *best;    /* the same, of the quickest run */
     double *least; /* [workers][longest]: ns of each instruction's quickest work and signal */
     double *sum;   /* [workers][longest]: ns of all passes counted */
-    double last_ns, best_ns; /* how many passes those are */
+    double last_ns, best_ns; /* durations of those passes */
     int passes;              /* runs counted so far */
 } timed_machine;
 

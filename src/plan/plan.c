@@ -174,7 +174,7 @@ static void count_capacity(program *p)
     of[AXIS_LONGEST_KV] = o->context;
     of[AXIS_PAGES] = o->n_pages;
     /* Dynamic scaling gives every token's angles their own row, by the length of its sequence. */
-    of[AXIS_POSITIONS] = program_turns_by_length(p) ? o->max_tokens : o->context;
+    of[AXIS_POSITIONS] = program_has_dynamic_rope(p) ? o->max_tokens : o->context;
 }
 
 static int64_t dim_size(plan_dim dim, const program_sizes *sizes)

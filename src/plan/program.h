@@ -354,7 +354,7 @@ static inline const program_weight *program_weight_of(const program *p, int node
 int program_find_weight(const program *program, weight_slot slot, int64_t layer, bool bias);
 
 /* Whether a node has nothing to do: the sum over ranks if there is only one rank. */
-static inline bool program_is_void(const program *p, int node)
+static inline bool program_is_noop(const program *p, int node)
 {
     return p->nodes[node].op == OP_ALL_REDUCE && p->options.ranks == 1;
 }
@@ -416,13 +416,13 @@ int64_t program_any_window(const program *p);
 
 /* Whether a token's RoPE angles depend on how long its sequence is: then each token of a batch has
  * its own row of the RoPE table, else each position. */
-static inline bool program_turns_by_length(const program *p)
+static inline bool program_has_dynamic_rope(const program *p)
 {
     return p->config.rope.scaling == ROPE_DYNAMIC;
 }
 
 /* Rows of the RoPE table, [count][rope dim], for positions from `position` on in a sequence of
- * `length` tokens, which only matters if program_turns_by_length(). */
+ * `length` tokens, which only matters if program_has_dynamic_rope(). */
 void program_make_angles(const program *program, int64_t length, int64_t position, int64_t count,
                          float *rows);
 

@@ -290,7 +290,7 @@ qp_status lower_nodes(draft *d, qp_error *error)
     const schedule *s = d->out;
     TRY(cost_begin(d, error));
     for (int node = 0; node < s->n_nodes; node++) {
-        if (program_is_void(s->program, node)) continue;
+        if (program_is_noop(s->program, node)) continue;
         assert(op_n_params(op_get(s->program->nodes[node].op)) <= INSTRUCTION_PARAMS);
         cut c = cut_node(d, node);
         if (c.units > INT32_MAX)

@@ -74,7 +74,7 @@ static int count_exchanges(const schedule *s)
 {
     int n = 0;
     for (int node = 0; node < s->n_nodes; node++)
-        if (op_exchanges(s->program->nodes[node].op) && !program_is_void(s->program, node)) n++;
+        if (op_exchanges(s->program->nodes[node].op) && !program_is_noop(s->program, node)) n++;
     return n;
 }
 
@@ -160,7 +160,7 @@ double schedule_rank_bytes(const schedule_ranks *ranks, int rank)
     for (int r = 0; r < ranks->n; r++) {
         const schedule *s = &ranks->schedules[r];
         for (int node = 0; r != rank && node < s->n_nodes; node++)
-            if (op_exchanges(s->program->nodes[node].op) && !program_is_void(s->program, node))
+            if (op_exchanges(s->program->nodes[node].op) && !program_is_noop(s->program, node))
                 sum += bytes_given(s, node);
     }
     return sum;

@@ -3,7 +3,7 @@
  * Made from a program for a number of workers. Positions, context lengths, token and sequence
  * counts are read when it runs, so one schedule serves a whole conversation. Its instructions refer
  * to the program's nodes and views by number, and wait on counters. A program's node that has
- * nothing to do (program_is_void) has no instructions.
+ * nothing to do (program_is_noop) has no instructions.
  */
 #ifndef QUIPU_SCHEDULE_SCHEDULE_H
 #define QUIPU_SCHEDULE_SCHEDULE_H

@@ -272,7 +272,7 @@ qp_status segment_nodes(draft *d, qp_error *error)
     for (size_t a = 0; enough && a < areas; a++)
         g->writer[a] = -1;
     for (int node = 0; enough && node < d->out->n_nodes; node++)
-        enough = program_is_void(d->out->program, node) || cut_node(g, node);
+        enough = program_is_noop(d->out->program, node) || cut_node(g, node);
     if (g) {
         free(g->writer);
         free(g->before);

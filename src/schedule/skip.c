@@ -19,7 +19,7 @@ void schedule_print_kinds(const schedule *s, strbuf *out)
     const char *comma = "";
     for (int n = 0; n < s->n_nodes; n++) {
         const op_code op = s->program->nodes[n].op;
-        if (program_is_void(s->program, n)) continue;
+        if (program_is_noop(s->program, n)) continue;
         if (!seen[op]) {
             strbuf_printf(out, "%s%s", comma, op_get(op)->name);
             comma = ",";
@@ -35,7 +35,7 @@ static bool take_name(const schedule *s, const char *name, left_out *out)
     out->waits |= found;
     for (int n = 0; n < s->n_nodes; n++) {
         const program_node *node = &s->program->nodes[n];
-        if (program_is_void(s->program, n)) continue;
+        if (program_is_noop(s->program, n)) continue;
         const bool op = strcmp(op_get(node->op)->name, name) == 0;
         const bool step = strcmp(s->program->steps[node->step].name, name) == 0;
         out->ops[node->op] |= op;

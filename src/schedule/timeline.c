@@ -42,7 +42,7 @@ qp_status timeline_create(const schedule *s, const char *title, timeline *out, q
     out->nodes = arena_alloc(&out->memory, (size_t)s->n_nodes, sizeof *out->nodes);
     for (int n = 0; out->nodes && n < s->n_nodes; n++) {
         const program_node *node = &s->program->nodes[n];
-        if (program_is_void(s->program, n)) continue;
+        if (program_is_noop(s->program, n)) continue;
         out->nodes[n] = (timeline_node){.kind = timeline_find_kind(out, op_get(node->op)->name),
                                         .name = node->name,
                                         .layer = node->layer,

@@ -102,7 +102,7 @@ static qp_status check_record(const verifier *v, int32_t index)
         return verifier_refuse(v, index, "its opcode or flags are unknown");
     TRY(check_waits(v, index));
     if (in->opcode == INSTRUCTION_NOOP) return QP_OK;
-    if (in->node >= (uint32_t)v->s->n_nodes || program_is_void(v->s->program, (int)in->node) ||
+    if (in->node >= (uint32_t)v->s->n_nodes || program_is_noop(v->s->program, (int)in->node) ||
         !says_what_its_node_says(v->s, in))
         return verifier_refuse(v, index, "it differs from its node");
     return check_slice(v, index);
@@ -211,7 +211,7 @@ static qp_status check_cover(verifier *v)
     if (!slices) return error_no_memory(v->error, "the proof of the schedule", 0);
     qp_status status = QP_OK;
     for (int node = 0; node < s->n_nodes && status == QP_OK; node++) {
-        if (program_is_void(s->program, node)) continue;
+        if (program_is_noop(s->program, node)) continue;
         int first = v->node_first[node], n = v->node_first[node + 1] - first;
         for (int i = 0; i < n; i++)
             slices[i] = slice_from(v, v->by_node[first + i]);

@@ -333,6 +333,6 @@ qp_status verifier_check_memory(verifier *v)
     if (!m.of || !m.sharing || !m.valid || !m.cleared) return no_memory(v);
     TRY(find_sharing(&m));
     for (int node = 0; node < v->s->n_nodes; node++)
-        if (!program_is_void(v->s->program, node)) TRY(check_node(&m, node));
+        if (!program_is_noop(v->s->program, node)) TRY(check_node(&m, node));
     return check_cleared(&m);
 }

@@ -7,7 +7,7 @@
 static int next_exchange(const schedule *s, int node)
 {
     while (node < s->n_nodes &&
-           (!op_exchanges(s->program->nodes[node].op) || program_is_void(s->program, node)))
+           (!op_exchanges(s->program->nodes[node].op) || program_is_noop(s->program, node)))
         node++;
     return node;
 }

@@ -22,7 +22,7 @@ static size_t count_inputs(const program *program)
 
 static size_t count_angles(const program *program)
 {
-    if (!program_turns_by_length(program)) return 0;
+    if (!program_has_dynamic_rope(program)) return 0;
     return (size_t)(program->capacity.of[AXIS_TOKENS] * program->config.rope.dim) * sizeof(float);
 }
 
@@ -116,7 +116,7 @@ static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, in
     assert(count > 0 && count <= batch_room(b));
     int64_t *of = b->sizes.of;
     int64_t row = of[AXIS_TOKENS], sequence = of[AXIS_SEQUENCES], refs = of[AXIS_PAGE_REFS];
-    bool own_rows = program_turns_by_length(b->program);
+    bool own_rows = program_has_dynamic_rope(b->program);
     for (int64_t i = 0; i < count; i++) {
         batch_i32(b, PLAN_TOKEN_IDS)[row + i] = tokens[i];
         batch_i32(b, PLAN_POSITION_IDS)[row + i] = (int32_t)(past + i);

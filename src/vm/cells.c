@@ -75,7 +75,7 @@ qp_status cells_make_rules(const bound_schedule *setup, cell_rule **out, qp_erro
     *out = calloc((size_t)s->n_nodes + 1, sizeof **out);
     if (!*out) return error_no_memory(error, "the machine", (size_t)s->n_nodes * sizeof **out);
     for (int n = 0; n < s->n_nodes; n++)
-        if (!program_is_void(s->program, n)) (*out)[n] = rule_of(s, n);
+        if (!program_is_noop(s->program, n)) (*out)[n] = rule_of(s, n);
     return QP_OK;
 }
 

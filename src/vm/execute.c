@@ -201,7 +201,7 @@ qp_status executor_init(executor *x, const program *program, thread_pool *pool,
                      error));
     TRY(buffer_alloc(&x->scratch, x->scratch_bytes * (size_t)thread_pool_size(pool), "scratch",
                      error));
-    if (!program_turns_by_length(program))
+    if (!program_has_dynamic_rope(program))
         program_make_angles(program, 0, 0, program->capacity.of[AXIS_POSITIONS],
                             x->rope_table.data);
     size_t cache_bytes = program->tensors[PLAN_K_CACHE].bytes;

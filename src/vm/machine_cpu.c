@@ -275,7 +275,7 @@ static void run_nodes_in_parts(cpu_machine *m, const batch *b, machine_steps ste
     for (int n = 0; n < x->program->n_nodes; n++) {
         const program_node *node = &x->program->nodes[n];
         if (node->step < steps.first || node->step >= steps.last) continue;
-        if (program_is_void(x->program, n) || b->sizes.of[node->row_axis] == 0) continue;
+        if (program_is_noop(x->program, n) || b->sizes.of[node->row_axis] == 0) continue;
         op_call call;
         executor_bind(x, n, &b->sizes, &call);
         call.scratch = x->scratch.data;

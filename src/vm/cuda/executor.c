@@ -232,7 +232,7 @@ qp_status cuda_executor_copy_angles(cuda_executor *x, const batch *batch, qp_err
 static qp_status make_table(cuda_executor *x, qp_error *error)
 {
     const int64_t rows = x->program->capacity.of[AXIS_POSITIONS];
-    if (program_turns_by_length(x->program)) return QP_OK;
+    if (program_has_dynamic_rope(x->program)) return QP_OK;
     float *table = malloc(x->program->tensors[PLAN_ROPE_TABLE].bytes);
     if (!table)
         return error_no_memory(error, "the RoPE table", x->program->tensors[PLAN_ROPE_TABLE].bytes);

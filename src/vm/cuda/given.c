@@ -40,7 +40,7 @@ static bool runs_node(const cuda_kernel *table, const program *p, op_code op, in
 {
     const op_code own = p->nodes[node].op;
     op_call call;
-    if (program_is_void(p, node)) return false;
+    if (program_is_noop(p, node)) return false;
     program_bind(p, node, NULL, sizes->of, &call);
     if (own == op) return cuda_ops_given(table, op, &call);
     if (op != OP_PAGED_DECODE || own != OP_PAGED_PREFILL || p->options.max_sequences < 2)

@@ -218,7 +218,7 @@ static int chain_nodes(const builder *b, int node, cuda_chain *chain)
     if (is_given(b, b->program->nodes[node].op, &calls[0])) return 0;
     switch (b->program->nodes[node].op) {
     case OP_ALL_REDUCE:
-        return program_is_void(b->program, node) ||
+        return program_is_noop(b->program, node) ||
                (ranks_are_alike(b->program) && cuda_chain_reduce(chain, &calls[0]));
     case OP_EMBEDDING:
         return cuda_chain_gather(chain, &calls[0]);
@@ -468,7 +468,7 @@ static qp_status launch_split(builder *b, const launch_entry *entry, const op_ca
 static bool gathers_for_likeliest(const builder *b, int node)
 {
     return b->finds && node + 1 == b->end && b->program->nodes[node].op == OP_ALL_GATHER &&
-           !program_is_void(b->program, node);
+           !program_is_noop(b->program, node);
 }
 
 /* Each rank finds the likeliest of its own columns: logits are not gathered. */
@@ -494,7 +494,7 @@ static qp_status add_node(builder *b, int node, int *count, qp_error *error)
     op_call calls[1 + CUDA_MAX_FUSED];
     launch_entry entry = entry_at(b, node);
     *count = 1;
-    if (program_is_void(b->program, node)) return add_entry(b, &entry, error);
+    if (program_is_noop(b->program, node)) return add_entry(b, &entry, error);
     bind(b, node, &calls[0]);
     if (op == OP_LINEAR) *count = entry.n_nodes = join_products(b, node, &calls[0]);
     if (op == OP_PAGED_PREFILL) take_moved_q(b, &calls[0].tensors[PAGED_PREFILL_Q], &entry);

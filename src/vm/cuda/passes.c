@@ -175,7 +175,7 @@ static cuda_address tokens_of(const cuda_executor *x, int group, int back)
 int cuda_executor_group(const cuda_executor *x, int64_t n_sequences)
 {
     /* Each pass has a table of its own. */
-    if (program_turns_by_length(x->program)) return 1;
+    if (program_has_dynamic_rope(x->program)) return 1;
     return n_sequences > LINEAR_STREAM_MAX_X ? FEW_PASSES : CUDA_GROUP;
 }
 

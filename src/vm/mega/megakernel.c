@@ -59,7 +59,7 @@ static const char *refusal(const program *p, int n_blocks)
     if (types) return types;
     if (ranks) return ranks;
     if (c->head_dim != 64 && c->head_dim != 128) return "the megakernel has heads of 64 and 128";
-    if (c->rope.dim != c->head_dim || program_turns_by_length(p))
+    if (c->rope.dim != c->head_dim || program_has_dynamic_rope(p))
         return "the megakernel turns whole heads by angles that do not change";
     if (group > MEGA_MAX_GROUP || (o->ranks == 1 && group > 4 && group * c->head_dim > 512))
         return "the megakernel has at most 8 query heads of 64 elements to a KV head, or 4 of 128";
