@@ -117,6 +117,8 @@ class FakeServer:
         chat = path.endswith("/chat/completions")
         if chat:
             write(event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}))
+        if body.get("return_progress"):
+            write(event({"choices": [{"delta": {}}], "prompt_progress": {"total": 17, "cache": 2, "processed": 9, "time_ms": 1}}))
         if mode == "slow":
             await asyncio.sleep(FIRST_MS / 1000)
         for i in range(n):

@@ -66,7 +66,7 @@ def test_conversation(browser, server):
     answered(browser, 4)
     asked = server.requests[-1][3]
     check("the whole conversation is sent", [m["role"] for m in asked["messages"]] == ["user", "assistant", "user"], asked)
-    check("nothing else is", set(asked) == {"model", "messages", "stream", "stream_options"}, asked)
+    check("nothing else is", set(asked) == {"model", "messages", "stream", "stream_options", "return_progress"}, asked)
     click(browser, "Regenerate")
     answered(browser, 4)
     check("regenerated", len(server.requests) == 3 and server.requests[-1][3]["messages"] == asked["messages"])
@@ -91,10 +91,13 @@ def test_settings(browser, server):
 
 def test_stop_and_failure(browser, server):
     server.model = "slow"
-    browser.run("model = 'slow'; settings.max_tokens = '400'")
+    browser.run("model = 'slow'; settings.max_tokens = '400'; window.seen = [];"
+                "new MutationObserver(() => seen.push($('messages').textContent)).observe($('messages'), { childList: true, subtree: true })")
     say(browser, "five")
     browser.until("current.messages.at(-1).content.length > 10")
     picture(browser, "answering")
+    check("how much of the prompt is read", browser.run("seen.some((t) => t.includes('reading: 9 of 17 tokens'))"))
+    check("then no more", "reading" not in browser.run("$('messages').textContent"))
     browser.run("$('stop').click()")
     check("stopped", answered(browser, 6) and browser.run("current.messages.at(-1).stopped") and
           len(contents(browser)[-1]) < 400, contents(browser))

@@ -62,7 +62,7 @@ async function findModel() {
 }
 
 function requestBody(messages) {
-  const body = { model, messages, stream: true, stream_options: { include_usage: true } };
+  const body = { model, messages, stream: true, stream_options: { include_usage: true }, return_progress: true };
   for (const name of ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "max_tokens"])
     if (settings[name]) body[name] = Number(settings[name]);
   if (settings.stop) body.stop = [settings.stop];
@@ -93,6 +93,7 @@ async function ask(messages, answer, changed, signal) {
     if (data === "[DONE]") return;
     const event = JSON.parse(data);
     if (event.error) throw new Error(event.error.message);
+    answer.reading = event.prompt_progress;
     const choice = event.choices?.[0];
     if (choice?.delta?.content) {
       answer.content += choice.delta.content;
@@ -130,6 +131,12 @@ function statistics(message) {
   return parts.join(" · ");
 }
 
+/* How much of a prompt is read that takes several passes. */
+function progress({ reading }) {
+  if (!reading || reading.processed === reading.total) return "";
+  return `reading: ${reading.processed} of ${reading.total} tokens`;
+}
+
 function showMessage(message, index) {
   const box = document.createElement("div"), text = document.createElement("div"), foot = document.createElement("div");
   box.className = "message " + message.role;
@@ -139,7 +146,9 @@ function showMessage(message, index) {
   if (user) text.textContent = message.content;
   else text.replaceChildren(...markdown(message.content));
   text.classList.toggle("waiting", Boolean(busy));
-  if (!busy) {
+  if (busy) {
+    foot.textContent = progress(message);
+  } else {
     foot.append(button("Copy", () => navigator.clipboard?.writeText(message.content)));
     if (user) foot.append(button("Edit", () => edit(box, index)));
     else foot.append(button("Regenerate", () => answerFrom(index)), statistics(message));
@@ -214,6 +223,7 @@ async function answerFrom(index) {
     if (error.name === "AbortError") answer.stopped = true;
     else answer.failure = error.message;
   }
+  delete answer.reading;
   running = null;
   keep(conversation);
   show();
