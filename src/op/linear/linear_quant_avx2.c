@@ -126,4 +126,146 @@ static inline __attribute__((always_inline)) vint v_dot4(vint sum, const vint *w
 }
 
 #include "op/linear/linear_quant_kernel.inc"
+
+/* ---- Tiles: 4 rows of x and a group, two vectors of weight rows ---------------------------- */
+
+/* Sums of a scale's products, of rows of x and vectors of weight rows. */
+typedef struct tile_dots {
+    vint of[MAX_ROWS][HALVES];
+} tile_dots;
+
+/* Words whose sums of products fit in 16 bits: all of a block of 4-bit values, see v_dot4. */
+INLINE int words_that_fit(const quant_format *f)
+{
+    if (f->bits == 4) return 8;
+    return f->bits <= 5 ? 4 : f->bits == 6 ? 2 : 1;
+}
+
+/* sum + more, of 16 or of 32 bits. The empty statement keeps the order: compilers would add in a
+ * tree whose leaves, all products of a block, do not fit into the registers. */
+INLINE vint add_16(vint sum, vint more)
+{
+    sum = _mm256_add_epi16(sum, more);
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
+INLINE vint add_32(vint sum, vint more)
+{
+    sum = v_add(sum, more);
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
+/* Adds the products of a block's words [first, end) and of `rows` rows of x to sums: in 16 bits as
+ * far as they fit, then in 32. Weights are loaded word by word, so that the registers hold sums. */
+INLINE void add_dots(const quant_format *f, int rows, const uint8_t *bytes, const int8_t *q,
+                     int first, int end, tile_dots *sums)
+{
+    const int n = words_that_fit(f);
+    tile_dots narrow;
+    UNROLL for (int s = first; s < end; s++)
+    {
+        vint w[HALVES];
+        UNROLL for (int h = 0; h < HALVES; h++)
+        {
+            w[h] = v_load(bytes + s * WORD_BYTES + h * HALF_BYTES);
+        }
+        UNROLL for (int r = 0; r < rows; r++)
+        {
+            const vint x = four_values(q + r * QUANT_BLOCK + 4 * s);
+            UNROLL for (int h = 0; h < HALVES; h++)
+            {
+                vint sum = pairs(w[h], x, f->bits);
+                if (s % n > 0) sum = add_16(narrow.of[r][h], sum);
+                narrow.of[r][h] = sum;
+                if (s % n < n - 1) continue;
+                sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+                sums->of[r][h] = add_32(sums->of[r][h], sum);
+            }
+        }
+    }
+}
+
+/* A block of a tile: sums (rows, 2, 16), of which one group's 16 are meant. */
+INLINE void tile_block(const quant_format *f, int digits, int rows, const uint8_t *bytes,
+                       const float *scales, quant_x x, float *sums)
+{
+    tile_dots dots[2], high;
+    UNROLL for (int g = 0; g < f->groups; g++)
+    {
+        const int first = 4 * g, end = f->groups == 2 ? first + 4 : 8;
+        UNROLL for (int r = 0; r < rows; r++)
+        {
+            UNROLL for (int h = 0; h < HALVES; h++)
+            {
+                dots[g].of[r][h] = sum_start(f, x.c, g * QUANT_TILE + r);
+                high.of[r][h] = v_all(0);
+            }
+        }
+        add_dots(f, rows, bytes, x.q, first, end, &dots[g]);
+        if (digits == 1) continue;
+        add_dots(f, rows, bytes, x.q + QUANT_TILE * QUANT_BLOCK, first, end, &high);
+        UNROLL for (int r = 0; r < rows; r++)
+        {
+            UNROLL for (int h = 0; h < HALVES; h++)
+            {
+                dots[g].of[r][h] = join_digits(digits, dots[g].of[r][h], high.of[r][h]);
+            }
+        }
+    }
+    UNROLL for (int h = 0; h < HALVES; h++)
+    {
+        vfloat scale[2], minimum[2];
+        UNROLL for (int g = 0; g < f->groups; g++)
+        {
+            scale[g] = v_load_floats(scales + g * QUANT_ROWS + h * LANES);
+            if (f->minimum)
+                minimum[g] = v_load_floats(scales + (f->groups + g) * QUANT_ROWS + h * LANES);
+        }
+        UNROLL for (int r = 0; r < rows; r++)
+        {
+            const vint of_row[2] = {dots[0].of[r][h], dots[f->groups - 1].of[r][h]};
+            float *to = sums + r * QUANT_SUMS + h * LANES;
+            v_store_floats(to, add_block(f, of_row, scale, minimum, x.d + r, x.c, r, QUANT_TILE,
+                                         v_load_floats(to)));
+        }
+    }
+}
+
+INLINE void tile_rows(const quant_format *f, int digits, int rows, const uint8_t *bytes,
+                      const float *scales, int count, quant_x x, float *sums)
+{
+    for (int b = 0; b < count; b++) {
+        tile_block(f, digits, rows, bytes, scales, x, sums);
+        bytes += 8 * WORD_BYTES;
+        scales += quant_scale_floats(f);
+        x.q += digits * QUANT_TILE * QUANT_BLOCK;
+        x.d += QUANT_TILE;
+        x.c = (float *)x.c + QUANT_TILE * f->groups;
+    }
+}
+
+/* MAX_ROWS rows while there are as many, then one at a time. */
+INLINE void run_tile_avx2(const quant_format *f, int digits, const uint8_t *bytes,
+                          const float *scales, int count, quant_x x, int rows, int n_groups,
+                          float *sums)
+{
+    for (int g = 0; g < n_groups; g++) {
+        const uint8_t *group = bytes + g * QUANT_CHUNK_BYTES;
+        const float *of_group = scales + g * QUANT_CHUNK * quant_scale_floats(f);
+        for (int r = 0, n; r < rows; r += n) {
+            const quant_x part = {x.q + r * QUANT_BLOCK, x.d + r, (float *)x.c + r};
+            float *to = sums + r * QUANT_SUMS + g * QUANT_ROWS;
+            n = rows - r >= MAX_ROWS ? MAX_ROWS : 1;
+            if (n == MAX_ROWS)
+                tile_rows(f, digits, MAX_ROWS, group, of_group, count, part, to);
+            else
+                tile_rows(f, digits, 1, group, of_group, count, part, to);
+        }
+    }
+}
+
+#define RUN_TILE run_tile_avx2
+#define FEW_ROWS 64
 #include "op/linear/linear_quant_table.inc"
