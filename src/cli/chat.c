@@ -7,11 +7,13 @@
  */
 #include "cli/chat.h"
 
+#include "base/option_cache.h"
 #include "base/status.h"
 #include "cli/terminal.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static qp_status on_token(void *context, int32_t token, const char *text, size_t length)
 {
@@ -165,6 +167,20 @@ qp_status chat_regenerate(chat *c)
     return status;
 }
 
+/* At a terminal words wrap at its edge. */
+static void show_failure(const char *message)
+{
+    strbuf shown = {0};
+    word_wrap wrap = {0};
+    int columns, lines;
+    terminal_size(&columns, &lines);
+    if (isatty(STDERR_FILENO) && option_terminal_has_sequences())
+        word_wrap_put(&wrap, message, strlen(message), columns, &shown);
+    fprintf(stderr, "%s\n", shown.length && !shown.failed ? strbuf_text(&shown) : message);
+    word_wrap_free(&wrap);
+    strbuf_free(&shown);
+}
+
 /* A failed command or question prints a message, and the conversation goes on; a failed write to
  * standard output ends it. From a pipe messages are easily missed, so the exit status also reports
  * the failure. */
@@ -183,7 +199,7 @@ static qp_status converse(chat *c)
                                    : QP_OK;
         free(line);
         if (status == QP_CANCELLED || (status == QP_IO && !command)) return status;
-        if (status != QP_OK) fprintf(stderr, "%s\n", error->message);
+        if (status != QP_OK) show_failure(error->message);
         if (first_failure == QP_OK) first_failure = status;
     }
     if (first_failure == QP_OK || chat_input_is_terminal(c->input)) return QP_OK;
