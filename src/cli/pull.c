@@ -1,6 +1,7 @@
 /* quipu pull, list and rm: fetch models from a hub, list and remove them. */
 #include "cli/cli.h"
 
+#include "base/names.h"
 #include "base/option_cache.h"
 #include "base/option_hub.h"
 #include "hub/hub.h"
@@ -72,17 +73,12 @@ static qp_status fetch(hub *hub, const hub_reference *reference, char path[HUB_P
     return status;
 }
 
-static bool ends_in(const char *text, const char *suffix)
-{
-    const size_t length = strlen(text), end = strlen(suffix);
-    return length >= end && strcmp(text + length - end, suffix) == 0;
-}
-
 /* What is neither a file nor a short name, but perhaps meant to be one, or to be a repository. */
 static qp_status check_name(const char *model, qp_error *error)
 {
     const char *slash = strchr(model, '/'), *near = slash ? NULL : hub_nearest_name(model);
-    const bool file = ends_in(model, ".gguf") || ends_in(model, ".json") || strchr("./~", *model);
+    const bool file =
+        name_ends_with(model, ".gguf") || name_ends_with(model, ".json") || strchr("./~", *model);
     hub_reference reference;
     if (!*model) return error_set(error, QP_INVALID, "the name of the model is empty");
     if (file || strncmp(model, "synthetic:", 10) == 0 || access(model, F_OK) == 0) return QP_OK;

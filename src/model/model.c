@@ -255,6 +255,11 @@ static qp_status open_source(model *m, qp_error *error)
     if (file_is_directory(m->path)) return open_directory(m, error);
     if (m->options.config_is_enough && name_ends_with(m->path, ".json"))
         return open_config(m, error);
+    if (name_ends_with(m->path, ".json"))
+        return error_set(error, QP_INVALID,
+                         "%s: a file of sizes, without weights; pass the directory that holds it "
+                         "and the weights",
+                         m->path);
     if (name_ends_with(m->path, ".safetensors"))
         return error_set(error, QP_INVALID,
                          "%s: pass the directory that holds it: config.json is needed beside it",
