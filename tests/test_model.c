@@ -325,7 +325,7 @@ static void broken_directories_are_named(void **state)
     char file[128];
     snprintf(file, sizeof file, "%s/config.json", folder);
     assert_int_equal(model_open(file, NULL, &m, &error), QP_INVALID);
-    assert_non_null(strstr(error.message, "a file of sizes, without weights"));
+    assert_non_null(strstr(error.message, "a JSON file has no weights"));
     folder_write_text(folder, "config.json", "{\"hidden_size\": 3,\n  oops}");
     assert_int_equal(model_open(folder, NULL, &m, &error), QP_FORMAT);
     assert_non_null(strstr(error.message, "line 2"));

@@ -256,10 +256,11 @@ static qp_status open_source(model *m, qp_error *error)
     if (m->options.config_is_enough && name_ends_with(m->path, ".json"))
         return open_config(m, error);
     if (name_ends_with(m->path, ".json"))
-        return error_set(error, QP_INVALID,
-                         "%s: a file of sizes, without weights; pass the directory that holds it "
-                         "and the weights",
-                         m->path);
+        return error_set(
+            error, QP_INVALID,
+            "%s: a JSON file has no weights; pass the directory that holds them beside "
+            "config.json",
+            m->path);
     if (name_ends_with(m->path, ".safetensors"))
         return error_set(error, QP_INVALID,
                          "%s: pass the directory that holds it: config.json is needed beside it",
