@@ -1,7 +1,6 @@
 /* Speculation: tokens are proposed before the model has chosen them, and one pass verifies several.
  *
- *     text -> proposer -> proposals -> how many of them pay -> a pass with a row for each ->
- * accepted
+ *     text -> proposer -> proposals -> those that pay -> a pass with a row for each -> accepted
  *
  * A row's token is chosen as always: by the request's own sampler, from the same logits, with the
  * random numbers of the token's position. Proposals are accepted as long as they are what was

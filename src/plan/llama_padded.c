@@ -7,8 +7,9 @@
  *     padded_k  [n_sequences, n_kv_heads, max_q_len, head_dim], padded_v
  *     all_k     [n_sequences, n_heads, max_kv_len, head_dim]   the cache, repeated; all_v
  *     scores    [n_sequences, n_heads, max_q_len, max_kv_len]  later the probabilities
- *     top_v     [n_outputs, 8 * 64]  the 64 largest logits of each eighth of the vocabulary;
- * top_ids best_v    [n_outputs, 64]      the 64 largest of those; best_ids
+ *     top_v     [n_outputs, 8 * 64]   the 64 largest logits of each eighth of the vocabulary
+ *     top_ids   [n_outputs, 8 * 64]   their ids
+ *     best_v    [n_outputs, 64]       the 64 largest of those, best_ids
  *
  * The cache has one page for each sequence, so that it is contiguous, as this engine's is. Biases
  * of q, k and v are added by their projections, because models store three of them.

@@ -9,7 +9,7 @@
 const char *instruction_name(uint16_t opcode);
 
 /* Its slice of the node: "0:128" of the units, "part 1/4" where they are dealt at run time, with
- * " t128:256" behind it where it is of some rows only; "-" for a noop. */
+ * " t128:256" after it where it is of some rows only; "-" for a noop. */
 void instruction_print_slice(const instruction *in, strbuf *out);
 
 /* "c7>=4", two of them with a blank between; "previous c7>=4" where the wait is for the pass

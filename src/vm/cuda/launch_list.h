@@ -38,8 +38,8 @@ typedef struct launch_entry {
     const char *epilogue;      /* the following operators that it also runs; NULL: none */
     launch_form input, output;
     int record, n_records; /* the launches */
-    bool chain;            /* its only record is one of linear_chain, */
-    int step;              /* whose steps begin at the nodes step_nodes[step], ... */
+    bool chain;            /* its only record is a linear_chain */
+    int step;              /* of a chain: its steps begin at the nodes step_nodes[step], ... */
     bool follows;          /* may start before a previous pass has ended */
 } launch_entry;
 

@@ -13,9 +13,9 @@ enum {
     LAUNCH_PACKED,  /* matrices in the order of chains (packed.h) */
     LAUNCH_WORKSPACE,
     LAUNCH_LIKELIEST, /* where the likeliest token of each row goes */
-    LAUNCH_COUNTERS,  /* counters of the exchange with other ranks, */
-    LAUNCH_FAILURE,   /* its failure, */
-    LAUNCH_RECEIVE,   /* and the receive buffers of all ranks */
+    LAUNCH_COUNTERS,  /* counters of the exchange with other ranks */
+    LAUNCH_FAILURE,   /* where a failure of the exchange is written */
+    LAUNCH_RECEIVE,   /* the receive buffers of all ranks, an area each */
     LAUNCH_LAST = LAUNCH_RECEIVE + EXCHANGE_RANKS - 1,
     LAUNCH_AREAS
 };

@@ -1,11 +1,10 @@
 /* Quantised weights in the order of chains (op/linear/linear_packed.h).
  *
  * Batches of up to 64 rows read a model's quantised weights in this order, which takes a third to
- * two thirds of the bytes of BF16. Q8_0 has no such order,
- * because copies in BF16 are as fast. All matrices that products read have it, or none: a model
- * with a type that has no such order, or a matrix whose columns are no multiple of 64, has none. A
- * part is a matrix, or a gate with its up. Products name a matrix by its address in BF16
- * (weights.h), which the copy in this order replaces.
+ * two thirds of the bytes of BF16. Q8_0 has no such order, because copies in BF16 are as fast. All
+ * matrices that products read have it, or none: a model with a type that has no such order, or a
+ * matrix whose columns are no multiple of 64, has none. A part is a matrix, or a gate with its up.
+ * Products name a matrix by its address in BF16 (weights.h), which the copy in this order replaces.
  */
 #ifndef QUIPU_VM_CUDA_PACKED_H
 #define QUIPU_VM_CUDA_PACKED_H
