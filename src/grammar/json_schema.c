@@ -1,0 +1,606 @@
+/* JSON Schema to grammars: see json_schema.h. */
+#include "grammar/json_schema_parts.h"
+
+#include "base/strbuf.h"
+#include "grammar/pattern.h"
+#include "text/utf8.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Messages ------------------------------------------------------------------------------ */
+
+static void print_path(const schema_path *path, strbuf *out)
+{
+    if (!path) {
+        strbuf_puts(out, "#");
+        return;
+    }
+    print_path(path->outer, out);
+    if (path->name)
+        strbuf_printf(out, "/%.60s", path->name);
+    else
+        strbuf_printf(out, "/%d", path->index);
+}
+
+qp_status schema_at(schema_compiler *c, const schema_path *path, qp_status status)
+{
+    strbuf text = {0};
+    if (status == QP_OK) return QP_OK;
+    print_path(path, &text);
+    error_prefix(c->error, "%.300s", strbuf_text(&text));
+    strbuf_free(&text);
+    return status;
+}
+
+qp_status schema_refuse(schema_compiler *c, const schema_path *path, qp_status status,
+                        const char *format, ...)
+{
+    char message[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    return schema_at(c, path, error_set(c->error, status, "%s", message));
+}
+
+/* ---- Keywords ------------------------------------------------------------------------------ */
+
+static const struct {
+    const char *name;
+    unsigned bit;
+} types[] = {{"null", TYPE_NULL},       {"boolean", TYPE_BOOLEAN},
+             {"integer", TYPE_INTEGER}, {"number", TYPE_NUMBER | TYPE_INTEGER},
+             {"string", TYPE_STRING},   {"array", TYPE_ARRAY},
+             {"object", TYPE_OBJECT}};
+enum { N_TYPES = sizeof types / sizeof *types };
+
+/* Keywords, and what they are about: without "type" they say which type is meant. */
+static const struct {
+    const char *name;
+    unsigned type;
+} about[] = {{"properties", TYPE_OBJECT},
+             {"required", TYPE_OBJECT},
+             {"additionalProperties", TYPE_OBJECT},
+             {"minProperties", TYPE_OBJECT},
+             {"maxProperties", TYPE_OBJECT},
+             {"items", TYPE_ARRAY},
+             {"prefixItems", TYPE_ARRAY},
+             {"minItems", TYPE_ARRAY},
+             {"maxItems", TYPE_ARRAY},
+             {"pattern", TYPE_STRING},
+             {"minLength", TYPE_STRING},
+             {"maxLength", TYPE_STRING},
+             {"format", TYPE_STRING},
+             {"minimum", TYPE_NUMBER | TYPE_INTEGER},
+             {"maximum", TYPE_NUMBER | TYPE_INTEGER},
+             {"exclusiveMinimum", TYPE_NUMBER | TYPE_INTEGER},
+             {"exclusiveMaximum", TYPE_NUMBER | TYPE_INTEGER}};
+
+/* Keywords that exclude values, and that no grammar here expresses. */
+static const char *const unsupported[] = {"not",
+                                          "if",
+                                          "then",
+                                          "else",
+                                          "contains",
+                                          "minContains",
+                                          "maxContains",
+                                          "uniqueItems",
+                                          "multipleOf",
+                                          "propertyNames",
+                                          "dependencies",
+                                          "patternProperties",
+                                          "$dynamicRef",
+                                          "$recursiveRef",
+                                          "dependentRequired",
+                                          "dependentSchemas",
+                                          "unevaluatedItems",
+                                          "unevaluatedProperties",
+                                          "additionalItems"};
+
+static qp_status check_keywords(schema_compiler *c, const cJSON *schema, const schema_path *path)
+{
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(schema, unsupported[i]);
+        if (value && !cJSON_IsFalse(value) && !(cJSON_IsObject(value) && !value->child))
+            return schema_refuse(c, path, QP_UNSUPPORTED, "\"%s\" is not supported",
+                                 unsupported[i]);
+    }
+    return QP_OK;
+}
+
+static qp_status type_bit(schema_compiler *c, const cJSON *name, const schema_path *path,
+                          unsigned *out)
+{
+    for (int i = 0; i < N_TYPES && cJSON_IsString(name); i++) {
+        if (strcmp(types[i].name, name->valuestring) != 0) continue;
+        *out |= types[i].bit;
+        return QP_OK;
+    }
+    return schema_refuse(c, path, QP_INVALID,
+                         "\"type\" must be null, boolean, integer, number, string, array or "
+                         "object, or a list of these, found %.40s",
+                         cJSON_IsString(name) ? name->valuestring : json_type_name(name));
+}
+
+qp_status schema_types(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                       unsigned *out)
+{
+    const cJSON *type = json_get(schema, "type"), *item;
+    *out = 0;
+    if (cJSON_IsArray(type)) {
+        cJSON_ArrayForEach(item, type) TRY(type_bit(c, item, path, out));
+    } else if (type) {
+        TRY(type_bit(c, type, path, out));
+    }
+    for (size_t i = 0; !type && i < sizeof about / sizeof *about; i++)
+        if (json_get(schema, about[i].name)) *out |= about[i].type;
+    if (*out && cJSON_IsTrue(json_get(schema, "nullable"))) *out |= TYPE_NULL;
+    return QP_OK;
+}
+
+qp_status schema_count(schema_compiler *c, const cJSON *schema, const char *name,
+                       const schema_path *path, uint32_t *out)
+{
+    const cJSON *value = json_get(schema, name);
+    if (!value) return QP_OK;
+    const double number = cJSON_IsNumber(value) ? value->valuedouble : -1;
+    if (!(number >= 0 && number <= GRAMMAR_MAX_COUNT && number == floor(number)))
+        return schema_refuse(c, path, QP_INVALID,
+                             "\"%s\" must be a whole number from 0 to a billion", name);
+    *out = (uint32_t)number;
+    return QP_OK;
+}
+
+/* ---- Strings and numbers ------------------------------------------------------------------- */
+
+#define YEAR "[0-9]{4}"
+#define LEAP "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+#define DATE                                                                                       \
+    "(" YEAR "-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|"      \
+    "02-(0[1-9]|1[0-9]|2[0-8]))|" LEAP "-02-29)"
+#define TIME                                                                                       \
+    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?"                                     \
+    "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define HEX  "[0-9a-fA-F]"
+
+static const struct {
+    const char *name, *pattern;
+} formats[] = {
+    {"date", "^" DATE "$"},
+    {"time", "^" TIME "$"},
+    {"date-time", "^" DATE "T" TIME "$"},
+    {"uuid", "^" HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}$"},
+    {"ipv4", "^" BYTE "(\\." BYTE "){3}$"},
+    {"email", "^[a-zA-Z0-9_+-]{1,40}(\\.[a-zA-Z0-9_+-]{1,20}){0,3}@[a-zA-Z0-9]([a-zA-Z0-9-]{0,30}"
+              "[a-zA-Z0-9])?(\\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,30}[a-zA-Z0-9])?){1,4}$"},
+};
+
+static qp_status find_format(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                             const char **pattern)
+{
+    const cJSON *format = json_get(schema, "format");
+    if (!format) return QP_OK;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats && cJSON_IsString(format); i++) {
+        if (strcmp(formats[i].name, format->valuestring) != 0) continue;
+        *pattern = formats[i].pattern;
+        return QP_OK;
+    }
+    return schema_refuse(
+        c, path, QP_UNSUPPORTED,
+        "\"format\" may be date, time, date-time, uuid, ipv4 or email, found %.40s",
+        cJSON_IsString(format) ? format->valuestring : json_type_name(format));
+}
+
+static qp_status string(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                        grammar_expr *out)
+{
+    uint32_t min = 0, max = GRAMMAR_UNBOUNDED;
+    const char *formatted = NULL;
+    const cJSON *pattern = json_get(schema, "pattern");
+    grammar_expr text;
+    TRY(schema_count(c, schema, "minLength", path, &min));
+    TRY(schema_count(c, schema, "maxLength", path, &max));
+    TRY(find_format(c, schema, path, &formatted));
+    const bool lengths = min > 0 || max != GRAMMAR_UNBOUNDED;
+    if (min > max)
+        return schema_refuse(c, path, QP_INVALID, "\"minLength\" is more than \"maxLength\"");
+    if ((pattern != NULL) + (formatted != NULL) + lengths > 1)
+        return schema_refuse(c, path, QP_UNSUPPORTED,
+                             "only one of \"pattern\", \"format\" and lengths is supported");
+    if (pattern && !cJSON_IsString(pattern))
+        return schema_refuse(c, path, QP_INVALID, "\"pattern\" must be a text");
+    if (pattern) formatted = pattern->valuestring;
+    if (formatted)
+        TRY(schema_at(c, path, pattern_compile(c->parts, formatted, &text, c->error)));
+    else if (lengths)
+        text = grammar_repeat(c->g, json_character(c->parts), min, max);
+    else
+        return *out = json_string(c->parts), QP_OK;
+    *out = json_quoted(c->parts, text);
+    return QP_OK;
+}
+
+/* A bound; *excluded as in draft 4, where it is a flag beside the bound. */
+static qp_status bound(schema_compiler *c, const cJSON *schema, const char *name,
+                       const schema_path *path, double *out, bool *given)
+{
+    const cJSON *value = json_get(schema, name);
+    *given = value != NULL;
+    if (!value) return QP_OK;
+    if (!cJSON_IsNumber(value))
+        return schema_refuse(c, path, QP_INVALID, "\"%s\" must be a number, found %s", name,
+                             json_type_name(value));
+    *out = value->valuedouble;
+    return QP_OK;
+}
+
+static qp_status number(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                        bool whole, grammar_expr *out)
+{
+    number_bounds b = {.low = -INFINITY, .high = INFINITY};
+    double above = 0, below = 0;
+    bool low, high, is_above, is_below;
+    TRY(bound(c, schema, "minimum", path, &b.low, &low));
+    TRY(bound(c, schema, "maximum", path, &b.high, &high));
+    TRY(bound(c, schema, "exclusiveMinimum", path, &above, &is_above));
+    TRY(bound(c, schema, "exclusiveMaximum", path, &below, &is_below));
+    if (is_above && above >= b.low) b.low = above, b.above = true;
+    if (is_below && below <= b.high) b.high = below, b.below = true;
+    if (!low && !high && !is_above && !is_below) {
+        *out = whole ? json_integer(c->parts) : json_number(c->parts);
+        return QP_OK;
+    }
+    qp_status status = whole ? json_integer_within(c->parts, &b, out, c->error)
+                             : json_number_within(c->parts, &b, out, c->error);
+    return schema_at(c, path, status);
+}
+
+/* ---- References ---------------------------------------------------------------------------- */
+
+/* A part of a JSON pointer: "~1" is "/", "~0" is "~". */
+static bool read_part(const char **at, char *out, size_t size)
+{
+    size_t n = 0;
+    for (; **at && **at != '/'; (*at)++) {
+        char ch = **at;
+        if (ch == '~' && ((*at)[1] == '0' || (*at)[1] == '1')) ch = *++*at == '0' ? '~' : '/';
+        if (n + 1 >= size) return false;
+        out[n++] = ch;
+    }
+    out[n] = '\0';
+    return true;
+}
+
+qp_status schema_resolve(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                         const cJSON **out)
+{
+    char part[256];
+    const cJSON *ref = json_get(schema, "$ref"), *found = c->root;
+    const char *text = cJSON_IsString(ref) ? ref->valuestring : "", *at = text;
+    bool good = *at++ == '#';
+    while (good && found && *at == '/') {
+        at++;
+        good = read_part(&at, part, sizeof part);
+        char *end;
+        const long index = strtol(part, &end, 10);
+        found = cJSON_IsArray(found) ? (*part && !*end && index >= 0 && index < INT32_MAX
+                                            ? cJSON_GetArrayItem(found, (int)index)
+                                            : NULL)
+                                     : cJSON_GetObjectItemCaseSensitive(found, part);
+    }
+    *out = found;
+    if (good && !*at && found) return QP_OK;
+    return schema_refuse(c, path, good && !*at ? QP_INVALID : QP_UNSUPPORTED,
+                         "\"$ref\" must name a part of this schema, \"#/$defs/NAME\", found %.80s",
+                         cJSON_IsString(ref) ? text : json_type_name(ref));
+}
+
+static qp_status add_target(schema_compiler *c, schema_target t)
+{
+    if (c->n_targets == c->targets_capacity) {
+        const size_t wanted = c->targets_capacity ? 2 * c->targets_capacity : 16;
+        schema_target *grown = realloc(c->targets, wanted * sizeof *grown);
+        if (!grown) return error_no_memory(c->error, "the schema", wanted * sizeof *grown);
+        c->targets = grown;
+        c->targets_capacity = wanted;
+    }
+    c->targets[c->n_targets++] = t;
+    return QP_OK;
+}
+
+/* A rule for what $ref names, which may contain itself. */
+static qp_status reference(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                           grammar_expr *out)
+{
+    const cJSON *target, *ref = json_get(schema, "$ref");
+    TRY(schema_resolve(c, schema, path, &target));
+    for (size_t i = 0; i < c->n_targets; i++) {
+        if (c->targets[i].schema != target) continue;
+        *out = grammar_rule_expr(c->g, c->targets[i].rule);
+        return QP_OK;
+    }
+    const schema_path at = {.name = "$ref", .outer = path};
+    const uint32_t rule = grammar_add_rule(c->g, ref->valuestring, strlen(ref->valuestring));
+    grammar_expr e;
+    TRY(add_target(c, (schema_target){target, rule}));
+    TRY(schema_compile(c, target, &at, &e));
+    grammar_set_rule(c->g, rule, e);
+    *out = grammar_rule_expr(c->g, rule);
+    return QP_OK;
+}
+
+/* ---- Combinations -------------------------------------------------------------------------- */
+
+/* Whether a schema says more than these two members and what only describes. */
+static bool says_more(const cJSON *schema, const char *but)
+{
+    static const char *const describing[] = {"title",   "description", "default",  "examples",
+                                             "example", "deprecated",  "readOnly", "writeOnly",
+                                             "$schema", "$id",         "id",       "$comment",
+                                             "$defs",   "definitions", "$anchor",  "discriminator"};
+    const cJSON *item;
+    cJSON_ArrayForEach(item, schema)
+    {
+        bool known = strcmp(item->string, but) == 0;
+        for (size_t i = 0; i < sizeof describing / sizeof *describing; i++)
+            known |= strcmp(item->string, describing[i]) == 0;
+        if (!known) return true;
+    }
+    return false;
+}
+
+static qp_status check_disjoint(schema_compiler *c, const cJSON *all, const schema_path *path)
+{
+    for (const cJSON *a = all->child; a; a = a->next)
+        for (const cJSON *b = a->next; b; b = b->next)
+            if (!schema_disjoint(c, a, b))
+                return schema_refuse(c, path, QP_UNSUPPORTED,
+                                     "alternatives of \"oneOf\" may overlap: give them different "
+                                     "types or constants, or use \"anyOf\"");
+    return QP_OK;
+}
+
+/* anyOf and oneOf, each alternative together with what stands beside them. */
+static qp_status alternatives(schema_compiler *c, const cJSON *schema, const char *name,
+                              const schema_path *path, grammar_expr *out)
+{
+    const cJSON *all = json_get(schema, name), *item;
+    const schema_path at = {.outer = path, .name = name};
+    cJSON *rest = NULL;
+    expr_list list = {0};
+    int index = 0;
+    qp_status status = QP_OK;
+    if (!cJSON_IsArray(all) || !all->child)
+        return schema_refuse(c, path, QP_INVALID, "\"%s\" must be a list of schemas", name);
+    if (strcmp(name, "oneOf") == 0) TRY(check_disjoint(c, all, path));
+    if (says_more(schema, name)) TRY(schema_without(c, schema, name, path, &rest));
+    cJSON_ArrayForEach(item, all)
+    {
+        const schema_path here = {.outer = &at, .index = index++};
+        const cJSON *whole = item;
+        grammar_expr e = GRAMMAR_EMPTY;
+        if (status == QP_OK && rest) status = schema_merge(c, rest, item, &here, &whole);
+        if (status == QP_OK) status = schema_compile(c, whole, &here, &e);
+        expr_list_add(c->g, &list, e);
+    }
+    *out = grammar_choice_of(c->g, &list);
+    return status;
+}
+
+/* allOf, and $ref with other keywords beside it: all of them in one schema. */
+static qp_status all_of(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                        grammar_expr *out)
+{
+    const cJSON *all = json_get(schema, "allOf"), *item, *joined;
+    const schema_path at = {.outer = path, .name = "allOf"};
+    cJSON *rest;
+    int index = 0;
+    if (!cJSON_IsArray(all))
+        return schema_refuse(c, path, QP_INVALID, "\"allOf\" must be a list of schemas");
+    TRY(schema_without(c, schema, "allOf", path, &rest));
+    joined = rest;
+    cJSON_ArrayForEach(item, all)
+    {
+        const schema_path here = {.outer = &at, .index = index++};
+        TRY(schema_merge(c, joined, item, &here, &joined));
+    }
+    return schema_compile(c, joined, path, out);
+}
+
+static qp_status reference_and_more(schema_compiler *c, const cJSON *schema,
+                                    const schema_path *path, grammar_expr *out)
+{
+    const cJSON *target, *joined;
+    cJSON *rest;
+    TRY(schema_resolve(c, schema, path, &target));
+    TRY(schema_without(c, schema, "$ref", path, &rest));
+    TRY(schema_merge(c, rest, target, path, &joined));
+    return schema_compile(c, joined, path, out);
+}
+
+/* ---- Values -------------------------------------------------------------------------------- */
+
+static unsigned type_of(const cJSON *value)
+{
+    if (cJSON_IsNull(value)) return TYPE_NULL;
+    if (cJSON_IsBool(value)) return TYPE_BOOLEAN;
+    if (cJSON_IsString(value)) return TYPE_STRING;
+    if (cJSON_IsArray(value)) return TYPE_ARRAY;
+    if (cJSON_IsObject(value)) return TYPE_OBJECT;
+    return value->valuedouble == floor(value->valuedouble) ? TYPE_INTEGER : TYPE_NUMBER;
+}
+
+/* Numbers are doubles here: beyond 2^53 they might not be what was written. */
+static bool is_exact(const cJSON *value)
+{
+    const cJSON *item;
+    if (cJSON_IsNumber(value)) return fabs(value->valuedouble) <= 0x1p53;
+    cJSON_ArrayForEach(item, value) if (!is_exact(item)) return false;
+    return true;
+}
+
+/* enum and const, of the types that the schema allows. */
+static qp_status constants(schema_compiler *c, const cJSON *schema, unsigned allowed,
+                           const schema_path *path, grammar_expr *out)
+{
+    const cJSON *one = cJSON_GetObjectItemCaseSensitive(schema, "const"), *item;
+    const cJSON *list = json_get(schema, "enum");
+    size_t n = 0;
+    if (!one && (!cJSON_IsArray(list) || !list->child))
+        return schema_refuse(c, path, QP_INVALID, "\"enum\" must be a list of values");
+    const cJSON **values = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *values);
+    if (!values) return error_no_memory(c->error, "the schema", 0);
+    bool exact = true;
+    if (one && (!allowed || type_of(one) & allowed)) values[n++] = one;
+    cJSON_ArrayForEach(item, list)
+    {
+        if ((allowed && !(type_of(item) & allowed)) || one) continue;
+        values[n++] = item;
+    }
+    for (size_t i = 0; i < n; i++)
+        exact = exact && is_exact(values[i]);
+    *out = json_one_of(c->parts, values, n);
+    free(values);
+    if (!exact) return schema_refuse(c, path, QP_UNSUPPORTED, "a constant is a number beyond 2^53");
+    if (n == 0)
+        return schema_refuse(c, path, QP_INVALID, "no constant is of a type that \"type\" allows");
+    return QP_OK;
+}
+
+static qp_status of_type(schema_compiler *c, const cJSON *schema, unsigned type,
+                         const schema_path *path, grammar_expr *out)
+{
+    grammar *g = c->g;
+    switch (type) {
+    case TYPE_NULL:
+        return *out = grammar_text(g, "null"), QP_OK;
+    case TYPE_BOOLEAN:
+        *out = grammar_either(g, grammar_text(g, "true"), grammar_text(g, "false"));
+        return QP_OK;
+    case TYPE_INTEGER:
+        return number(c, schema, path, true, out);
+    case TYPE_NUMBER:
+        return number(c, schema, path, false, out);
+    case TYPE_STRING:
+        return string(c, schema, path, out);
+    case TYPE_ARRAY:
+        return schema_array(c, schema, path, out);
+    default:
+        return schema_object(c, schema, path, out);
+    }
+}
+
+static qp_status of_types(schema_compiler *c, const cJSON *schema, unsigned allowed,
+                          const schema_path *path, grammar_expr *out)
+{
+    expr_list list = {0};
+    qp_status status = QP_OK;
+    if (allowed & TYPE_NUMBER) allowed &= ~(unsigned)TYPE_INTEGER;
+    for (unsigned bit = 1; bit < TYPE_ALL && status == QP_OK; bit <<= 1) {
+        grammar_expr e = GRAMMAR_EMPTY;
+        if (!(allowed & bit)) continue;
+        status = of_type(c, schema, bit, path, &e);
+        expr_list_add(c->g, &list, e);
+    }
+    *out = grammar_choice_of(c->g, &list);
+    return status;
+}
+
+static qp_status of_keywords(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                             grammar_expr *out)
+{
+    unsigned allowed;
+    TRY(check_keywords(c, schema, path));
+    if (json_get(schema, "allOf")) return all_of(c, schema, path, out);
+    if (json_get(schema, "$ref"))
+        return says_more(schema, "$ref") ? reference_and_more(c, schema, path, out)
+                                         : reference(c, schema, path, out);
+    if (json_get(schema, "anyOf")) return alternatives(c, schema, "anyOf", path, out);
+    if (json_get(schema, "oneOf")) return alternatives(c, schema, "oneOf", path, out);
+    TRY(schema_types(c, schema, path, &allowed));
+    if (json_get(schema, "enum") || cJSON_GetObjectItemCaseSensitive(schema, "const"))
+        return constants(c, schema, json_get(schema, "type") ? allowed : 0, path, out);
+    if (!allowed) return *out = json_value(c->parts), QP_OK;
+    return of_types(c, schema, allowed, path, out);
+}
+
+qp_status schema_compile(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                         grammar_expr *out)
+{
+    *out = GRAMMAR_EMPTY;
+    if (cJSON_IsTrue(schema)) return *out = json_value(c->parts), QP_OK;
+    if (cJSON_IsFalse(schema)) return *out = grammar_nothing(c->g), QP_OK;
+    if (!cJSON_IsObject(schema))
+        return schema_refuse(c, path, QP_INVALID,
+                             "a schema must be an object, true or false, "
+                             "found %s",
+                             json_type_name(schema));
+    if (c->nesting == SCHEMA_MAX_NESTING)
+        return schema_refuse(c, path, QP_UNSUPPORTED, "schemas are nested deeper than %d",
+                             SCHEMA_MAX_NESTING);
+    if (++c->n_schemas > SCHEMA_MAX_SCHEMAS || c->g->failed != QP_OK)
+        return schema_refuse(c, path, QP_UNSUPPORTED,
+                             "the schema is too large: it may have %d schemas and %d expressions",
+                             SCHEMA_MAX_SCHEMAS, GRAMMAR_MAX_EXPRS);
+    c->nesting++;
+    qp_status status = of_keywords(c, schema, path, out);
+    c->nesting--;
+    return status;
+}
+
+static qp_status compile_root(json_parts *parts, const cJSON *schema, uint32_t rule,
+                              grammar_expr *out, qp_error *error)
+{
+    schema_compiler c = {.parts = parts, .g = parts->g, .root = schema, .error = error};
+    c.owned = cJSON_CreateArray();
+    qp_status status = c.owned ? QP_OK : error_no_memory(error, "the schema", 0);
+    if (status == QP_OK) status = add_target(&c, (schema_target){schema, rule});
+    if (status == QP_OK) status = schema_compile(&c, schema, NULL, out);
+    free(c.targets);
+    cJSON_Delete(c.owned);
+    return status;
+}
+
+qp_status json_schema_add(json_parts *parts, const cJSON *schema, grammar_expr *out,
+                          qp_error *error)
+{
+    grammar_expr e;
+    const uint32_t rule = grammar_add_rule(parts->g, "#", 1);
+    TRY(compile_root(parts, schema, rule, &e, error));
+    grammar_set_rule(parts->g, rule, e);
+    *out = grammar_rule_expr(parts->g, rule);
+    return QP_OK;
+}
+
+qp_status json_schema_read(const cJSON *schema, grammar *out, qp_error *error)
+{
+    json_parts parts = {.g = out};
+    grammar_expr e;
+    return json_schema_add(&parts, schema, &e, error);
+}
+
+qp_status json_schema_parse(const char *text, size_t length, grammar *out, qp_error *error)
+{
+    cJSON *schema;
+    if (length > SCHEMA_MAX_TEXT)
+        return error_set(error, QP_UNSUPPORTED, "a schema may have %d bytes, found %zu",
+                         SCHEMA_MAX_TEXT, length);
+    if (utf8_valid_run(text, length) != length)
+        return error_set(error, QP_FORMAT, "the schema is not UTF-8");
+    TRY(json_parse(text, length, "the schema", &schema, error));
+    qp_status status = json_schema_read(schema, out, error);
+    cJSON_Delete(schema);
+    return status;
+}
+
+void json_schema_any_object(grammar *out)
+{
+    json_parts parts = {.g = out};
+    const uint32_t root = grammar_add_rule(out, "#", 1);
+    grammar_set_rule(out, root, json_object(&parts));
+}

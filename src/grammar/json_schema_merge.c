@@ -1,0 +1,256 @@
+/* Schemas that must hold together, and schemas that exclude each other. */
+#include "grammar/json_schema_parts.h"
+
+#include <string.h>
+
+/* Gives a tree to the compiler, which deletes it at its end. */
+static qp_status keep(schema_compiler *c, cJSON *tree)
+{
+    if (tree && cJSON_AddItemToArray(c->owned, tree)) return QP_OK;
+    cJSON_Delete(tree);
+    return error_no_memory(c->error, "the schema", 0);
+}
+
+static int count_values(const cJSON *tree)
+{
+    int n = 1;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, tree) n += count_values(item);
+    return n;
+}
+
+static qp_status copy(schema_compiler *c, const cJSON *tree, const schema_path *path, cJSON **out)
+{
+    c->n_merged += count_values(tree);
+    if (c->n_merged > SCHEMA_MAX_MERGED || c->n_merged < 0)
+        return schema_refuse(c, path, QP_UNSUPPORTED, "\"allOf\" and \"$ref\" join too much");
+    *out = cJSON_Duplicate(tree, true);
+    return *out ? QP_OK : error_no_memory(c->error, "the schema", 0);
+}
+
+qp_status schema_without(schema_compiler *c, const cJSON *schema, const char *name,
+                         const schema_path *path, cJSON **out)
+{
+    TRY(copy(c, schema, path, out));
+    TRY(keep(c, *out));
+    cJSON_DeleteItemFromObjectCaseSensitive(*out, name);
+    return QP_OK;
+}
+
+static bool is_one_of(const char *name, const char *const *names)
+{
+    for (; *names; names++)
+        if (strcmp(name, *names) == 0) return true;
+    return false;
+}
+
+/* Replaces a property by one that requires it and another one, which it takes over. */
+static qp_status hold_both(schema_compiler *c, cJSON *properties, cJSON *mine, cJSON *theirs,
+                           const schema_path *path)
+{
+    cJSON *both = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(both, "allOf"), *copied;
+    if (!list || !cJSON_AddItemToArray(list, theirs)) {
+        cJSON_Delete(both);
+        cJSON_Delete(theirs);
+        return error_no_memory(c->error, "the schema", 0);
+    }
+    qp_status status = copy(c, mine, path, &copied);
+    if (status == QP_OK) {
+        cJSON_AddItemToArray(list, copied);
+        cJSON_ReplaceItemInObjectCaseSensitive(properties, mine->string, both);
+    } else {
+        cJSON_Delete(both);
+    }
+    return status;
+}
+
+/* Properties of both; one that both have must hold twice. */
+static qp_status join_properties(schema_compiler *c, cJSON *a, const cJSON *b,
+                                 const schema_path *path)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, b)
+    {
+        cJSON *mine = cJSON_GetObjectItemCaseSensitive(a, item->string), *theirs;
+        if (mine && cJSON_Compare(mine, item, true)) continue;
+        TRY(copy(c, item, path, &theirs));
+        if (!mine) {
+            cJSON_AddItemToObject(a, item->string, theirs);
+            continue;
+        }
+        TRY(hold_both(c, a, mine, theirs, path));
+    }
+    return QP_OK;
+}
+
+static qp_status join_required(schema_compiler *c, cJSON *a, const cJSON *b,
+                               const schema_path *path)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, b)
+    {
+        cJSON *name;
+        TRY(copy(c, item, path, &name));
+        cJSON_AddItemToArray(a, name);
+    }
+    return QP_OK;
+}
+
+/* Types that both allow, as a list. */
+static qp_status join_types(schema_compiler *c, cJSON *a, const cJSON *b, const schema_path *path)
+{
+    static const char *const names[] = {"null",   "boolean", "integer", "number",
+                                        "string", "array",   "object"};
+    unsigned x, y;
+    TRY(schema_types(c, a, path, &x));
+    TRY(schema_types(c, b, path, &y));
+    cJSON *list = cJSON_CreateArray();
+    for (unsigned i = 0; i < 7; i++)
+        if (x & y & (1u << i)) cJSON_AddItemToArray(list, cJSON_CreateString(names[i]));
+    if (!list || !list->child) {
+        cJSON_Delete(list);
+        return schema_refuse(c, path, QP_INVALID, "\"allOf\": no type is allowed by all");
+    }
+    cJSON_ReplaceItemInObjectCaseSensitive(a, "type", list);
+    return QP_OK;
+}
+
+/* additionalProperties of one schema must know the properties of the other. */
+static qp_status check_closed(schema_compiler *c, const cJSON *closed, const cJSON *other,
+                              const schema_path *path)
+{
+    const cJSON *item, *extra = json_get(closed, "additionalProperties");
+    if (!extra || cJSON_IsTrue(extra)) return QP_OK;
+    cJSON_ArrayForEach(item, json_get(other, "properties"))
+    {
+        if (!cJSON_GetObjectItemCaseSensitive(json_get(closed, "properties"), item->string))
+            return schema_refuse(
+                c, path, QP_UNSUPPORTED,
+                "\"allOf\": \"%.60s\" is a property of one schema, and another one "
+                "has \"additionalProperties\" without it",
+                item->string);
+    }
+    return QP_OK;
+}
+
+static qp_status join_member(schema_compiler *c, cJSON *a, const cJSON *b, const cJSON *item,
+                             const schema_path *path)
+{
+    static const char *const describing[] = {
+        "title",    "description", "default", "examples", "example", "deprecated",  "$schema",
+        "readOnly", "writeOnly",   "$id",     "$comment", "$defs",   "definitions", NULL};
+    static const char *const lower[] = {"minimum",  "exclusiveMinimum", "minLength",
+                                        "minItems", "minProperties",    NULL};
+    static const char *const upper[] = {"maximum",  "exclusiveMaximum", "maxLength",
+                                        "maxItems", "maxProperties",    NULL};
+    cJSON *mine = cJSON_GetObjectItemCaseSensitive(a, item->string);
+    const char *name = item->string;
+    if (!mine) {
+        cJSON *theirs;
+        TRY(copy(c, item, path, &theirs));
+        cJSON_AddItemToObject(a, name, theirs);
+        return QP_OK;
+    }
+    if (is_one_of(name, describing) || cJSON_Compare(mine, item, true)) return QP_OK;
+    if (strcmp(name, "properties") == 0) return join_properties(c, mine, item, path);
+    if (strcmp(name, "required") == 0 || strcmp(name, "allOf") == 0)
+        return join_required(c, mine, item, path);
+    if (strcmp(name, "type") == 0) return join_types(c, a, b, path);
+    const bool numbers = cJSON_IsNumber(mine) && cJSON_IsNumber(item);
+    if (numbers && is_one_of(name, lower) && item->valuedouble > mine->valuedouble)
+        cJSON_SetNumberValue(mine, item->valuedouble);
+    else if (numbers && is_one_of(name, upper) && item->valuedouble < mine->valuedouble)
+        cJSON_SetNumberValue(mine, item->valuedouble);
+    else if (!numbers || !(is_one_of(name, lower) || is_one_of(name, upper)))
+        return schema_refuse(c, path, QP_UNSUPPORTED,
+                             "\"allOf\": two different values of \"%.60s\"", name);
+    return QP_OK;
+}
+
+qp_status schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b, const schema_path *path,
+                       const cJSON **out)
+{
+    const cJSON *item;
+    cJSON *joined;
+    if (cJSON_IsTrue(b)) return *out = a, QP_OK;
+    if (!cJSON_IsObject(a) || !cJSON_IsObject(b))
+        return schema_refuse(c, path, QP_UNSUPPORTED,
+                             "only schemas that are objects are joined, found %s",
+                             json_type_name(b));
+    while (json_get(b, "$ref") && cJSON_GetArraySize(b) == 1 && ++c->n_schemas < SCHEMA_MAX_SCHEMAS)
+        TRY(schema_resolve(c, b, path, &b));
+    TRY(check_closed(c, a, b, path));
+    TRY(check_closed(c, b, a, path));
+    TRY(copy(c, a, path, &joined));
+    TRY(keep(c, joined));
+    cJSON_ArrayForEach(item, b) TRY(join_member(c, joined, b, item, path));
+    *out = joined;
+    return QP_OK;
+}
+
+/* ---- Schemas that exclude each other ------------------------------------------------------- */
+
+/* The constants of a schema: a list, or one. NULL: any value. */
+static const cJSON *constants(const cJSON *schema, bool *list)
+{
+    const cJSON *one = cJSON_GetObjectItemCaseSensitive(schema, "const");
+    *list = !one;
+    return one ? one : json_get(schema, "enum");
+}
+
+static bool constants_disjoint(const cJSON *a, const cJSON *b)
+{
+    bool a_list, b_list;
+    const cJSON *x = constants(a, &a_list), *y = constants(b, &b_list);
+    if (!x || !y) return false;
+    for (const cJSON *i = a_list ? x->child : x; i; i = a_list ? i->next : NULL)
+        for (const cJSON *k = b_list ? y->child : y; k; k = b_list ? k->next : NULL)
+            if (cJSON_Compare(i, k, true)) return false;
+    return true;
+}
+
+static bool requires(const cJSON *schema, const char *name)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, json_get(schema, "required"))
+    {
+        if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) return true;
+    }
+    return false;
+}
+
+/* The schema behind $ref, if there is nothing else. */
+static const cJSON *behind(schema_compiler *c, const cJSON *schema)
+{
+    qp_error *error = c->error;
+    c->error = NULL;
+    for (int i = 0; i < 10 && json_get(schema, "$ref"); i++)
+        if (schema_resolve(c, schema, NULL, &schema) != QP_OK) break;
+    c->error = error;
+    return schema;
+}
+
+bool schema_disjoint(schema_compiler *c, const cJSON *a, const cJSON *b)
+{
+    qp_error *error = c->error;
+    unsigned x = 0, y = 0;
+    const cJSON *item;
+    a = behind(c, a);
+    b = behind(c, b);
+    if (!a || !b || !cJSON_IsObject(a) || !cJSON_IsObject(b)) return false;
+    c->error = NULL;
+    const bool typed =
+        schema_types(c, a, NULL, &x) == QP_OK && schema_types(c, b, NULL, &y) == QP_OK;
+    c->error = error;
+    if (typed && json_get(a, "type") && json_get(b, "type") && !(x & y)) return true;
+    if (constants_disjoint(a, b)) return true;
+    cJSON_ArrayForEach(item, json_get(a, "properties"))
+    {
+        const cJSON *other =
+            cJSON_GetObjectItemCaseSensitive(json_get(b, "properties"), item->string);
+        if (other && requires(a, item->string) && requires(b, item->string) &&
+            constants_disjoint(item, other))
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,253 @@
+/* Objects and arrays of a schema. */
+#include "grammar/json_schema_parts.h"
+
+#include <string.h>
+
+/* ---- Objects ------------------------------------------------------------------------------- */
+
+/* A property, and the expressions of it and of those after it. */
+typedef struct members {
+    schema_compiler *c;
+    grammar_expr extra; /* one more member; */
+    bool extras;        /* there may be any number of them */
+} members;
+
+static bool is_required(const cJSON *required, const char *name)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, required)
+    {
+        if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) return true;
+    }
+    return false;
+}
+
+static grammar_expr with_key(schema_compiler *c, grammar_expr key, grammar_expr value)
+{
+    grammar_expr parts[] = {key, grammar_text(c->g, ":"), json_space(c->parts), value};
+    return grammar_sequence(c->g, parts, 4);
+}
+
+static grammar_expr key_of(schema_compiler *c, const char *name)
+{
+    cJSON *text = cJSON_CreateStringReference(name);
+    if (!text) c->g->failed = QP_NO_MEMORY;
+    const grammar_expr e = text ? json_literal(c->parts, text) : GRAMMAR_EMPTY;
+    cJSON_Delete(text);
+    return e;
+}
+
+/* The members from a property on. `rest`: with commas, after another member; `first`: without, and
+ * *may_be_none: there may be no member. Made from the last property to the first, so that each is
+ * compiled once; what follows a property is a rule, because two expressions use it. */
+static void add_member(members *m, grammar_expr member, bool required, grammar_expr *rest,
+                       grammar_expr *first, bool *may_be_none)
+{
+    grammar *g = m->c->g;
+    static const char name[] = "the members of an object";
+    const uint32_t property = grammar_add_rule(g, name, strlen(name));
+    const uint32_t after = grammar_add_rule(g, name, strlen(name));
+    grammar_set_rule(g, property, member);
+    grammar_set_rule(g, after, *rest);
+    const grammar_expr begins =
+        grammar_pair(g, grammar_rule_expr(g, property), grammar_rule_expr(g, after));
+    *first = required ? begins : grammar_either(g, begins, *first);
+    grammar_expr more = json_after_comma(m->c->parts, grammar_rule_expr(g, property));
+    if (!required) more = grammar_optional(g, more);
+    *rest = grammar_pair(g, more, grammar_rule_expr(g, after));
+    *may_be_none = *may_be_none && !required;
+}
+
+static qp_status check_required(schema_compiler *c, const cJSON *properties, const cJSON *required,
+                                const schema_path *path)
+{
+    const cJSON *item;
+    if (required && !cJSON_IsArray(required))
+        return schema_refuse(c, path, QP_INVALID, "\"required\" must be a list of names");
+    cJSON_ArrayForEach(item, required)
+    {
+        if (!cJSON_IsString(item))
+            return schema_refuse(c, path, QP_INVALID, "\"required\" must be a list of names");
+        if (cJSON_GetObjectItemCaseSensitive(properties, item->valuestring)) continue;
+        return schema_refuse(c, path, QP_UNSUPPORTED,
+                             "\"required\" names \"%.60s\", which is not in \"properties\"",
+                             item->valuestring);
+    }
+    return QP_OK;
+}
+
+/* A member that is none of the properties. */
+static qp_status find_extra(schema_compiler *c, const cJSON *properties, const cJSON *additional,
+                            const schema_path *path, members *m)
+{
+    const schema_path at = {.outer = path, .name = "additionalProperties"};
+    grammar_expr value;
+    const bool named = properties && properties->child;
+    if (cJSON_IsFalse(additional) || (!additional && properties)) return QP_OK;
+    value = json_value(c->parts);
+    if (additional) TRY(schema_compile(c, additional, &at, &value));
+    const grammar_expr key = named ? json_other_key(c->parts, properties) : json_string(c->parts);
+    static const char name[] = "a member of an object";
+    const uint32_t rule = grammar_add_rule(c->g, name, strlen(name));
+    grammar_set_rule(c->g, rule, with_key(c, key, value));
+    m->extra = grammar_rule_expr(c->g, rule);
+    m->extras = true;
+    return QP_OK;
+}
+
+/* Any keys: min to max members. */
+static grammar_expr map(schema_compiler *c, const members *m, uint32_t min, uint32_t max)
+{
+    grammar *g = c->g;
+    if (!m->extras || max == 0) return json_bracketed(c->parts, '{', GRAMMAR_EMPTY, false, '}');
+    const uint32_t most = max == GRAMMAR_UNBOUNDED ? max : max - 1;
+    const grammar_expr more =
+        grammar_repeat(g, json_after_comma(c->parts, m->extra), min > 1 ? min - 1 : 0, most);
+    return json_bracketed(c->parts, '{', grammar_pair(g, m->extra, more), min == 0, '}');
+}
+
+static qp_status compile_properties(schema_compiler *c, const cJSON *properties,
+                                    const schema_path *path, expr_list *out)
+{
+    const schema_path at = {.outer = path, .name = "properties"};
+    const cJSON *item;
+    cJSON_ArrayForEach(item, properties)
+    {
+        const schema_path here = {.outer = &at, .name = item->string};
+        grammar_expr value;
+        TRY(schema_compile(c, item, &here, &value));
+        expr_list_add(c->g, out, with_key(c, key_of(c, item->string), value));
+    }
+    return QP_OK;
+}
+
+static grammar_expr all_members(members *m, const cJSON *properties, const cJSON *required,
+                                const expr_list *values)
+{
+    grammar *g = m->c->g;
+    json_parts *parts = m->c->parts;
+    grammar_expr rest = GRAMMAR_EMPTY, first = GRAMMAR_EMPTY;
+    bool may_be_none = true;
+    if (m->extras) {
+        rest = grammar_repeat(g, json_after_comma(parts, m->extra), 0, GRAMMAR_UNBOUNDED);
+        first = grammar_pair(g, m->extra, rest);
+    } else {
+        first = grammar_nothing(g);
+    }
+    const cJSON *last = properties->child->prev; /* cJSON: the first one's is the last */
+    for (size_t i = values->count; i-- > 0; last = last->prev)
+        add_member(m, values->items[i], is_required(required, last->string), &rest, &first,
+                   &may_be_none);
+    return json_bracketed(parts, '{', first, may_be_none, '}');
+}
+
+qp_status schema_object(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                        grammar_expr *out)
+{
+    const cJSON *properties = json_get(schema, "properties");
+    const cJSON *required = json_get(schema, "required");
+    const cJSON *additional = json_get(schema, "additionalProperties");
+    members m = {.c = c};
+    uint32_t min = 0, max = GRAMMAR_UNBOUNDED;
+    expr_list values = {0};
+    TRY(schema_count(c, schema, "minProperties", path, &min));
+    TRY(schema_count(c, schema, "maxProperties", path, &max));
+    if (properties && !cJSON_IsObject(properties))
+        return schema_refuse(c, path, QP_INVALID, "\"properties\" must be an object, found %s",
+                             json_type_name(properties));
+    if (cJSON_GetArraySize(properties) > SCHEMA_MAX_PROPERTIES)
+        return schema_refuse(c, path, QP_UNSUPPORTED, "an object may name %d properties, found %d",
+                             SCHEMA_MAX_PROPERTIES, cJSON_GetArraySize(properties));
+    TRY(check_required(c, properties, required, path));
+    TRY(find_extra(c, properties, additional, path, &m));
+    if (!properties || !properties->child) {
+        if (min > max || (min > 0 && !m.extras))
+            return schema_refuse(c, path, QP_INVALID, "no object has so many properties");
+        *out = map(c, &m, min, max);
+        return QP_OK;
+    }
+    if (min > (uint32_t)cJSON_GetArraySize(required) || max != GRAMMAR_UNBOUNDED)
+        return schema_refuse(c, path, QP_UNSUPPORTED,
+                             "\"minProperties\" and \"maxProperties\" are not supported beside "
+                             "\"properties\"");
+    qp_status status = compile_properties(c, properties, path, &values);
+    if (status == QP_OK && c->g->failed == QP_OK)
+        *out = all_members(&m, properties, required, &values);
+    grammar_choice_of(c->g, &values); /* frees the list */
+    return status;
+}
+
+/* ---- Arrays -------------------------------------------------------------------------------- */
+
+/* What may come after the items of `prefixItems`; *none: nothing. */
+static qp_status find_items(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                            grammar_expr *out, bool *none)
+{
+    const cJSON *items = json_get(schema, "items");
+    const schema_path at = {.outer = path, .name = "items"};
+    grammar_expr value = json_value(c->parts);
+    if (cJSON_IsArray(items))
+        return schema_refuse(c, path, QP_UNSUPPORTED,
+                             "\"items\" as a list is not supported, use \"prefixItems\"");
+    *none = cJSON_IsFalse(items);
+    if (items && !*none) TRY(schema_compile(c, items, &at, &value));
+    static const char name[] = "an item";
+    const uint32_t rule = grammar_add_rule(c->g, name, strlen(name));
+    grammar_set_rule(c->g, rule, value);
+    *out = grammar_rule_expr(c->g, rule);
+    return QP_OK;
+}
+
+/* Items with commas, after `n` others, so that there are min to max with those. */
+static grammar_expr rest_of(schema_compiler *c, grammar_expr item, uint32_t n, uint32_t min,
+                            uint32_t max)
+{
+    const uint32_t least = min > n ? min - n : 0;
+    const uint32_t most = max == GRAMMAR_UNBOUNDED ? max : max > n ? max - n : 0;
+    return grammar_repeat(c->g, json_after_comma(c->parts, item), least, most);
+}
+
+/* The items of prefixItems from the last to the first, each with what follows it. */
+static qp_status with_prefix(schema_compiler *c, const cJSON *prefix, const schema_path *path,
+                             uint32_t min, uint32_t max, grammar_expr *tail)
+{
+    const schema_path at = {.outer = path, .name = "prefixItems"};
+    const cJSON *item = prefix->child->prev;
+    for (uint32_t i = (uint32_t)cJSON_GetArraySize(prefix); i-- > 0; item = item->prev) {
+        const schema_path here = {.outer = &at, .index = (int)i};
+        grammar_expr value;
+        TRY(schema_compile(c, item, &here, &value));
+        if (i > 0) value = json_after_comma(c->parts, value);
+        *tail = i >= max ? GRAMMAR_EMPTY : grammar_pair(c->g, value, *tail);
+        if (i >= min && i > 0 && i < max) *tail = grammar_optional(c->g, *tail);
+    }
+    return QP_OK;
+}
+
+qp_status schema_array(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                       grammar_expr *out)
+{
+    const cJSON *prefix = json_get(schema, "prefixItems");
+    uint32_t min = 0, max = GRAMMAR_UNBOUNDED;
+    grammar_expr item = GRAMMAR_EMPTY, list;
+    bool none = false;
+    TRY(schema_count(c, schema, "minItems", path, &min));
+    TRY(schema_count(c, schema, "maxItems", path, &max));
+    TRY(find_items(c, schema, path, &item, &none));
+    if (prefix && !cJSON_IsArray(prefix))
+        return schema_refuse(c, path, QP_INVALID, "\"prefixItems\" must be a list of schemas");
+    const uint32_t n = (uint32_t)cJSON_GetArraySize(prefix);
+    if (none && max > n) max = n;
+    if (min > max)
+        return schema_refuse(c, path, QP_INVALID, "no array has at least %u and at most %u items",
+                             (unsigned)min, (unsigned)max);
+    if (n > 0) {
+        list = rest_of(c, item, n, min, max);
+        TRY(with_prefix(c, prefix, path, min, max, &list));
+    } else {
+        list = grammar_pair(c->g, item, rest_of(c, item, 1, min, max));
+    }
+    if (max == 0) list = GRAMMAR_EMPTY;
+    *out = json_bracketed(c->parts, '[', list, min == 0 && max > 0, ']');
+    return QP_OK;
+}

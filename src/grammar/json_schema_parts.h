@@ -1,0 +1,82 @@
+/* Inside of the compiler of schemas: json_schema.c dispatches, json_schema_object.c and _array.c
+ * make objects and arrays, _merge.c joins schemas that must hold together. */
+#ifndef QUIPU_GRAMMAR_JSON_SCHEMA_PARTS_H
+#define QUIPU_GRAMMAR_JSON_SCHEMA_PARTS_H
+
+#include "grammar/json_schema.h"
+
+/* Where a schema stands: a list from the inside out. */
+typedef struct schema_path {
+    const struct schema_path *outer;
+    const char *name; /* NULL: `index` */
+    int index;
+} schema_path;
+
+typedef struct schema_target {
+    const cJSON *schema;
+    uint32_t rule;
+} schema_target;
+
+typedef struct schema_compiler {
+    json_parts *parts;
+    grammar *g;
+    const cJSON *root;
+    schema_target *targets; /* [n_targets]: of $ref */
+    size_t n_targets, targets_capacity;
+    cJSON *owned; /* an array: schemas that were merged */
+    int nesting, n_schemas, n_merged;
+    qp_error *error;
+} schema_compiler;
+
+/* The expression of a schema: an object, true or false. */
+qp_status schema_compile(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                         grammar_expr *out);
+
+qp_status schema_object(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                        grammar_expr *out);
+qp_status schema_array(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                       grammar_expr *out);
+
+/* A schema that holds where both hold; owned by the compiler. */
+qp_status schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b, const schema_path *path,
+                       const cJSON **out);
+
+/* A copy without a member; owned by the compiler. */
+qp_status schema_without(schema_compiler *c, const cJSON *schema, const char *name,
+                         const schema_path *path, cJSON **out);
+
+/* What $ref names: "#/$defs/a". */
+qp_status schema_resolve(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                         const cJSON **out);
+
+/* Whether no value is valid under both, as far as types and constants show it. */
+bool schema_disjoint(schema_compiler *c, const cJSON *a, const cJSON *b);
+
+/* An error "PATH: ...". */
+qp_status schema_refuse(schema_compiler *c, const schema_path *path, qp_status status,
+                        const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* Puts the path before an error's message. */
+qp_status schema_at(schema_compiler *c, const schema_path *path, qp_status status);
+
+/* A whole number from 0 on; *out stays if there is none. */
+qp_status schema_count(schema_compiler *c, const cJSON *schema, const char *name,
+                       const schema_path *path, uint32_t *out);
+
+/* Types of JSON as bits, in the order of schema_type_names. */
+enum {
+    TYPE_NULL = 1,
+    TYPE_BOOLEAN = 2,
+    TYPE_INTEGER = 4,
+    TYPE_NUMBER = 8,
+    TYPE_STRING = 16,
+    TYPE_ARRAY = 32,
+    TYPE_OBJECT = 64,
+    TYPE_ALL = 127,
+};
+
+/* Those that the schema names, or that its keywords are about; 0: any. */
+qp_status schema_types(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                       unsigned *out);
+
+#endif

@@ -1,0 +1,19 @@
+/* Regular expressions of JSON Schema ("pattern") as expressions of a grammar.
+ *
+ * The subset that both ECMAScript and everyone else reads alike: characters and escapes, classes,
+ * \d \w \s, groups, choices, and repetitions with counts. "^" may stand first and "$" last in an
+ * alternative of the whole; without them the text may have more before or after. Look-around,
+ * references, \b and classes by property are refused.
+ */
+#ifndef QUIPU_GRAMMAR_PATTERN_H
+#define QUIPU_GRAMMAR_PATTERN_H
+
+#include "grammar/json_parts.h"
+
+enum { PATTERN_MAX_NESTING = 100 };
+
+/* The text between the quotes of a string of JSON that matches the pattern. */
+qp_status pattern_compile(json_parts *parts, const char *pattern, grammar_expr *out,
+                          qp_error *error);
+
+#endif
