@@ -441,6 +441,28 @@ qp_status qp_eval(qp_engine *engine, const qp_input *inputs, size_t n_inputs,
 qp_status qp_decode(qp_engine *engine, qp_session *const *sessions, size_t n_sessions, size_t count,
                     int32_t *tokens, const volatile int *cancel, qp_error *error);
 
+/* ---- Forms of answers ---------------------------------------------------------------------- */
+
+/* A form that answers have: every answer that is bound to it, and ends by itself, is a text of the
+ * form. It belongs to a vocabulary, which must outlive it. Threads and engines may share it. */
+typedef struct qp_grammar qp_grammar;
+
+typedef enum qp_grammar_kind {
+    QP_GRAMMAR_JSON,        /* any object of JSON; the text is not read */
+    QP_GRAMMAR_JSON_SCHEMA, /* what a JSON Schema allows */
+    QP_GRAMMAR_GBNF,        /* a grammar in llama.cpp's notation */
+} qp_grammar_kind;
+
+/* Reads a schema or a grammar, which need not be trusted: time and memory are limited. QP_FORMAT
+ * and QP_INVALID: there is a mistake in it. QP_UNSUPPORTED names a keyword that is not supported,
+ * with its path, or a limit. The first grammar of a vocabulary takes longer, about a tenth of a
+ * second for 128,000 tokens. */
+qp_status qp_grammar_open(const qp_vocabulary *vocabulary, qp_grammar_kind kind, const char *text,
+                          size_t length, qp_grammar **out, qp_error *error);
+
+/* Answers that are under way keep what they need. NULL is allowed. */
+void qp_grammar_close(qp_grammar *grammar);
+
 /* ---- Sampling ------------------------------------------------------------------------------ */
 
 /* Where a setting's value came from, in rising order of precedence. */
@@ -488,6 +510,10 @@ typedef struct qp_sampling {
     qp_source stop_tokens_source;
     int32_t stop_tokens[QP_MAX_STOP_TOKENS]; /* the model's ends of text and of turn */
     size_t n_stop_tokens;
+    /* The form of the answer, for qp_generate(); NULL: any text. With it, a stop token is chosen
+     * where the form may end, and other control tokens never. Callers of qp_step() use
+     * qp_matcher_open(). */
+    qp_grammar *grammar;
 } qp_sampling;
 
 /* Neutral values, replaced by those in the model's files; no biases, no stop texts. */
@@ -517,6 +543,28 @@ void qp_sampler_close(qp_sampler *sampler);
 /* Sets which tokens may be chosen from now on: bits [(vocab_size + 31) / 32], the lowest first,
  * which are copied; NULL allows all. With such a mask, a call of qp_step() chooses one token. */
 qp_status qp_sampler_allow(qp_sampler *sampler, const uint32_t *allowed, qp_error *error);
+
+/* The place of one text in a form, which says what may come next: for callers of qp_step(). It
+ * belongs to one thread at a time.
+ *
+ *     before each call:  qp_matcher_allowed(matcher, &bits), qp_sampler_allow(sampler, bits)
+ *     in on_token():     a stop token ends the answer; else qp_matcher_take(matcher, token)
+ */
+typedef struct qp_matcher qp_matcher;
+
+/* A text at its beginning, whose form is sampling->grammar. QP_INVALID if there is no stop token,
+ * with which it could end. */
+qp_status qp_matcher_open(const qp_engine *engine, const qp_sampling *sampling, qp_matcher **out,
+                          qp_error *error);
+void qp_matcher_close(qp_matcher *matcher);
+
+/* The tokens that may come next, as qp_sampler_allow() takes them; valid until the next call for
+ * the matcher. Stop tokens are among them where the text may end. QP_UNSUPPORTED if the form is too
+ * ambiguous here, or the vocabulary has no token that goes on. */
+qp_status qp_matcher_allowed(qp_matcher *matcher, const uint32_t **allowed, qp_error *error);
+
+/* Appends a token that was allowed; QP_INVALID for another one. */
+qp_status qp_matcher_take(qp_matcher *matcher, int32_t token, qp_error *error);
 
 /* A sequence in a call of qp_step(). Set `size`, to the same value for all sequences of a call; any
  * other field that is zero (or NULL) takes its default. */

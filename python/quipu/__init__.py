@@ -10,6 +10,7 @@ A model belongs to one thread at a time. Text is str, tokens are lists of int, l
 """
 
 from quipu._native import QuipuError
+from quipu.grammar import Grammar, Matcher
 from quipu.model import Generation, Model, ModelInfo, Session
 from quipu.plan import Plan, plan
 from quipu.sampling import Sampler, Sampling
@@ -17,5 +18,5 @@ from quipu.step import Sequence
 from quipu.trace import Trace
 from quipu.vocabulary import Vocabulary
 
-__all__ = ["Generation", "Model", "ModelInfo", "Plan", "QuipuError", "Sampler", "Sampling",
+__all__ = ["Generation", "Grammar", "Matcher", "Model", "ModelInfo", "Plan", "QuipuError", "Sampler", "Sampling",
            "Sequence", "Session", "Trace", "Vocabulary", "plan"]

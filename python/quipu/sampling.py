@@ -11,6 +11,7 @@ import numpy as np
 from quipu._native import check, ffi, lib, sized
 
 if TYPE_CHECKING:
+    from quipu.grammar import Grammar
     from quipu.model import Model
 
 
@@ -28,6 +29,8 @@ class Sampling:
     seed: int | None = None
     stop: Sequence[str] = ()
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    grammar: Grammar | None = None
+    """The form of the answer; None: any text."""
 
     _SETTINGS = {"temperature": "QP_TEMPERATURE", "top_k": "QP_TOP_K", "top_p": "QP_TOP_P",
                  "min_p": "QP_MIN_P", "repetition_penalty": "QP_REPETITION_PENALTY",
@@ -49,6 +52,8 @@ class Sampling:
                                              for token, bias in self.logit_bias.items()] or 1)
         out.stops, out.n_stops = stops, len(texts)
         out.logit_bias, out.n_logit_bias = biases, len(self.logit_bias)
+        if self.grammar is not None:
+            out.grammar = self.grammar._pointer
         return out, (texts, stops, biases)
 
 

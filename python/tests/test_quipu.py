@@ -1,5 +1,6 @@
 """The Python package over the tiny models of tests/golden."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -164,3 +165,36 @@ def test_errors_of_a_generation_come_back(model):
         model.generate([]).text()
     with pytest.raises(quipu.QuipuError):
         model.generate("the", temperature=-1).text()
+
+
+def test_answers_have_the_form_of_a_grammar(model):
+    schema = {"type": "object", "required": ["n", "word"], "properties": {
+        "n": {"type": "integer", "minimum": 3, "maximum": 12}, "word": {"enum": ["the", "cat"]}}}
+    bound = quipu.Grammar(model.vocabulary, json_schema=schema)
+    for seed in range(4):
+        answer = model.generate("the cat", temperature=1, seed=seed, grammar=bound)
+        found = json.loads(answer.text())
+        assert answer.finish == "stop" and 3 <= found["n"] <= 12 and found["word"] in ("the", "cat")
+    choice = quipu.Grammar(model.vocabulary, gbnf='root ::= "yes" | "no"')
+    assert model.generate("the cat", grammar=choice).text() in ("yes", "no")
+    with pytest.raises(quipu.QuipuError, match="multipleOf"):
+        quipu.Grammar(model.vocabulary, json_schema={"type": "integer", "multipleOf": 2})
+    with pytest.raises(ValueError, match="exclude"):
+        quipu.Grammar(model.vocabulary, json_schema={}, gbnf="root ::= root")
+
+
+def test_a_matcher_says_what_may_come_next(model):
+    sampling = quipu.Sampling(temperature=1, grammar=quipu.Grammar(model.vocabulary, gbnf='root ::= "a" [bc]'))
+    matcher, text = quipu.Matcher(model, sampling), b""
+    with model.session() as session:
+        sampler, tokens = model.sampler(sampling), model.tokenize("the cat")
+        while True:
+            sampler.allow(matcher.allowed())
+            token = model.step([quipu.Sequence(session, tokens, sampler=sampler, max_tokens=1)])[0][0]
+            if token in sampler.stop_tokens:
+                break
+            matcher.take(token)
+            text, tokens = text + model.vocabulary.piece(token), [token]
+    assert text in (b"ab", b"ac")
+    with pytest.raises(quipu.QuipuError, match="not allowed"):
+        matcher.take(model.tokenize("b")[0])

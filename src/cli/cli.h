@@ -29,6 +29,7 @@ typedef struct cli_settings {
     option_strings stops, logit_biases;
     int64_t n_predict, eos_interval;
     bool ignore_eos;
+    const char *json_schema, *grammar; /* a file, or the text itself */
     /* input and output */
     const char *prompt, *file, *ids, *out, *system;
     bool raw, chat, echo, json, special, parse_special, bos, generation_prompt;
@@ -196,8 +197,11 @@ cli_line_callback *cli_line(void);
 void cli_hold_progress(bool hold);
 
 /* The model's sampling settings overlaid with the command line's; cli_sampling_free() it. */
-qp_status cli_sampling(const cli_call *call, const qp_engine *engine, qp_sampling *out);
+qp_status cli_sampling(const cli_call *call, qp_engine *engine, qp_sampling *out);
 void cli_sampling_free(qp_sampling *sampling);
+
+/* Whether the form of answers comes from standard input. */
+bool cli_form_is_input(const cli_settings *settings);
 
 /* Prints every sampling setting with its value and source to stderr. */
 void cli_report_sampling(const qp_sampling *sampling);

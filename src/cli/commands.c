@@ -21,18 +21,19 @@ static const command_spec commands[] = {
          "of a conversation; --raw continues it as plain text. With -p, text on standard input "
          "goes before the prompt: quipu run -p 'Summarize this:' < report.txt.",
      .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_run_options,
-                      &cli_setting_options, &cli_ending_options, &cli_context_options,
-                      &cli_engine_options, &cli_speculation_options, &cli_queue_options,
-                      &cli_cache_options, &cli_own_kernel_options)},
+                      &cli_setting_options, &cli_ending_options, &cli_form_options,
+                      &cli_context_options, &cli_engine_options, &cli_speculation_options,
+                      &cli_queue_options, &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("chat", command_chat), .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "have a conversation with a model",
      .description =
          "Type a message and press Enter; lines pasted together are one message. Ctrl-C stops an "
          "answer, Ctrl-D ends the "
          "conversation, /help lists the commands.",
-     .groups = GROUPS(&cli_model_options, &cli_chat_options, &cli_setting_options,
-                      &cli_ending_options, &cli_context_options, &cli_engine_options,
-                      &cli_speculation_options, &cli_queue_options, &cli_cache_options)},
+     .groups =
+         GROUPS(&cli_model_options, &cli_chat_options, &cli_setting_options, &cli_ending_options,
+                &cli_form_options, &cli_context_options, &cli_engine_options,
+                &cli_speculation_options, &cli_queue_options, &cli_cache_options)},
     {COMMAND("tokenize", command_tokenize), .synopsis = "[-m MODEL] [OPTION...] < TEXT",
      .summary = "convert text to token ids, on one line",
      .description = "MODEL may also be a directory that holds only tokenizer files, or a GGUF file "

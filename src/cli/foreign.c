@@ -16,7 +16,8 @@
 #define SERVER   "the server is `quipu serve`"
 #define NO_FLASH "attention is always computed in blocks, without a switch"
 #define CHUNK    "the tokens of a prompt in one forward pass are --chunk N"
-#define GRAMMAR  "answers cannot be restricted to a grammar yet"
+#define GRAMMAR  "--grammar takes a file, or the grammar itself"
+#define SCHEMA   "--json-schema takes a file, or the schema itself"
 #define DRAFT    "a draft model is --draft MODEL; --speculate lookup needs none"
 #define PROPOSED                                                                                   \
     "how many tokens are proposed follows from measured times; there is no option for it"
@@ -101,10 +102,10 @@ const option_entry cli_foreign_flags[] = {
     {"--keepalive", "the model is loaded for one command and freed after it"},
     {"--format", "output for programs is --json; of `quipu bench` it is --output csv or json"},
     {"--nowordwrap", "words wrap only at a terminal, in `quipu chat`"},
-    {"--grammar", GRAMMAR},
     {"--grammar-file", GRAMMAR},
-    {"-j", GRAMMAR},
-    {"--json-schema", GRAMMAR},
+    {"-j", SCHEMA},
+    {"-jf", SCHEMA},
+    {"--json-schema-file", SCHEMA},
     {"-md", DRAFT},
     {"--model-draft", DRAFT},
     {"--draft-max", PROPOSED},

@@ -12,8 +12,8 @@ extern const option_group cli_model_options, cli_engine_options, cli_context_opt
 
 /* options_text.c */
 extern const option_group cli_prompt_options, cli_run_options, cli_chat_options,
-    cli_setting_options, cli_ending_options, cli_tokenize_options, cli_detokenize_options,
-    cli_template_options, cli_perplexity_options, cli_logits_options;
+    cli_setting_options, cli_ending_options, cli_form_options, cli_tokenize_options,
+    cli_detokenize_options, cli_template_options, cli_perplexity_options, cli_logits_options;
 
 /* options_plan.c */
 extern const option_group cli_fusing_options, cli_plan_options, cli_shapes_options,

@@ -81,6 +81,18 @@ static const option_spec ending_options[] = {
     {0}};
 const option_group cli_ending_options = {"Sampling", ending_options};
 
+static const option_spec form_options[] = {
+    {"json-schema", 0, OPTION_STRING_AT(SETTINGS, json_schema), .argument = "FILE",
+     .hint = OPTION_HINT_FILE, .excludes = "grammar ignore-eos",
+     .help = "answers are JSON that this JSON Schema allows: a file, - for standard input, or the "
+             "schema itself, such as '{\"type\": \"object\"}'"},
+    {"grammar", 0, OPTION_STRING_AT(SETTINGS, grammar), .argument = "FILE",
+     .hint = OPTION_HINT_FILE, .excludes = "ignore-eos",
+     .help = "answers have the form of a grammar in llama.cpp's notation (GBNF): a file, - for "
+             "standard input, or the grammar itself, such as 'root ::= \"yes\" | \"no\"'"},
+    {0}};
+const option_group cli_form_options = {"Form of answers", form_options};
+
 static const option_spec tokenize_options[] = {
     {"bos", 0, OPTION_FLAG_AT(SETTINGS, bos), .negatable = true,
      .help = "begin with the BOS token, or do not; if neither is given, as the model wants it"},

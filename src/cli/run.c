@@ -112,8 +112,14 @@ static qp_status join_standard_input(const cli_call *call, char **prompt, size_t
 static qp_status read_prompt(const cli_call *call, char **text, size_t *length)
 {
     const cli_settings *s = call->settings;
+    const bool taken = cli_form_is_input(s);
+    if (taken && !s->prompt && !s->file)
+        return error_set(call->error, QP_INVALID,
+                         "the form of the answer is read from standard input; give the prompt with "
+                         "-p or -f");
     TRY(cli_read_prompt(call, text, length));
-    return s->prompt && has_standard_input() ? join_standard_input(call, text, length) : QP_OK;
+    return s->prompt && !taken && has_standard_input() ? join_standard_input(call, text, length)
+                                                       : QP_OK;
 }
 
 /* The prompt's tokens. For a model without a vocabulary, the prompt is a list of ids. */

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { CLI_FORM_MOST = 1 << 20 };
+
 static qp_source source_of(const cli_call *call, const void *field)
 {
     return option_source_at(call->options, field) == OPTION_FROM_ENVIRONMENT ? QP_FROM_ENVIRONMENT
@@ -58,7 +60,41 @@ static qp_status read_biases(const cli_call *call, qp_sampling *out)
     return QP_OK;
 }
 
-qp_status cli_sampling(const cli_call *call, const qp_engine *engine, qp_sampling *out)
+/* The form of answers: a file, or the text itself, which `mark` tells apart. */
+static qp_status read_form(const cli_call *call, qp_engine *engine, const char *option,
+                           qp_grammar_kind kind, const char *given, const char *mark,
+                           qp_grammar **out)
+{
+    char *text = NULL;
+    size_t length = strlen(given);
+    const bool itself = strstr(given, mark);
+    const char *path = strcmp(given, "-") == 0 ? NULL : given;
+    if (!itself) TRY(cli_read_file(path, CLI_FORM_MOST, &text, &length, call->error));
+    qp_status status = qp_grammar_open(qp_engine_vocabulary(engine), kind, itself ? given : text,
+                                       length, out, call->error);
+    free(text);
+    return status == QP_OK ? QP_OK : error_prefix(call->error, "--%s", option);
+}
+
+bool cli_form_is_input(const cli_settings *s)
+{
+    return (s->json_schema && strcmp(s->json_schema, "-") == 0) ||
+           (s->grammar && strcmp(s->grammar, "-") == 0);
+}
+
+static qp_status read_forms(const cli_call *call, qp_engine *engine, qp_sampling *out)
+{
+    const cli_settings *s = call->settings;
+    if (s->json_schema)
+        return read_form(call, engine, "json-schema", QP_GRAMMAR_JSON_SCHEMA, s->json_schema, "{",
+                         &out->grammar);
+    if (s->grammar)
+        return read_form(call, engine, "grammar", QP_GRAMMAR_GBNF, s->grammar,
+                         "::=", &out->grammar);
+    return QP_OK;
+}
+
+qp_status cli_sampling(const cli_call *call, qp_engine *engine, qp_sampling *out)
 {
     const cli_settings *s = call->settings;
     *out = (qp_sampling){.size = sizeof *out};
@@ -87,6 +123,7 @@ qp_status cli_sampling(const cli_call *call, const qp_engine *engine, qp_samplin
         out->n_stop_tokens = 0;
         out->stop_tokens_source = source_of(call, &s->ignore_eos);
     }
+    TRY(read_forms(call, engine, out));
     return read_biases(call, out);
 }
 
@@ -94,6 +131,8 @@ void cli_sampling_free(qp_sampling *sampling)
 {
     free((void *)sampling->logit_bias);
     sampling->logit_bias = NULL;
+    qp_grammar_close(sampling->grammar);
+    sampling->grammar = NULL;
 }
 
 void cli_report_sampling(const qp_sampling *sampling)

@@ -53,6 +53,21 @@ static qp_status finish_text(generation *g, qp_error *error)
     return handed_on(emit(g, -1, true), error);
 }
 
+/* The sampler chooses from the tokens with which the answer's form goes on. */
+static qp_status bind(generation *g)
+{
+    const uint32_t *allowed;
+    TRY(qp_matcher_allowed(g->matcher, &allowed, g->error));
+    return qp_sampler_allow(g->sampler, allowed, g->error);
+}
+
+static qp_status open_matcher(generation *g)
+{
+    if (!g->sampling.grammar) return QP_OK;
+    TRY(qp_matcher_open(g->session->engine, &g->sampling, &g->matcher, g->error));
+    return bind(g);
+}
+
 /* Passes a token to the caller; sets *ended if the answer ends. The session holds all tokens before
  * this one. */
 static qp_status take_token(generation *g, int32_t token, bool *ended)
@@ -68,6 +83,10 @@ static qp_status take_token(generation *g, int32_t token, bool *ended)
         return *finish = QP_FINISH_LENGTH, QP_OK;
     if (s->count >= (size_t)s->engine->program.options.context)
         return *finish = QP_FINISH_CONTEXT, QP_OK;
+    if (g->matcher) {
+        TRY(qp_matcher_take(g->matcher, token, g->error));
+        TRY(bind(g));
+    }
     *ended = false;
     return QP_OK;
 }
@@ -160,7 +179,8 @@ qp_status generation_open(generation *g, qp_session *session, const qp_generate_
                                TOKENIZER_DECODE_CONTINUE |
                                    (g->options.special ? TOKENIZER_DECODE_CONTROL : 0));
     TRY(check_options(&g->options, error));
-    return qp_sampler_open(session->engine, &g->sampling, &g->sampler, error);
+    TRY(qp_sampler_open(session->engine, &g->sampling, &g->sampler, error));
+    return open_matcher(g);
 }
 
 /* Converts the status of qp_step() to the answer's finish reason. */
@@ -182,6 +202,7 @@ qp_status generation_close(generation *g, qp_status status)
     g->result.generate_seconds = (double)(now - begun) * 1e-9;
     if (g->wanted) SIZED_WRITE(qp_generate_result, &g->result, g->wanted, NULL);
     qp_sampler_close(g->sampler);
+    qp_matcher_close(g->matcher);
     strbuf_free(&g->stop.pending);
     return status;
 }

@@ -17,6 +17,7 @@ typedef struct generation {
     qp_generate_result result, /* so far */
         *wanted;               /* the caller's result; may be NULL */
     qp_sampler *sampler;
+    qp_matcher *matcher;       /* of the answer's form; NULL: any text */
     tokenizer_decoder decoder; /* tokenizer NULL: the model has no vocabulary */
     stop_text stop;
     uint64_t opened, begun; /* times in ns; begun 0: no token has been chosen yet */

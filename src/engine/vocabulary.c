@@ -93,7 +93,14 @@ static void compile_template(qp_vocabulary *v)
 static qp_status open_source(const char *path, gguf *file, qp_vocabulary **out, qp_error *error)
 {
     qp_vocabulary *v = calloc(1, sizeof *v);
-    if (!v) return error_no_memory(error, "the vocabulary", sizeof *v);
+    shared_trie *trie = calloc(1, sizeof *trie);
+    if (!v || !trie) {
+        free(v);
+        free(trie);
+        return error_no_memory(error, "the vocabulary", sizeof *v);
+    }
+    v->trie = trie;
+    pthread_mutex_init(&trie->lock, NULL);
     qp_status status = file ? open_gguf(v, file, error) : open_directory(v, path, error);
     if (status == QP_OK) {
         compile_template(v);
@@ -149,10 +156,23 @@ qp_status vocabulary_open_beside(const model *model, qp_vocabulary **out, qp_err
 void qp_vocabulary_close(qp_vocabulary *v)
 {
     if (!v) return;
+    token_trie_free(v->trie->trie);
+    pthread_mutex_destroy(&v->trie->lock);
+    free(v->trie);
     template_free(v->template);
     tokenizer_free(v->tokenizer);
     free(v->template_source);
     free(v);
+}
+
+qp_status vocabulary_trie(const qp_vocabulary *v, const token_trie **out, qp_error *error)
+{
+    shared_trie *shared = v->trie;
+    pthread_mutex_lock(&shared->lock);
+    qp_status status = shared->trie ? QP_OK : token_trie_build(v->tokenizer, &shared->trie, error);
+    *out = shared->trie;
+    pthread_mutex_unlock(&shared->lock);
+    return status;
 }
 
 int32_t qp_vocabulary_size(const qp_vocabulary *v)

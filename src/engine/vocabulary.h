@@ -2,20 +2,33 @@
 #ifndef QUIPU_ENGINE_VOCABULARY_H
 #define QUIPU_ENGINE_VOCABULARY_H
 
+#include "grammar/token_trie.h"
 #include "model/model.h"
 #include "quipu.h"
 #include "template/template.h"
 #include "text/tokenizer.h"
+
+#include <pthread.h>
+
+/* A trie that is built when a form of an answer first needs it. */
+typedef struct shared_trie {
+    pthread_mutex_t lock;
+    token_trie *trie; /* under `lock`; NULL: not yet built */
+} shared_trie;
 
 struct qp_vocabulary {
     tokenizer *tokenizer;
     char *template_source;   /* NULL: the model has none */
     template *template;      /* NULL: there is none, or it does not compile */
     qp_error template_error; /* the error of compiling it, for callers that render */
+    shared_trie *trie;       /* of the tokens */
 };
 
 /* The vocabulary of an open model; *out is NULL for one without (synthetic weights). */
 qp_status vocabulary_open_beside(const model *model, qp_vocabulary **out, qp_error *error);
+
+/* The trie of the tokens, which is built for the first caller. */
+qp_status vocabulary_trie(const qp_vocabulary *vocabulary, const token_trie **out, qp_error *error);
 
 /* The error for a model without a vocabulary. */
 qp_status vocabulary_missing(qp_error *error);
