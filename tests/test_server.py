@@ -509,7 +509,7 @@ def ollama_endpoints(s):
     assert shown["details"]["parameter_size"] == f"{count / 1e6:.2f}M" and count > 1000, shown
     assert shown["model_info"]["llama.context_length"] > 0 and shown["details"]["families"] == ["llama"], shown
     assert shown["details"]["quantization_level"] in ("F32", "F16", "BF16"), shown
-    status, reply = s.post("/api/chat", {"messages": HELLO, "format": "json"})
+    status, reply = s.post("/api/chat", {"messages": HELLO, "format": "xml"})
     assert status == 400 and isinstance(reply["error"], str)
 
 
@@ -541,8 +541,7 @@ def refusals_name_the_field(s):
     refusal(s, chat, {"messages": HELLO, "top_logprobs": 2}, "top_logprobs")
     refusal(s, chat, {"messages": HELLO, "stream_options": {"include_usage": 1}},
             "stream_options.include_usage")
-    refusal(s, chat, {"messages": HELLO, "response_format": {"type": "json_object"}},
-            "response_format")
+    refusal(s, chat, {"messages": HELLO, "response_format": {"type": "xml"}}, "response_format")
     refusal(s, chat, {"messages": HELLO, "tool_choice": "required"}, "tool_choice")
     refusal(s, "/v1/completions", {"prompt": [1, 99999]}, "prompt")
     refusal(s, "/v1/completions", {"prompt": [1, "x"]}, "prompt")
@@ -833,4 +832,5 @@ def main():
     return 1 if failed else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,12 +19,14 @@ static qp_status read_tool_choice(void *out, const char *name, const cJSON *valu
     const cJSON *type = json_get(value, "type");
     const char *word = cJSON_IsString(type) ? type->valuestring : "";
     p->no_tools = strcmp(word, "none") == 0;
+    p->tool.one = cJSON_IsTrue(json_get(value, "disable_parallel_tool_use"));
     if (p->no_tools || strcmp(word, "auto") == 0) return QP_OK;
-    return api_refuse(
-        error, 400, name,
-        "\"%s\": the model cannot be made to call a tool yet, only types \"auto\" and "
-        "\"none\" are there",
-        name);
+    const char *tool = cJSON_GetStringValue(json_get(value, "name"));
+    const bool any = strcmp(word, "any") == 0;
+    if (any || (strcmp(word, "tool") == 0 && tool))
+        return form_force_call(p, name, any ? NULL : tool), QP_OK;
+    return api_refuse(error, 400, name,
+                      "\"%s\" may be of type none, auto, any, or tool with a name", name);
 }
 
 static const field message_fields[] = {
@@ -52,7 +54,7 @@ static const field message_fields[] = {
      .type = FIELD_READ,
      .types = JSON_OBJECT,
      .read = read_tool_choice,
-     .help = "of type auto or none"},
+     .help = "of type none, auto, any or tool"},
     {0}};
 
 static const field answer_fields[] = {

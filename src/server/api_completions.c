@@ -67,8 +67,8 @@ static const field completion_fields[] = {
     {.name = "response_format",
      .type = FIELD_READ,
      .types = JSON_OBJECT,
-     .read = call_read_format,
-     .help = "of type text"},
+     .read = form_read_response,
+     .help = "the form of the answer: of type text, json_object or json_schema"},
     {.name = "stream_options", .type = FIELD_OBJECT, .fields = stream_options},
     {0}};
 

@@ -71,8 +71,8 @@ static const field common_fields[] = {
     {.name = "format",
      .type = FIELD_READ,
      .types = JSON_STRING | JSON_OBJECT,
-     .read = call_read_format,
-     .help = "not built yet"},
+     .read = form_read_ollama,
+     .help = "the form of the answer: \"json\", or a schema"},
     {0}};
 
 static const field chat_fields[] = {{.name = "messages",

@@ -29,7 +29,7 @@ static qp_status refuse_state(void *out, const char *name, const cJSON *value, a
 static qp_status read_text_format(void *out, const char *name, const cJSON *value, api_error *error)
 {
     const cJSON *format = json_get(value, "format");
-    return format ? call_read_format(out, name, format, error) : QP_OK;
+    return format ? form_read_response(out, name, format, error) : QP_OK;
 }
 
 static const field response_fields[] = {
@@ -59,13 +59,18 @@ static const field response_fields[] = {
     {.name = "tool_choice",
      .type = FIELD_READ,
      .types = JSON_STRING | JSON_OBJECT,
-     .read = call_read_tool_choice,
-     .help = "auto or none"},
+     .read = form_read_tool_choice,
+     .help = "auto, none, required, or the function that must be called"},
+    {.name = "parallel_tool_calls",
+     .type = FIELD_READ,
+     .types = JSON_BOOL,
+     .read = form_read_parallel,
+     .help = "false: of a call that is forced there is only one"},
     {.name = "text",
      .type = FIELD_READ,
      .types = JSON_OBJECT,
      .read = read_text_format,
-     .help = "with a format of type text"},
+     .help = "with a format of type text, json_object or json_schema"},
     {.name = "previous_response_id",
      .type = FIELD_READ,
      .types = JSON_STRING,
@@ -284,7 +289,10 @@ static cJSON *response_tree(const call *c)
     cJSON_AddBoolToObject(tree, "store", false);
     cJSON_AddNumberToObject(tree, "temperature", c->p.sampling.value[QP_TEMPERATURE]);
     cJSON_AddNumberToObject(tree, "top_p", c->p.sampling.value[QP_TOP_P]);
-    cJSON_AddStringToObject(tree, "tool_choice", c->p.no_tools ? "none" : "auto");
+    cJSON_AddStringToObject(tree, "tool_choice",
+                            c->p.no_tools      ? "none"
+                            : *c->p.tool.field ? "required"
+                                               : "auto");
     cJSON_AddItemToObject(tree, "tools",
                           c->p.tools ? cJSON_Duplicate(c->p.tools, true) : cJSON_CreateArray());
     cJSON_AddStringToObject(tree, "truncation", "disabled");

@@ -35,6 +35,7 @@ static void call_free(void *context)
     free(c->answers);
     free(c->prompts);
     free(c->tools.names);
+    qp_grammar_close(c->form);
     cJSON_Delete(c->body);
     strbuf_free(&c->out);
     strbuf_free(&c->head);
@@ -146,6 +147,7 @@ static qp_status fill_request(const call *c, request *r, api_error *error)
     r->n_choices = c->embeds ? 1 : (size_t)p->n;
     r->sampling = p->sampling;
     r->sampling.n_stops = 0;
+    r->sampling.grammar = c->form;
     seed_at_random(&r->sampling);
     if (p->n_biases) {
         r->biases = malloc(p->n_biases * sizeof *r->biases);
@@ -249,6 +251,7 @@ void call_start(worker_task *task)
     qp_status status =
         exchange_is_gone(x) ? QP_CANCELLED : call_read_body(c, c->dialect->fields, &error);
     if (status == QP_OK) status = c->dialect->read(c, c->body, &error);
+    if (status == QP_OK) status = call_open_form(c, &error);
     if (status == QP_OK && json_memory_failed()) /* a conversation may lack a part */
         status = api_failed(&error, error_no_memory(&error.error, "the request", 0));
     if (status == QP_OK) status = make_answers(c, &error);

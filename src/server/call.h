@@ -13,6 +13,7 @@
 #include "server/api_error.h"
 #include "server/batcher.h"
 #include "server/fields.h"
+#include "server/form.h"
 #include "server/http.h"
 #include "server/server.h"
 #include "server/tool_calls.h"
@@ -49,6 +50,8 @@ typedef struct parameters {
     const cJSON *prompt, *messages, *tools, *system, *input, *template_variables, *reply_fields;
     const cJSON *text_biases; /* logit_bias that may have texts */
     const char *text, *instructions, *suffix;
+    form_wish form; /* of the answers */
+    tool_wish tool; /* a call that is forced */
 } parameters;
 
 /* A token's log-probability, kept until its text is sent. */
@@ -132,6 +135,7 @@ struct call {
     bool streaming, replied;
     atomic_int resuming; /* not a bool: a compiler may read the bools before it in one access */
     tool_names tools;    /* tools that the client offers */
+    qp_grammar *form;    /* of the answers; NULL: any text */
     strbuf out;
     strbuf head; /* the beginning of every chunk of a stream, made by the dialect */
     int state;   /* used by the dialect: the progress of its stream */
@@ -194,10 +198,6 @@ qp_status call_read_bias(void *parameters, const char *name, const cJSON *value,
 /* With a vocabulary, texts too have biases: each of their tokens. */
 qp_status call_add_biases(parameters *parameters, const char *name, const cJSON *value,
                           const qp_vocabulary *vocabulary, api_error *error);
-qp_status call_read_tool_choice(void *parameters, const char *name, const cJSON *value,
-                                api_error *error);
-qp_status call_read_format(void *parameters, const char *name, const cJSON *value,
-                           api_error *error);
 
 /* Sums for "usage". */
 typedef struct call_usage {

@@ -149,40 +149,6 @@ qp_status call_read_bias(void *out, const char *name, const cJSON *value, api_er
     return call_add_biases(out, name, value, NULL, error);
 }
 
-qp_status call_read_format(void *out, const char *name, const cJSON *value, api_error *error)
-{
-    (void)out;
-    const cJSON *type = cJSON_IsObject(value) ? json_get(value, "type") : value;
-    const char *word = cJSON_IsString(type) ? type->valuestring : "";
-    if (strcmp(word, "text") == 0 || (cJSON_IsString(value) && !*word)) return QP_OK;
-    return api_refuse(
-        error, 400, name,
-        "\"%s\": answers cannot be bound to JSON, a schema or a grammar yet; leave it "
-        "away, and ask for the form in the prompt",
-        name);
-}
-
-qp_status call_read_tool_choice(void *out, const char *name, const cJSON *value, api_error *error)
-{
-    parameters *p = out;
-    const cJSON *type = cJSON_IsObject(value) ? json_get(value, "type") : value;
-    const char *word = cJSON_IsString(type) ? type->valuestring : "";
-    p->no_tools = strcmp(word, "none") == 0;
-    if (p->no_tools || strcmp(word, "auto") == 0) return QP_OK;
-    return api_refuse(error, 400, name,
-                      "\"%s\": the model cannot be made to call a tool yet, only \"auto\" and "
-                      "\"none\" are there",
-                      name);
-}
-
-/* Fields that this server does not support. They are refused, because an answer that ignores them
- * would not be the requested one. */
-static qp_status refuse_grammar(void *out, const char *name, const cJSON *value, api_error *error)
-{
-    bool empty = (cJSON_IsString(value) && !*value->valuestring) || cJSON_IsFalse(value);
-    return empty ? QP_OK : call_read_format(out, name, NULL, error);
-}
-
 const field call_openai_fields[] = {
     {.name = "model",
      .type = FIELD_STRING,
@@ -231,24 +197,35 @@ const field call_vendor_fields[] = {{.name = "min_tokens",
                                      .help = "seconds after which the answer ends as it is"},
                                     {.name = "grammar",
                                      .type = FIELD_READ,
-                                     .types = JSON_ANY,
-                                     .read = refuse_grammar,
-                                     .help = "not built yet"},
+                                     .types = JSON_STRING,
+                                     .read = form_read_grammar,
+                                     .help = "the form of the answer, in llama.cpp's notation"},
                                     {.name = "json_schema",
                                      .type = FIELD_READ,
-                                     .types = JSON_ANY,
-                                     .read = refuse_grammar,
-                                     .help = "not built yet"},
+                                     .types = JSON_STRING | JSON_OBJECT,
+                                     .read = form_read_schema,
+                                     .help = "the answer is JSON that the schema allows"},
                                     {.name = "guided_json",
                                      .type = FIELD_READ,
-                                     .types = JSON_ANY,
-                                     .read = refuse_grammar,
-                                     .help = "not built yet"},
+                                     .types = JSON_STRING | JSON_OBJECT,
+                                     .read = form_read_schema,
+                                     .help = "another name of json_schema"},
+                                    {.name = "guided_grammar",
+                                     .type = FIELD_READ,
+                                     .types = JSON_STRING,
+                                     .read = form_read_grammar,
+                                     .help = "another name of grammar"},
+                                    {.name = "guided_choice",
+                                     .type = FIELD_READ,
+                                     .types = JSON_ARRAY,
+                                     .read = form_read_words,
+                                     .help = "the answer is one of these texts"},
                                     {.name = "structured_outputs",
                                      .type = FIELD_READ,
-                                     .types = JSON_ANY,
-                                     .read = refuse_grammar,
-                                     .help = "not built yet"},
+                                     .types = JSON_OBJECT,
+                                     .read = form_read_structured,
+                                     .help = "the form of the answer, as vLLM has it: an object "
+                                             "with json, json_object, choice or grammar"},
                                     {0}};
 
 static qp_status read_generation_prompt(void *out, const char *name, const cJSON *value,
@@ -424,6 +401,7 @@ qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools
         return api_refuse(error, 400, "messages", "\"messages\" must hold a message at least");
     TRY(check_continued(c, messages, error));
     if (tools && !c->p.no_tools) TRY(read_tools(c, tools, error));
+    TRY(call_open_tool_form(c, tools, error));
     cJSON *variables =
         merge_variables(c->server->options->template_variables, c->p.template_variables);
     cJSON *list = cJSON_CreateArray();

@@ -74,6 +74,8 @@ static bool on_token(void *context, int32_t token)
     batcher *b = r->state->batcher;
     if (c->count == r->n_prompt) batcher_note_progress(b, c, r->n_prompt);
     if (ends_choice(r, token)) return stop(c, QP_FINISH_STOP_TOKEN, token);
+    if (c->matcher && qp_matcher_take(c->matcher, token, &r->error) != QP_OK)
+        return stop(c, REQUEST_FAILED, -1);
     c->tokens[c->count++] = token;
     if (c->count > c->told) { /* else it is made again after a preemption */
         c->told = c->count;
@@ -133,7 +135,17 @@ static qp_status open_sampler(batcher *b, choice *c, qp_error *error)
     if (c->sampler) return QP_OK;
     sampling.value[QP_SEED] += (double)c->index;
     if (c->request->ignore_eos) sampling.n_stop_tokens = 0;
-    return qp_sampler_open(b->engine, &sampling, &c->sampler, error);
+    TRY(qp_sampler_open(b->engine, &sampling, &c->sampler, error));
+    return sampling.grammar ? qp_matcher_open(b->engine, &sampling, &c->matcher, error) : QP_OK;
+}
+
+/* The next token is one of those with which the answer's form goes on. */
+static qp_status bind(choice *c, qp_error *error)
+{
+    const uint32_t *allowed;
+    if (!c->matcher) return QP_OK;
+    TRY(qp_matcher_allowed(c->matcher, &allowed, error));
+    return qp_sampler_allow(c->sampler, allowed, error);
 }
 
 /* How many tokens must still be chosen before a stop token may be. */
@@ -254,6 +266,7 @@ static qp_status add_sequence(batcher *b, choice *c, size_t *budget, qp_error *e
     if (prompt) *budget -= count;
     const bool ends = held + count == c->count, chooses = ends && !r->prompt_only && !r->embed;
     const size_t most = left < room ? left : room;
+    if (chooses) TRY(bind(c, error));
     c->row = NULL;
     c->held = held;
     b->called[b->n_called] = c;

@@ -26,8 +26,7 @@ void batcher_end_choice(batcher *b, choice *c, uint8_t finish, int32_t stop_toke
 {
     request *r = c->request;
     if (c->session) batcher_leave_slot(b, c, finish != REQUEST_FAILED);
-    qp_sampler_close(c->sampler);
-    c->sampler = NULL;
+    choice_close_sampler(c);
     const bool all = --r->state->n_running == 0;
     if (all) r->finished = clock_ns();
     b->stats.finished[finish]++;

@@ -139,6 +139,14 @@ void choice_push(choice *c, token_event event)
     atomic_store(&c->written, written + 1);
 }
 
+void choice_close_sampler(choice *c)
+{
+    qp_sampler_close(c->sampler);
+    qp_matcher_close(c->matcher);
+    c->sampler = NULL;
+    c->matcher = NULL;
+}
+
 bool request_next(request *r, size_t index, token_event *event)
 {
     choice *c = &r->choices[index];

@@ -40,6 +40,7 @@ struct choice {
     size_t count, capacity;
     size_t told;         /* of these, tokens whose events were pushed */
     qp_sampler *sampler; /* NULL: not opened yet */
+    qp_matcher *matcher; /* of the answer's form, opened with the sampler; NULL: any text */
     qp_session *session; /* while running */
     size_t held;         /* tokens of the session at the start of the call */
     const float *row;    /* logits that the next token is chosen from, while qp_step() runs */
@@ -80,6 +81,9 @@ token_top *choice_next_top(choice *choice);
 
 /* Appends an event. The caller has checked that there is room. */
 void choice_push(choice *choice, token_event event);
+
+/* Closes the sampler and the matcher. */
+void choice_close_sampler(choice *choice);
 
 /* Wakes the engine thread, which may have something to do. From any thread. */
 void batcher_signal(struct batcher *batcher);

@@ -170,8 +170,7 @@ void batcher_keep_prefix(batcher *b, choice *c)
 static void begin_again(choice *c)
 {
     c->count = c->request->n_prompt;
-    qp_sampler_close(c->sampler);
-    c->sampler = NULL;
+    choice_close_sampler(c);
     c->stops_excluded = false;
 }
 

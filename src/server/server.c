@@ -331,6 +331,7 @@ static void close_server(server *s, struct event *events[N_EVENTS])
     }
     if (s->base) event_base_free(s->base);
     if (s->loaded >= 0) close(s->loaded);
+    form_cache_close(&s->forms); /* its grammars belong to the engine's vocabulary */
     qp_engine_close(s->engine);
     keys_free(&s->keys);
     free(s);
@@ -344,6 +345,7 @@ qp_status server_run(const server_options *options, qp_error *error)
     s->options = options;
     s->started = time(NULL);
     s->loaded = -1;
+    form_cache_open(&s->forms);
     qp_status status = open_server(s, events, error);
     if (status == QP_OK) {
         char line[256];

@@ -5,6 +5,7 @@
 #include "engine/vocabulary.h"
 #include "server/api_error.h"
 #include "server/batcher.h"
+#include "server/form.h"
 #include "server/http.h"
 #include "server/keys.h"
 #include "server/server.h"
@@ -27,6 +28,7 @@ struct server {
     http_server *http;
     worker_pool *workers;
     api_keys keys; /* used by the I/O thread only */
+    form_cache forms;
     atomic_int phase;
     time_t started;
 
