@@ -175,15 +175,16 @@ static qp_status fill_request(const call *c, request *r, api_error *error)
 /* Refuses a prompt that leaves no room for an answer; the message has both numbers. */
 static qp_status check_length(const call *c, const request *r, api_error *error)
 {
-    int64_t context = c->server->info.context;
-    if ((int64_t)r->n_prompt < context + (c->embeds || r->prompt_only)) return QP_OK;
+    const size_t context = (size_t)c->server->info.context;
+    const bool answers = !c->embeds && !r->prompt_only;
+    if (r->n_prompt + answers <= context) return QP_OK;
     error->code = "context_length_exceeded";
     error->n_prompt = r->n_prompt;
-    error->n_context = (size_t)context;
+    error->n_context = context;
     return api_refuse(error, 400, call_prompt_name(c),
-                      "the request (%zu tokens) exceeds the available context size (%lld tokens); "
+                      "the request (%zu tokens%s) exceeds the available context size (%zu tokens); "
                       "nothing was cut: send less, or start the server with a larger --context",
-                      r->n_prompt, (long long)context);
+                      r->n_prompt, answers ? ", and one for an answer" : "", context);
 }
 
 static qp_status check_biases(const call *c, api_error *error)
