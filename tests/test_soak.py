@@ -137,6 +137,19 @@ class Client:
         status, body = await self.post("/v1/completions", self.question(n=3))
         return None if status == 429 or len(json.loads(body).get("choices", [])) == 3 else f"{status} {body[:200]}"
 
+    async def reads(self):
+        """A stream that says how much of its prompt is read."""
+        c = self.chance
+        status, body = await self.post("/completion", {"prompt": self.question()["prompt"] * c.randrange(1, 4), "n_predict": 5, "ignore_eos": True,
+                                                       "stream": True, "return_progress": True})
+        good = status == 429 or (status == 200 and b"prompt_progress" in body and b'"stop":true' in body)
+        return None if good else f"{status} ...{body[-200:]}"
+
+    async def embeds(self):
+        n = self.chance.randrange(1, 6)
+        status, body = await self.post("/v1/embeddings", {"input": [self.question()["prompt"] for _ in range(n)]})
+        return None if status == 429 or len(json.loads(body).get("data", [])) == n else f"{status} {body[:200]}"
+
     async def leaves(self):
         await self.post("/v1/completions", self.question(stream=self.chance.random() < 0.7, max_tokens=200),
                         leave_after=self.chance.choice([0, 0, 1, 200, 500, 2000]))
@@ -194,7 +207,7 @@ class Client:
         return None if status in (200, 404) else f"{path}: {status} {body[:200]}"
 
 
-KINDS = {"whole": 6, "streamed": 8, "slow": 2, "several": 2, "leaves": 8, "leaves_soon": 4, "long": 3, "garbage": 3, "wrong": 6, "others": 2}
+KINDS = {"whole": 6, "streamed": 8, "slow": 2, "several": 2, "reads": 3, "embeds": 2, "leaves": 8, "leaves_soon": 4, "long": 3, "garbage": 3, "wrong": 6, "others": 2}
 
 
 async def worker(port, number, numbers, end, complaints, done):
