@@ -103,6 +103,10 @@ static const char *const cases[] = {
     "n_rows=2 in_features=512 out_features=17 weight:Q5_K bias:- residual:-",
     "n_rows=2 in_features=512 out_features=17 weight:Q6_K",
     "n_rows=2 in_features=512 out_features=17 weight:F8_128 bias:- residual:-",
+    "n_rows=1 in_features=640 out_features=97 weight:F8_128 bias:-",
+    "n_rows=1 in_features=1152 out_features=30 weight:F8_128 residual:- x:BF16 out:BF16",
+    "n_rows=11 in_features=384 out_features=70 weight:F8_128 bias:- residual:-",
+    "n_rows=90 in_features=640 out_features=45 weight:F8_128",
     "n_rows=6 in_features=96 out_features=33 weight:F16 bias:-",
     "n_rows=3 in_features=2112 out_features=41 weight:Q8_0 residual:-",
     "n_rows=8 in_features=2560 out_features=72 weight:Q4_K bias:- residual:-",
@@ -129,6 +133,8 @@ static const char *const workloads[] = {
     "residual:-",
     "llama-3.1-8b ffn_down: n_rows=512 in_features=14336 out_features=4096 weight:BF16 bias:-",
     "llama-3.2-1b ffn_up: n_rows=1 in_features=2048 out_features=16384 weight:BF16 bias:- "
+    "residual:-",
+    "llama-3.2-1b ffn_up: n_rows=1 in_features=2048 out_features=16384 weight:F8_128 bias:- "
     "residual:-",
     "llama-3.2-1b lm_head: n_rows=1 in_features=2048 out_features=128256 weight:BF16 bias:- "
     "residual:-",

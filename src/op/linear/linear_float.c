@@ -15,8 +15,10 @@
 #include "op/linear/linear_rows.h"
 #include "op/linear/transpose.h"
 #include "tensor/codec.h"
+#include "tensor/codec_blocks.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -28,6 +30,7 @@ enum {
     FEW_ROWS = 12,    /* at least any kernel's max_rows */
     CHUNK_ROWS = 264, /* a multiple of any kernel's max_rows */
     GROUP = 16,       /* panels */
+    F8_BLOCK = LINEAR_FLOAT_F8_BLOCK,
 };
 
 static int64_t minimum(int64_t a, int64_t b)
@@ -42,7 +45,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
 
 static bool is_float_weight(dtype type)
 {
-    return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
+    return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16 || type == DTYPE_F8_128;
 }
 
 /* Of the values in a panel: quantised weights are decoded when they are packed. */
@@ -53,9 +56,10 @@ static dtype panel_type(const tensor *weight)
 
 static linear_float_type float_type(dtype type)
 {
-    return type == DTYPE_F32   ? LINEAR_FLOAT_F32
-           : type == DTYPE_F16 ? LINEAR_FLOAT_F16
-                               : LINEAR_FLOAT_BF16;
+    return type == DTYPE_F32    ? LINEAR_FLOAT_F32
+           : type == DTYPE_F16  ? LINEAR_FLOAT_F16
+           : type == DTYPE_BF16 ? LINEAR_FLOAT_BF16
+                                : LINEAR_FLOAT_F8;
 }
 
 bool linear_float_accepts(const op_call *call)
@@ -70,10 +74,17 @@ bool linear_float_accepts_quantised(const op_call *call)
            linear_takes_rows(call);
 }
 
+/* Of one input of a panel; in F8_128 with its share of the scales. */
+static size_t input_bytes(const tensor *weight)
+{
+    const dtype type = panel_type(weight);
+    return PANEL * dtype_block_bytes(type) / (size_t)dtype_block_elements(type);
+}
+
 size_t linear_float_panel_bytes(const tensor *weight, int64_t inputs)
 {
     if (weight->type == DTYPE_BF16) inputs = ceil_div(inputs, STEP) * STEP;
-    return PANEL * dtype_row_bytes(panel_type(weight), inputs);
+    return (size_t)inputs * input_bytes(weight);
 }
 
 size_t linear_float_packed_bytes(const op_call *call)
@@ -128,7 +139,7 @@ static void pack_pairs_tail(const char *const *rows, int64_t n, uint32_t *out)
 }
 
 /* Up to 32 inputs of a panel's rows. */
-static void pack_step(dtype type, const char *const *rows, int64_t n, void *out)
+static void pack_plain(dtype type, const char *const *rows, int64_t n, void *out)
 {
     if (type == DTYPE_F32)
         pack_4(rows, n, out);
@@ -178,18 +189,61 @@ static void fetch_next(const char *const *rows, int64_t panel_rows, size_t row_b
         __builtin_prefetch(rows[row] + PANEL * row_bytes, 0, 2);
 }
 
+static bool has_nan(const uint8_t *bytes)
+{
+    bool any = false;
+    for (int i = 0; i < F8_BLOCK; i++)
+        any |= (bytes[i] & 0x7f) == 0x7f;
+    return any;
+}
+
+/* Blocks of four rows to bytes [row, row + 4) of 128 inputs. */
+static void pack_bytes(const block_f8_128 blocks[4], uint8_t *out)
+{
+    for (int i = 0; i < F8_BLOCK; i++) {
+        const uint8_t four[4] = {blocks[0].qs[i], blocks[1].qs[i], blocks[2].qs[i],
+                                 blocks[3].qs[i]};
+        memcpy(out + i * PANEL, four, sizeof four);
+    }
+}
+
+/* 128 inputs of a panel's rows in F8_128. */
+static void pack_f8_block(const char *const *rows, char *out)
+{
+    float scales[PANEL];
+    for (int row = 0; row < PANEL; row += 4) {
+        block_f8_128 blocks[4] = {0};
+        for (int i = 0; i < 4; i++) {
+            if (rows[row + i]) memcpy(&blocks[i], rows[row + i], sizeof *blocks);
+            scales[row + i] = has_nan(blocks[i].qs) ? NAN : blocks[i].d * 256;
+        }
+        pack_bytes(blocks, (uint8_t *)out + sizeof scales + row);
+    }
+    memcpy(out, scales, sizeof scales);
+}
+
+/* `n` inputs of a panel's rows, 32 at most, in F8_128 128. */
+static void pack_step(dtype type, const char *const *rows, int64_t n, void *out)
+{
+    if (type == DTYPE_F8_128)
+        pack_f8_block(rows, out);
+    else
+        pack_plain(type, rows, n, out);
+}
+
 void linear_float_pack(const op_call *call, void *packed)
 {
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    const int64_t step = weight->type == DTYPE_F8_128 ? F8_BLOCK : STEP;
     const size_t row_bytes = (size_t)weight->stride[0];
     int64_t in_features = weight->shape[1];
     buffer_populate(tensor_row(weight, call->begin), (size_t)(call->end - call->begin) * row_bytes);
     char *out = (char *)packed +
                 (size_t)(call->begin / PANEL) * linear_float_panel_bytes(weight, in_features);
     for (int64_t first = call->begin; first < call->end; first += PANEL) {
-        for (int64_t i = 0; i < in_features; i += STEP) {
+        for (int64_t i = 0; i < in_features; i += step) {
             const char *rows[PANEL] = {0};
-            int64_t n = minimum(STEP, in_features - i);
+            int64_t n = minimum(step, in_features - i);
             for (int64_t row = 0; row < PANEL && first + row < call->end; row++)
                 rows[row] = (const char *)tensor_row(weight, first + row) +
                             dtype_row_bytes(weight->type, i);
@@ -407,7 +461,7 @@ void linear_float_run(const op_call *call, const linear_float_kernels *kernels)
         .x = &call->tensors[LINEAR_X],
         .n_rows = call->tensors[LINEAR_X].shape[0],
         .in_features = weight->shape[1],
-        .input_bytes = dtype_row_bytes(panel_type(weight), PANEL),
+        .input_bytes = input_bytes(weight),
         .panel_bytes = linear_float_panel_bytes(weight, weight->shape[1]),
     };
     int64_t first = call->begin / PANEL, end = ceil_div(call->end, PANEL);

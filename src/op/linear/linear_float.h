@@ -1,4 +1,5 @@
-/* linear with weights of F32, F16 and BF16 and float32 activations: what its variants share.
+/* linear with weights of F32, F16, BF16 and F8_128 and float32 activations: what its variants
+ * share.
  *
  * The weights are repacked when the model is loaded: 32 output features make a panel, and a panel
  * lies in memory input by input, so that it is read sequentially, each activation is broadcast to
@@ -6,10 +7,14 @@
  *
  *         F32, F16, input i     w[0][i] w[1][i] ... w[31][i]
  *         BF16, inputs i, i+1   w[0][i] w[0][i+1], w[1][i] w[1][i+1], ... w[31][i] w[31][i+1]
+ *         F8_128, 128 inputs    scale[0] ... scale[31], then w[0][i] w[1][i] ... w[31][i] for each
  *
  * A shift and a mask convert the pairs to two vectors of float32, with the features in order; AMX
  * uses them as they are. Features after the last are zeros, and BF16 has zeros to the next multiple
- * of 32 inputs.
+ * of 32 inputs. A byte of E4M3, shifted to the place of F16's exponent and mantissa, is an F16 of
+ * its value over 256, subnormals too; the packed scale is 256 times the block's, so a weight is one
+ * conversion and one multiplication, and has the bits of the codec's. Only NaNs would be lost: a
+ * block with one has a scale of NaN.
  *
  * The vector variants sum an output in blocks of 256 inputs, each in rising order by fused
  * multiply-adds from zero, and add the blocks' sums in rising order: the same bits in all of them.
@@ -23,16 +28,19 @@
 #include "op/op.h"
 
 enum {
-    LINEAR_FLOAT_PANEL = 32,    /* features of a panel */
-    LINEAR_FLOAT_BLOCK = 256,   /* inputs of a block */
-    LINEAR_FLOAT_X_STRIDE = 272 /* floats between rows of a block of x: 17 lines, so that the rows
-                                 * spread over the sets of the first cache */
+    LINEAR_FLOAT_PANEL = 32,     /* features of a panel */
+    LINEAR_FLOAT_BLOCK = 256,    /* inputs of a block */
+    LINEAR_FLOAT_X_STRIDE = 272, /* floats between rows of a block of x: 17 lines, so that the rows
+                                  * spread over the sets of the first cache */
+    LINEAR_FLOAT_F8_BLOCK = 128, /* inputs that share the scales of F8_128 */
+    LINEAR_FLOAT_F8_SCALES = 4 * LINEAR_FLOAT_PANEL /* bytes of them in a panel */
 };
 
 typedef enum linear_float_type {
     LINEAR_FLOAT_F32,
     LINEAR_FLOAT_F16,
     LINEAR_FLOAT_BF16,
+    LINEAR_FLOAT_F8,
     LINEAR_FLOAT_TYPES
 } linear_float_type;
 
@@ -63,7 +71,7 @@ typedef struct linear_float_kernels {
 /* Computes the call's slice. */
 void linear_float_run(const op_call *call, const linear_float_kernels *kernels);
 
-/* Bytes of `inputs` inputs of a panel of the weight; 32 at a time for BF16. */
+/* Bytes of `inputs` inputs of a panel of the weight; 32 at a time for BF16, 128 for F8_128. */
 size_t linear_float_panel_bytes(const tensor *weight, int64_t inputs);
 
 /* out = sums + bias + residual for the slice's features in panel `panel` and rows [row, row +

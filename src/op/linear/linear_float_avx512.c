@@ -24,6 +24,20 @@ typedef struct line {
     __m512 low, high;
 } line;
 
+/* Sixteen bytes of E4M3 as F16, which is their value over 256. */
+INLINE __m512 load_bytes(const char *from)
+{
+    __m256i halves =
+        _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)from)), 7);
+    return _mm512_cvtph_ps(_mm256_and_si256(halves, _mm256_set1_epi16((int16_t)0xbfff)));
+}
+
+INLINE line load_scaled(const char *from, line scale)
+{
+    return (line){_mm512_mul_ps(load_bytes(from), scale.low),
+                  _mm512_mul_ps(load_bytes(from + 16), scale.high)};
+}
+
 INLINE line load_line(linear_float_type type, const char *from)
 {
     if (type == LINEAR_FLOAT_F16)
@@ -86,6 +100,19 @@ INLINE void tile(linear_float_type type, bool stream, int rows, const char *pane
             load_pair(panel, &even, &odd);
             meet_line(rows, even, x + i, sums);
         }
+    } else if (type == LINEAR_FLOAT_F8) {
+#pragma GCC unroll 1
+        for (int64_t end = 0; end < n;) {
+            const line scale = load_line(LINEAR_FLOAT_F32, panel);
+            panel += LINEAR_FLOAT_F8_SCALES;
+            end += LINEAR_FLOAT_F8_BLOCK;
+#pragma GCC unroll 1
+            for (; i < end; i += 2, panel += 64) {
+                prefetch(stream, panel);
+                meet_line(rows, load_scaled(panel, scale), x + i, sums);
+                meet_line(rows, load_scaled(panel + 32, scale), x + i + 1, sums);
+            }
+        }
     } else {
         const int bytes = type == LINEAR_FLOAT_F32 ? 128 : 64;
 #pragma GCC unroll 1
@@ -125,6 +152,24 @@ INLINE void pair(linear_float_type type, const char *panel, size_t apart, const 
         for (int p = 0; i < n && p < 2; p++) {
             load_pair(panel + (size_t)p * apart, &even, &odd);
             meet_line(1, even, x[p] + i, &sums[p]);
+        }
+    } else if (type == LINEAR_FLOAT_F8) {
+#pragma GCC unroll 1
+        for (int64_t end = 0; end < n;) {
+            const line scales[2] = {load_line(LINEAR_FLOAT_F32, panel),
+                                    load_line(LINEAR_FLOAT_F32, panel + apart)};
+            panel += LINEAR_FLOAT_F8_SCALES;
+            end += LINEAR_FLOAT_F8_BLOCK;
+#pragma GCC unroll 1
+            for (; i < end; i += 2, panel += 64) {
+#pragma GCC unroll 2
+                for (int p = 0; p < 2; p++) {
+                    const char *at = panel + (size_t)p * apart;
+                    prefetch(true, at);
+                    meet_line(1, load_scaled(at, scales[p]), x[p] + i, &sums[p]);
+                    meet_line(1, load_scaled(at + 32, scales[p]), x[p] + i + 1, &sums[p]);
+                }
+            }
         }
     } else {
 #pragma GCC unroll 1
@@ -170,6 +215,19 @@ static void decode_bf16(const void *panel, int64_t n, float *out)
     }
 }
 
+static void decode_f8(const void *panel, int64_t n, float *out)
+{
+    const char *from = panel;
+    for (int64_t block = 0; block < n; block += LINEAR_FLOAT_F8_BLOCK) {
+        const line scale = load_line(LINEAR_FLOAT_F32, from);
+        from += LINEAR_FLOAT_F8_SCALES;
+        for (int i = 0; i < LINEAR_FLOAT_F8_BLOCK; i++, from += PANEL, out += PANEL) {
+            prefetch(true, from);
+            store_line(out, load_scaled(from, scale));
+        }
+    }
+}
+
 #define TILE(NAME, TYPE, STREAM, ROWS)                                                             \
     static void NAME##_##ROWS(const void *panel, const float *x, int64_t n, float *sums)           \
     {                                                                                              \
@@ -197,6 +255,7 @@ TILES(cached, LINEAR_FLOAT_F32, false)
 TILES(stream_f32, LINEAR_FLOAT_F32, true)
 TILES(stream_f16, LINEAR_FLOAT_F16, true)
 TILES(stream_bf16, LINEAR_FLOAT_BF16, true)
+TILES(stream_f8, LINEAR_FLOAT_F8, true)
 
 #define PAIR(NAME, TYPE)                                                                           \
     static void NAME(const char *panel, size_t apart, const float *const *x, int64_t n,            \
@@ -208,17 +267,22 @@ TILES(stream_bf16, LINEAR_FLOAT_BF16, true)
 PAIR(pair_f32, LINEAR_FLOAT_F32)
 PAIR(pair_f16, LINEAR_FLOAT_F16)
 PAIR(pair_bf16, LINEAR_FLOAT_BF16)
+PAIR(pair_f8, LINEAR_FLOAT_F8)
 
 static const linear_float_kernels kernels = {
     .max_rows = MAX_ROWS,
     .stream = {[LINEAR_FLOAT_F32] = stream_f32,
                [LINEAR_FLOAT_F16] = stream_f16,
-               [LINEAR_FLOAT_BF16] = stream_bf16},
+               [LINEAR_FLOAT_BF16] = stream_bf16,
+               [LINEAR_FLOAT_F8] = stream_f8},
     .pair = {[LINEAR_FLOAT_F32] = pair_f32,
              [LINEAR_FLOAT_F16] = pair_f16,
-             [LINEAR_FLOAT_BF16] = pair_bf16},
+             [LINEAR_FLOAT_BF16] = pair_bf16,
+             [LINEAR_FLOAT_F8] = pair_f8},
     .cached = cached,
-    .decode = {[LINEAR_FLOAT_F16] = decode_f16, [LINEAR_FLOAT_BF16] = decode_bf16},
+    .decode = {[LINEAR_FLOAT_F16] = decode_f16,
+               [LINEAR_FLOAT_BF16] = decode_bf16,
+               [LINEAR_FLOAT_F8] = decode_f8},
 };
 
 void linear_float_avx512(const op_call *call)
