@@ -212,7 +212,7 @@ static qp_status copy_settings(const qp_convert_options *options, qp_error *erro
 static qp_status run(convert_job *job, qp_error *error)
 {
     const qp_convert_options *options = job->options;
-    model_options sizes_only = {.sizes_only = true};
+    model_options sizes_only = {.sizes_only = true, .fp8_as_bf16 = true};
     if (!options->model || !options->out)
         return error_set(error, QP_INVALID, "a model and a file to write are needed");
     if (options->type) TRY(mix_find(options->type, &job->mix, error));

@@ -50,12 +50,15 @@ static void say_fp8(const qp_engine *e)
 {
     const int64_t n = model_fp8_matrices(e->model);
     if (n == 0) return;
-    char message[200];
-    snprintf(
-        message, sizeof message,
-        "%lld matrices in FP8 are multiplied as BF16, which takes twice their bytes; inputs are "
-        "not rounded to FP8, so scales of inputs are not used",
-        (long long)n);
+    const int64_t kept = model_fp8_kept(e->model);
+    char message[240];
+    snprintf(message, sizeof message,
+             "of %lld matrices in FP8 %lld stay so and %lld are multiplied as BF16, which takes "
+             "twice their bytes%s; inputs are not rounded to FP8, so scales of inputs are not used",
+             (long long)n, (long long)kept, (long long)(n - kept),
+             kept == n || !(e->device.context || e->ranks.size > 1) ? ""
+             : e->device.context                                    ? ", as on every GPU"
+                                                                    : ", as on several ranks");
     engine_say(e, QP_LOG_INFO, message);
 }
 
@@ -64,7 +67,8 @@ static void say_fp8(const qp_engine *e)
 static qp_status open_model(qp_engine *e, const qp_engine_options *options,
                             const machine_type *type, qp_error *error)
 {
-    model_options sizes_only = {.sizes_only = true};
+    const bool as_bf16 = e->device.context || e->ranks.size > 1;
+    model_options sizes_only = {.sizes_only = true, .fp8_as_bf16 = as_bf16};
     TRY(model_open(options->model, &sizes_only, &e->model, error));
     progress_stage_ended(&e->progress, "reading the file's header");
     say_fp8(e);
@@ -82,8 +86,10 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     uint64_t weight_bytes = model_weight_bytes(e->model);
     model_close(e->model);
     e->model = NULL;
-    model_options whole = {
-        .discardable = e->ranks.size == 1, .pool = e->pool, .progress = &e->progress};
+    model_options whole = {.fp8_as_bf16 = as_bf16,
+                           .discardable = e->ranks.size == 1,
+                           .pool = e->pool,
+                           .progress = &e->progress};
     progress_begin(&e->progress, "making weights", weight_bytes);
     TRY(model_open(options->model, &whole, &e->model, error));
     program_attach(&e->program, e->model);

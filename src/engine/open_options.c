@@ -146,10 +146,11 @@ static void say_activations(const qp_engine *e, const char *choice, const machin
                             uint32_t bits)
 {
     const dtype stored = model_get_weight(e->model, WEIGHT_FFN_DOWN, 0)->weight.type;
-    const char *why = e->device.context             ? "a GPU does not round them"
-                      : type->references            ? "reference kernels do not round them"
-                      : !dtype_is_quantized(stored) ? "the model's weights are not quantised"
-                                                    : NULL;
+    const char *why = e->device.context  ? "a GPU does not round them"
+                      : type->references ? "reference kernels do not round them"
+                      : !dtype_is_quantized(stored) || stored == DTYPE_F8_128
+                          ? "the model's weights are not quantised"
+                          : NULL;
     char message[160];
     if (!why)
         snprintf(message, sizeof message, "quantised products take activations %s",

@@ -2,6 +2,8 @@
 #include "file/synthetic.h"
 
 #include "base/strbuf.h"
+#include "tensor/codec.h"
+#include "tensor/codec_blocks.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -37,11 +39,12 @@ static const struct {
     {DTYPE_F32, (0x1p32 - 1) / 6},
     {DTYPE_F16, (0x1p32 - 1) / 6},
     {DTYPE_BF16, (0x1p32 - 1) / 6},
-    {DTYPE_Q8_0, 5461},         /* odd, -127 .. 127 */
-    {DTYPE_Q4_0, 21.25 + 0.25}, /* -8 .. 7 */
-    {DTYPE_Q4_1, 21.25},        /* -7.5 .. 7.5 */
-    {DTYPE_Q5_0, 85.25 + 0.25}, /* -16 .. 15 */
-    {DTYPE_Q5_1, 85.25},        /* -15.5 .. 15.5 */
+    {DTYPE_F8_128, (0x1p32 - 1) / 6}, /* before it is rounded to FP8 */
+    {DTYPE_Q8_0, 5461},               /* odd, -127 .. 127 */
+    {DTYPE_Q4_0, 21.25 + 0.25},       /* -8 .. 7 */
+    {DTYPE_Q4_1, 21.25},              /* -7.5 .. 7.5 */
+    {DTYPE_Q5_0, 85.25 + 0.25},       /* -16 .. 15 */
+    {DTYPE_Q5_1, 85.25},              /* -15.5 .. 15.5 */
     {DTYPE_Q4_K,
      21.25 * 2341.5 + 28.125},    /* 32 .. 63 times -7.5 .. 7.5; half the minima off by 1 */
     {DTYPE_Q6_K, 341.5 * 2341.5}, /* 32 .. 63 times -32 .. 31 */
@@ -100,6 +103,7 @@ static qp_status find_preset(const char *text, const char *name, const synthetic
 static qp_status find_type(const char *text, const char *name, dtype *out, qp_error *error)
 {
     *out = dtype_from_name(name);
+    if (*out == DTYPE_F8) *out = DTYPE_F8_128; /* weights in FP8 have scales */
     if (*out != DTYPE_COUNT && synthetic_can_make(*out)) return QP_OK;
     strbuf choices = {0};
     for (size_t i = 0; i < sizeof makers / sizeof *makers; i++)
@@ -205,7 +209,7 @@ synthetic_stream synthetic_stream_of(const synthetic_spec *spec, uint64_t tensor
                                      synthetic_distribution distribution)
 {
     double square = mean_square_of(type);
-    if (dtype_is_quantized(type)) square *= scale_mean_square;
+    if (dtype_is_quantized(type) && type != DTYPE_F8_128) square *= scale_mean_square;
     return (synthetic_stream){
         .key = hash_mix(hash_mix(spec->seed) ^ tensor_id),
         .mean = distribution.mean,
@@ -246,6 +250,15 @@ static void fill_plain(const synthetic_stream *stream, dtype type, uint64_t firs
     }
 }
 
+static void fill_f8(const synthetic_stream *stream, uint64_t first, uint64_t count, uint8_t *dst)
+{
+    float values[BLOCK_128];
+    for (uint64_t i = 0; i < count; i++) {
+        make_values(stream, (first + i) * BLOCK_128, BLOCK_128, values);
+        dtype_encode(DTYPE_F8_128, values, dst + i * sizeof(block_f8_128), BLOCK_128);
+    }
+}
+
 void synthetic_fill(const synthetic_spec *spec, uint64_t tensor_id, dtype type,
                     synthetic_distribution distribution, void *dst, int64_t first_row, int64_t rows,
                     int64_t cols)
@@ -256,6 +269,10 @@ void synthetic_fill(const synthetic_spec *spec, uint64_t tensor_id, dtype type,
     uint64_t first = (uint64_t)first_row * per_row, count = (uint64_t)rows * per_row;
     if (!dtype_is_quantized(type)) {
         fill_plain(&stream, type, first, count, dst);
+        return;
+    }
+    if (type == DTYPE_F8_128) {
+        fill_f8(&stream, first, count, dst);
         return;
     }
     assert(distribution.mean == 0.0f);

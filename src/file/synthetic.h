@@ -77,12 +77,12 @@ synthetic_distribution synthetic_distribution_of(const synthetic_config *config,
 /* The tensor's number in the generator: a hash of its name. */
 uint64_t synthetic_tensor_id(const char *name);
 
-/* Whether synthetic_fill() can make the type: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K,
- * Q6_K. */
+/* Whether synthetic_fill() can make the type: F32, F16, BF16, F8_128, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1,
+ * Q4_K, Q6_K. */
 bool synthetic_can_make(dtype type);
 
 /* What a kernel needs to make the tensor's elements: synthetic_value() of synthetic_bits.h for
- * plain types, synthetic_block() for quantised ones. */
+ * plain types and, before they are rounded, F8_128, synthetic_block() for the rest. */
 synthetic_stream synthetic_stream_of(const synthetic_spec *spec, uint64_t tensor_id, dtype type,
                                      synthetic_distribution distribution);
 

@@ -180,9 +180,11 @@ static void print_model(const model *m, const type_count *counts, strbuf *out)
     if (model_is_config(m))
         print_line(out, "weights", "missing: sizes and type are those of config.json");
     if (model_fp8_matrices(m))
-        strbuf_printf(out,
-                      "%-20s %lld matrices in FP8 (E4M3), read as BF16; inputs are not rounded\n",
-                      "stored", (long long)model_fp8_matrices(m));
+        strbuf_printf(
+            out,
+            "%-20s %lld matrices in FP8 (E4M3), of which a CPU reads %lld as they are and "
+            "the rest as BF16, a GPU all as BF16; inputs are not rounded\n",
+            "stored", (long long)model_fp8_matrices(m), (long long)model_fp8_kept(m));
     type_count total = {0};
     strbuf_puts(out, "\ntype    tensors        elements           bytes\n");
     for (int type = 0; type < DTYPE_COUNT; type++) {
@@ -261,6 +263,8 @@ static void json_model(cJSON *root, const model *m, const type_count *counts)
     cJSON_AddBoolToObject(root, "has_weights", !model_is_config(m));
     if (model_fp8_matrices(m))
         cJSON_AddNumberToObject(root, "fp8_matrices", (double)model_fp8_matrices(m));
+    if (model_fp8_kept(m))
+        cJSON_AddNumberToObject(root, "fp8_matrices_kept", (double)model_fp8_kept(m));
     cJSON *types = cJSON_AddObjectToObject(root, "types");
     for (int type = 0; type < DTYPE_COUNT; type++) {
         if (counts[type].tensors == 0) continue;

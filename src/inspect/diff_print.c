@@ -134,8 +134,9 @@ static qp_status check_memory(const diff *d, qp_error *error)
 static qp_status open_model(diff *d, qp_error *error)
 {
     const diff_options *o = d->options;
-    model_options sizes_only = {.sizes_only = true};
-    model_options whole = {.pool = d->pool, .progress = &d->progress};
+    const bool as_bf16 = d->type_a->on_gpu || d->type_b->on_gpu || o->ranks > 1;
+    model_options sizes_only = {.sizes_only = true, .fp8_as_bf16 = as_bf16};
+    model_options whole = {.fp8_as_bf16 = as_bf16, .pool = d->pool, .progress = &d->progress};
     TRY(model_open(o->model, &sizes_only, &d->model, error));
     TRY(build_plan(d, *model_get_config(d->model), error));
     TRY(check_memory(d, error));

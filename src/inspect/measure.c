@@ -154,7 +154,7 @@ bool measure_wants(const measure_options *options, dtype type)
     if (!synthetic_can_make(type)) return false;
     while (names_next(&types, name))
         if (dtype_from_name(name) == type) return true;
-    return !options->types && type != DTYPE_F32;
+    return !options->types && type != DTYPE_F32 && type != DTYPE_F8_128;
 }
 
 static qp_status check_types(const measure_options *options, qp_error *error)

@@ -60,8 +60,9 @@ static qp_status build_plan(timed_model *m, qp_error *error)
 static qp_status open_model(timed_model *m, qp_error *error)
 {
     const char *name = m->options->model;
-    model_options sizes_only = {.sizes_only = true};
-    model_options whole = {.pool = m->pool, .progress = &m->progress};
+    const bool on_gpu = m->device.context != NULL;
+    model_options sizes_only = {.sizes_only = true, .fp8_as_bf16 = on_gpu};
+    model_options whole = {.fp8_as_bf16 = on_gpu, .pool = m->pool, .progress = &m->progress};
     TRY(model_open(name, &sizes_only, &m->model, error));
     TRY(build_plan(m, error));
     if (model_has_weights(m->model) || m->device.context) return QP_OK;

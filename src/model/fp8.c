@@ -3,6 +3,7 @@
 
 #include "base/names.h"
 #include "tensor/codec.h"
+#include "tensor/codec_blocks.h"
 #include "tensor/float8.h"
 
 #include <math.h>
@@ -168,6 +169,24 @@ void fp8_decode(const fp8_matrix *m, int64_t begin, int64_t rows, uint16_t *dst)
                          dst + (size_t)((row - begin) * m->columns));
         }
     }
+}
+
+dtype fp8_type(const fp8_matrix *m)
+{
+    const bool whole = m->columns % BLOCK_128 == 0 &&
+                       (m->block_columns == m->columns || m->block_columns % BLOCK_128 == 0);
+    return whole ? DTYPE_F8_128 : DTYPE_BF16;
+}
+
+void fp8_join_scales(const fp8_matrix *m, int64_t begin, int64_t rows, void *dst)
+{
+    char *to = dst;
+    for (int64_t row = begin; row < begin + rows; row++)
+        for (int64_t i = 0; i < m->columns; i += BLOCK_128, to += sizeof(block_f8_128)) {
+            block_f8_128 block = {.d = scale_at(m, row / m->block_rows, i / m->block_columns)};
+            memcpy(block.qs, m->data + (size_t)(row * m->columns + i), BLOCK_128);
+            memcpy(to, &block, sizeof block);
+        }
 }
 
 /* ---- Tensors that belong to a matrix ----------------------------------------------------------

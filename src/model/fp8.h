@@ -6,7 +6,8 @@
  *     weight_scale       one for the matrix, or one a row
  *     weight_scale_inv   one for each block, as a rule of 128 x 128; not an inverse
  *
- * The rest of the program sees such a matrix in BF16: the product, in float32, rounded once.
+ * The rest of the program sees such a matrix in F8_128 where whole blocks of that type share a
+ * scale, and else, or where BF16 is asked for, in BF16: the product, in float32, rounded once.
  */
 #ifndef QUIPU_MODEL_FP8_H
 #define QUIPU_MODEL_FP8_H
@@ -35,6 +36,12 @@ qp_status fp8_find(const safetensors *file, const model_config *config, const ch
 /* QP_FORMAT where a scale is infinite or NaN. */
 qp_status fp8_check_scales(const fp8_matrix *matrix, const char *path, const char *name,
                            qp_error *error);
+
+/* DTYPE_F8_128 where each 128 elements of a row share a scale, else DTYPE_BF16. */
+dtype fp8_type(const fp8_matrix *matrix);
+
+/* Rows [begin, begin + rows) in F8_128, which fp8_type() says. */
+void fp8_join_scales(const fp8_matrix *matrix, int64_t begin, int64_t rows, void *dst);
 
 /* Rows [begin, begin + rows) in BF16. */
 void fp8_decode(const fp8_matrix *matrix, int64_t begin, int64_t rows, uint16_t *dst);

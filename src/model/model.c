@@ -393,6 +393,11 @@ int64_t model_fp8_matrices(const model *m)
     return m->source.n_fp8;
 }
 
+int64_t model_fp8_kept(const model *m)
+{
+    return m->source.n_fp8_kept;
+}
+
 uint64_t model_weight_bytes(const model *m)
 {
     return m->weight_bytes;

@@ -31,6 +31,7 @@ typedef struct model_options {
                       * parts of a fused matrix, matrices in FP8): those views have no data */
     bool config_is_enough; /* with sizes_only: of a directory without safetensors config.json is
                             * read alone, and weights are views without data of its type */
+    bool fp8_as_bf16;      /* weights in FP8 are read as BF16: for GPUs, ranks and other files */
     bool discardable;      /* model_discard_weight() may be called: there is one reader */
     thread_pool *pool;     /* makes synthetic weights; may be NULL */
     progress *progress;    /* shows how far they are made; may be NULL */
@@ -92,8 +93,10 @@ void model_read_sparsely(const model *model, weight_slot slot, int64_t layer);
  * it. */
 void model_discard_weight(const model *model, weight_slot slot, int64_t layer);
 
-/* Matrices that the file stores in FP8 and that are read as BF16: see fp8.h. */
+/* Matrices that the file stores in FP8, and those of them that are read in F8_128, the rest as
+ * BF16: see fp8.h. */
 int64_t model_fp8_matrices(const model *model);
+int64_t model_fp8_kept(const model *model);
 
 /* Bytes of all weights as stored, or as read where they are made (a tied output counts once). */
 uint64_t model_weight_bytes(const model *model);

@@ -33,7 +33,7 @@ void source_name(const weight_source *source, weight_slot slot, int64_t layer, b
 
 /* Norms and biases are F32. With a quantised type, v and the down projection of every other layer
  * are of the spec's other type, as in files called Q4_K_M. */
-static dtype synthetic_type(const weight_source *source, weight_slot slot, int64_t layer, bool bias)
+static dtype asked_type(const weight_source *source, weight_slot slot, int64_t layer, bool bias)
 {
     const synthetic_spec *spec = &source->synthetic;
     if (!spec->config) return spec->type; /* as files that are not here would have it */
@@ -41,6 +41,12 @@ static dtype synthetic_type(const weight_source *source, weight_slot slot, int64
     if (slot == WEIGHT_TOKEN_EMBD || slot == WEIGHT_OUTPUT) return spec->other;
     bool better = slot == WEIGHT_ATTN_V || slot == WEIGHT_FFN_DOWN;
     return better && layer % 2 == 0 && dtype_is_quantized(spec->other) ? spec->other : spec->type;
+}
+
+static dtype synthetic_type(const weight_source *source, weight_slot slot, int64_t layer, bool bias)
+{
+    const dtype type = asked_type(source, slot, layer, bias);
+    return type == DTYPE_F8_128 && source->options->fp8_as_bf16 ? DTYPE_BF16 : type;
 }
 
 /* What each slot's weight is for. */
@@ -177,19 +183,37 @@ static qp_status split_wqkv(weight_source *source, weight_slot slot, const char 
     return QP_OK;
 }
 
-/* --- Matrices in FP8, decoded to BF16. --- */
+/* --- Matrices in FP8, as F8_128 or BF16. --- */
+
+/* The type in which the matrix is seen. */
+static dtype type_of_fp8(const weight_source *source, const fp8_matrix *matrix)
+{
+    return source->options->fp8_as_bf16 ? DTYPE_BF16 : fp8_type(matrix);
+}
+
+/* Rows [begin, begin + rows) of the matrix. */
+static void convert_rows(const fp8_matrix *matrix, dtype type, int64_t begin, int64_t rows,
+                         void *dst)
+{
+    if (type == DTYPE_F8_128)
+        fp8_join_scales(matrix, begin, rows, dst);
+    else
+        fp8_decode(matrix, begin, rows, dst);
+}
 
 /* Rows [begin, begin + rows) of the slot. */
 static void decode_rows(const weight_source *source, weight_slot slot, const fp8_matrix *matrix,
-                        int64_t begin, int64_t rows, uint16_t *dst)
+                        int64_t begin, int64_t rows, void *dst)
 {
+    const dtype type = type_of_fp8(source, matrix);
     if (stored_name(source, slot)) {
-        fp8_decode(matrix, begin, rows, dst);
+        convert_rows(matrix, type, begin, rows, dst);
         return;
     }
+    const size_t row_bytes = dtype_row_bytes(type, matrix->columns);
     for (int64_t i = 0; i < rows; i++)
-        fp8_decode(matrix, fused_row(source->config, slot, begin + i), 1,
-                   dst + (size_t)(i * matrix->columns));
+        convert_rows(matrix, type, fused_row(source->config, slot, begin + i), 1,
+                     (char *)dst + (size_t)i * row_bytes);
 }
 
 typedef struct decode_task {
@@ -215,9 +239,10 @@ static qp_status get_fp8(weight_source *source, weight_slot slot, int64_t layer,
     fp8_matrix matrix;
     TRY(fp8_find(source->safetensors, source->config, name, &matrix, error));
     TRY(fp8_check_scales(&matrix, source->path, name, error));
-    tensor view = tensor_2d(NULL, DTYPE_BF16, matrix.rows, matrix.columns);
+    tensor view = tensor_2d(NULL, type_of_fp8(source, &matrix), matrix.rows, matrix.columns);
     if (!stored_name(source, slot)) TRY(split_shape(source, slot, name, &view, &view, error));
     source->n_fp8++;
+    source->n_fp8_kept += view.type == DTYPE_F8_128;
     if (!source->options->sizes_only) {
         TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
         decode_task task = {source, slot, &matrix, &view};
