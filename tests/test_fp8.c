@@ -1,11 +1,13 @@
 /* Matrices in FP8 of safetensors directories: every number, scales of every shape, and files whose
- * scales are not what the matrix needs. A model in FP8 has the logits of its BF16 copy, to the bit.
+ * scales are not what the matrix needs. A model that is read as BF16 has the logits of its BF16
+ * copy, to the bit; one that stays in FP8 has matrices that are not rounded to BF16.
  */
 #include "engine_test.h"
 #include "model/config_read.h"
 #include "model/fp8.h"
 #include "model/model.h"
 #include "model_files.h"
+#include "tensor/codec.h"
 #include "tensor/float16.h"
 
 #include <cjson/cJSON.h>
@@ -15,7 +17,7 @@ static qp_error error;
 
 /* ---- files of tensors of any type ----------------------------------------------------------- */
 
-enum { MAX_TENSORS = 40, MAX_BYTES = 1 << 16 };
+enum { MAX_TENSORS = 40, MAX_BYTES = 1 << 19 };
 
 typedef struct stored {
     char name[96], type[12], shape[32];
@@ -83,6 +85,11 @@ static const char config_head[] =
     "\"intermediate_size\":48,\"num_hidden_layers\":1,\"num_attention_heads\":4,"
     "\"num_key_value_heads\":2,\"vocab_size\":11,\"max_position_embeddings\":64,"
     "\"rms_norm_eps\":1e-5,\"rope_theta\":5000";
+static const char wide_head[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"hidden_act\":\"silu\",\"hidden_size\":128,"
+    "\"intermediate_size\":256,\"num_hidden_layers\":1,\"num_attention_heads\":4,"
+    "\"num_key_value_heads\":2,\"vocab_size\":11,\"max_position_embeddings\":64,"
+    "\"rms_norm_eps\":1e-5,\"rope_theta\":5000";
 static const char blocks_of_16_by_20[] =
     ",\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[16,20]}}";
 
@@ -129,7 +136,7 @@ typedef struct matrix_case {
 } matrix_case;
 
 /* Every matrix of a layer has scales of another form. */
-static const matrix_case cases[] = {
+static const matrix_case narrow_cases[] = {
     {"self_attn.q_proj", "[32,32]", 32, 32, "_scale", "BF16", "[]", 1, 1, 32, 32},
     {"self_attn.k_proj", "[16,32]", 16, 32, "_scale", "F32", "[1]", 1, 1, 16, 32},
     {"self_attn.v_proj", "[16,32]", 16, 32, "_scale", "F16", "[16,1]", 16, 1, 1, 32},
@@ -138,7 +145,28 @@ static const matrix_case cases[] = {
     {"mlp.up_proj", "[48,32]", 48, 32, "_scale_inv", "BF16", "[3,2]", 3, 2, 16, 20},
     {"mlp.down_proj", "[32,48]", 32, 48, "_scale_inv", "F32", "[2,3]", 2, 3, 16, 20},
 };
-enum { N_CASES = sizeof cases / sizeof *cases };
+enum { N_CASES = sizeof narrow_cases / sizeof *narrow_cases };
+
+/* The same with rows of whole blocks of F8_128; one matrix has scales for half of them. */
+static const matrix_case wide_cases[] = {
+    {"self_attn.q_proj", "[128,128]", 128, 128, "_scale", "BF16", "[]", 1, 1, 128, 128},
+    {"self_attn.k_proj", "[64,128]", 64, 128, "_scale", "F32", "[1]", 1, 1, 64, 128},
+    {"self_attn.v_proj", "[64,128]", 64, 128, "_scale", "F16", "[64,1]", 64, 1, 1, 128},
+    {"self_attn.o_proj", "[128,128]", 128, 128, "_scale", "F32", "[128]", 128, 1, 1, 128},
+    {"mlp.gate_proj", "[256,128]", 256, 128, "_scale_inv", "F32", "[3,1]", 3, 1, 100, 128},
+    {"mlp.up_proj", "[256,128]", 256, 128, "_scale", "BF16", "[256]", 256, 1, 1, 128},
+    {"mlp.down_proj", "[128,256]", 128, 256, "_scale_inv", "F32", "[2,2]", 2, 2, 100, 128},
+};
+static const char blocks_of_100_by_128[] =
+    ",\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[100,128]}}";
+
+/* Of the model that a test uses. */
+static const matrix_case *cases = narrow_cases;
+
+static const char *head_of_config(void)
+{
+    return cases == wide_cases ? wide_head : config_head;
+}
 
 static const weight_slot slots[N_CASES] = {WEIGHT_ATTN_Q,      WEIGHT_ATTN_K,   WEIGHT_ATTN_V,
                                            WEIGHT_ATTN_OUTPUT, WEIGHT_FFN_GATE, WEIGHT_FFN_UP,
@@ -149,15 +177,26 @@ static void matrix_name(int c, const char *suffix, char name[96])
     snprintf(name, 96, "model.layers.0.%s.weight%s", cases[c].name, suffix);
 }
 
+/* The model's tensors that are not in FP8. */
+static void add_plain(folder_list *list)
+{
+    const size_t hidden = (size_t)cases[0].columns;
+    char row[16], table[24];
+    snprintf(row, sizeof row, "[%zu]", hidden);
+    snprintf(table, sizeof table, "[11,%zu]", hidden);
+    fill_bf16(add(list, "model.embed_tokens.weight", "BF16", table, 22 * hidden), 1, 0, 1);
+    fill_bf16(add(list, "model.layers.0.input_layernorm.weight", "BF16", row, 2 * hidden), 2, 1,
+              0.2f);
+    fill_bf16(add(list, "model.layers.0.post_attention_layernorm.weight", "BF16", row, 2 * hidden),
+              3, 1, 0.2f);
+    fill_bf16(add(list, "model.norm.weight", "BF16", row, 2 * hidden), 4, 1, 0.2f);
+    fill_bf16(add(list, "lm_head.weight", "BF16", table, 22 * hidden), 5, 0, 0.5f);
+}
+
 static folder_list *new_model(void)
 {
     folder_list *list = calloc(1, sizeof *list);
-    fill_bf16(add(list, "model.embed_tokens.weight", "BF16", "[11,32]", 704), 1, 0, 1);
-    fill_bf16(add(list, "model.layers.0.input_layernorm.weight", "BF16", "[32]", 64), 2, 1, 0.2f);
-    fill_bf16(add(list, "model.layers.0.post_attention_layernorm.weight", "BF16", "[32]", 64), 3, 1,
-              0.2f);
-    fill_bf16(add(list, "model.norm.weight", "BF16", "[32]", 64), 4, 1, 0.2f);
-    fill_bf16(add(list, "lm_head.weight", "BF16", "[11,32]", 704), 5, 0, 0.5f);
+    add_plain(list);
     for (int c = 0; c < N_CASES; c++) {
         const matrix_case *m = &cases[c];
         char name[96];
@@ -178,7 +217,7 @@ static qp_status open_list(const folder_list *list, const char *config_tail,
 {
     char folder[64], config[1024];
     folder_make(folder);
-    snprintf(config, sizeof config, "%s%s", config_head, config_tail);
+    snprintf(config, sizeof config, "%s%s", head_of_config(), config_tail);
     write_folder(folder, config, list);
     *out = NULL;
     memset(&error, 0, sizeof error);
@@ -211,8 +250,8 @@ static float scale_number(const stored *s, int at)
     return wide;
 }
 
-/* A case's element in BF16. */
-static uint16_t expected(folder_list *list, int c, int row, int column)
+/* A case's element. */
+static float exact(folder_list *list, int c, int row, int column)
 {
     const matrix_case *m = &cases[c];
     char name[96];
@@ -220,7 +259,13 @@ static uint16_t expected(folder_list *list, int c, int row, int column)
     const double number = fp8_number(named(list, name)->data[row * m->columns + column]);
     matrix_name(c, m->suffix, name);
     const int at = row / m->block_rows * m->across + column / m->block_columns;
-    return f32_to_bf16((float)(number * (double)scale_number(named(list, name), at)));
+    return (float)(number * (double)scale_number(named(list, name), at));
+}
+
+/* The same in BF16. */
+static uint16_t expected(folder_list *list, int c, int row, int column)
+{
+    return f32_to_bf16(exact(list, c, row, column));
 }
 
 static void check_rows(folder_list *list, int c, const uint16_t *found)
@@ -284,6 +329,44 @@ static void scales_of_every_shape(void **state)
         model_close(m);
     }
     free(list);
+}
+
+/* Rows of whole blocks of F8_128 stay in FP8, with the scale of their rows or blocks in each,
+ * unless BF16 is asked for. */
+static void matrices_stay_in_fp8(void **state)
+{
+    (void)state;
+    cases = wide_cases;
+    folder_list *list = new_model();
+    model_options forms[] = {{0}, {.sizes_only = true}, {.fp8_as_bf16 = true}};
+    for (int form = 0; form < 3; form++) {
+        model *m;
+        assert_ok(open_list(list, blocks_of_100_by_128, &forms[form], &m));
+        assert_int_equal(model_fp8_matrices(m), N_CASES);
+        assert_int_equal(model_fp8_kept(m), forms[form].fp8_as_bf16 ? 0 : N_CASES);
+        for (int c = 0; c < N_CASES; c++) {
+            const tensor *view = &model_get_weight(m, slots[c], 0)->weight;
+            const int columns = cases[c].columns;
+            static uint8_t rows[256 * 256 * 2];
+            static float values[256 * 256];
+            model_read_rows(m, slots[c], 0, false, 0, 5, rows);
+            model_read_rows(m, slots[c], 0, false, 5, cases[c].rows - 5,
+                            rows + 5 * dtype_row_bytes(view->type, columns));
+            if (view->data) assert_memory_equal(view->data, rows, tensor_bytes(view));
+            if (forms[form].fp8_as_bf16) {
+                assert_int_equal(view->type, DTYPE_BF16);
+                check_rows(list, c, view->data);
+                continue;
+            }
+            assert_int_equal(view->type, DTYPE_F8_128);
+            dtype_decode(DTYPE_F8_128, rows, values, cases[c].rows * columns);
+            for (int i = 0; i < cases[c].rows * columns; i++)
+                assert_true(values[i] == exact(list, c, i / columns, i % columns));
+        }
+        model_close(m);
+    }
+    free(list);
+    cases = narrow_cases;
 }
 
 /* q, k and v of InternLM2 are rows of one matrix. */
@@ -507,7 +590,7 @@ static float *logits_of(const folder_list *list, const char *config_tail, const 
     static const int32_t ids[] = {1, 4, 9, 2, 2, 7};
     char folder[64], config[1024];
     folder_make(folder);
-    snprintf(config, sizeof config, "%s%s", config_head, config_tail);
+    snprintf(config, sizeof config, "%s%s", head_of_config(), config_tail);
     write_folder(folder, config, list);
     qp_engine *engine =
         open_engine((qp_engine_options){.model = folder, .exec = exec, .context = 32});
@@ -535,6 +618,38 @@ static void logits_are_those_of_bf16(void **state)
     free(copy);
 }
 
+/* The largest difference of the logits, compared with the largest logit. */
+static double distance(const float *a, const float *b)
+{
+    double most = 0, largest = 0;
+    for (int k = 0; k < 6 * 11; k++) {
+        assert_true(isfinite(a[k]) && isfinite(b[k]));
+        most = fmax(most, fabs((double)a[k] - (double)b[k]));
+        largest = fmax(largest, fabs((double)b[k]));
+    }
+    return most / largest;
+}
+
+/* Without the rounding to BF16: near the BF16 copy's, and the same for all machines. */
+static void logits_of_matrices_that_stay(void **state)
+{
+    (void)state;
+    cases = wide_cases;
+    folder_list *list = new_model(), *copy = bf16_copy(list);
+    float *reference = logits_of(list, blocks_of_100_by_128, "reference");
+    float *threads = logits_of(list, blocks_of_100_by_128, "threads");
+    float *of_bf16 = logits_of(copy, "}", "threads");
+    const double own = distance(threads, reference), rounded = distance(threads, of_bf16);
+    if (own > 1e-4 || rounded > 2e-2 || rounded <= own)
+        fail_msg("%g from the reference, %g from the copy in BF16", own, rounded);
+    free(reference);
+    free(threads);
+    free(of_bf16);
+    free(list);
+    free(copy);
+    cases = narrow_cases;
+}
+
 /* quipu convert writes what the matrices stand for. */
 static void a_converted_file_has_the_numbers(void **state)
 {
@@ -542,7 +657,7 @@ static void a_converted_file_has_the_numbers(void **state)
     char folder[64], config[1024], path[128];
     folder_list *list = new_model();
     folder_make(folder);
-    snprintf(config, sizeof config, "%s%s", config_head, blocks_of_16_by_20);
+    snprintf(config, sizeof config, "%s%s", head_of_config(), blocks_of_16_by_20);
     write_folder(folder, config, list);
     snprintf(path, sizeof path, "%s/model.gguf", folder);
     qp_convert_options options = {.size = sizeof options, .model = folder, .out = path};
@@ -565,11 +680,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_number_is_decoded),
         cmocka_unit_test(scales_of_every_shape),
+        cmocka_unit_test(matrices_stay_in_fp8),
         cmocka_unit_test(a_fused_matrix_is_split),
         cmocka_unit_test(scales_of_inputs_are_left),
         cmocka_unit_test(wrong_files_are_named),
         cmocka_unit_test(configs),
         cmocka_unit_test(logits_are_those_of_bf16),
+        cmocka_unit_test(logits_of_matrices_that_stay),
         cmocka_unit_test(a_converted_file_has_the_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,16 +13,23 @@ typedef struct shape {
     bool bias, residual;
 } shape;
 
-static const dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+static const dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_128};
 static const shape shapes[] = {
-    {1, 64, 48, false, false},    {1, 111, 19, true, false},  {2, 600, 33, false, true},
-    {3, 257, 32, true, true},     {7, 500, 65, false, false}, {12, 256, 40, true, false},
-    {13, 300, 300, false, true},  {40, 513, 70, true, true},  {300, 270, 37, false, false},
-    {541, 33, 290, false, false}, {5, 0, 35, true, true},     {0, 64, 8, false, false},
-    {1, 1, 1, false, false},
+    {1, 64, 48, false, false},    {1, 111, 19, true, false},   {2, 600, 33, false, true},
+    {3, 257, 32, true, true},     {7, 500, 65, false, false},  {12, 256, 40, true, false},
+    {13, 300, 300, false, true},  {40, 513, 70, true, true},   {300, 270, 37, false, false},
+    {541, 33, 290, false, false}, {5, 0, 35, true, true},      {0, 64, 8, false, false},
+    {1, 1, 1, false, false},      {1, 1280, 97, true, false},  {1, 640, 30, false, true},
+    {4, 384, 66, true, true},     {90, 640, 600, true, false},
 };
 
 enum { N_TYPES = sizeof types / sizeof *types, N_SHAPES = sizeof shapes / sizeof *shapes };
+
+/* Whether rows are whole blocks of the type. */
+static bool fits(const shape *s, dtype type)
+{
+    return s->in_features % dtype_block_elements(type) == 0;
+}
 
 static op_call make_call(const shape *s, dtype type)
 {
@@ -110,6 +117,7 @@ static void test_values(void **state)
     (void)state;
     for (int t = 0; t < N_TYPES; t++) {
         for (int s = 0; s < N_SHAPES; s++) {
+            if (!fits(&shapes[s], types[t])) continue;
             op_call call = make_call(&shapes[s], types[t]);
             tensor first = {0};
             int at = 0;
@@ -131,7 +139,8 @@ static void test_cuts(void **state)
 {
     (void)state;
     for (int t = 0; t < N_TYPES; t++) {
-        op_call call = make_call(&(shape){41, 530, 103, true, true}, types[t]);
+        const int64_t in_features = types[t] == DTYPE_F8_128 ? 640 : 530;
+        op_call call = make_call(&(shape){41, in_features, 103, true, true}, types[t]);
         tensor *out = &call.tensors[LINEAR_OUT];
         int at = 0;
         for (const op_variant *v; (v = next_variant(&call, &at));) {
@@ -178,6 +187,43 @@ static void test_denormals(void **state)
             run_part(v, &part, 0, 64);
         }
         assert_same_bits(&whole, &call.tensors[LINEAR_OUT]);
+    }
+}
+
+/* Every number of E4M3 is a weight; a NaN makes its feature NaN, and no other, for any number of
+ * rows. */
+static void test_every_f8(void **state)
+{
+    (void)state;
+    enum { INPUTS = 256, FEATURES = 64, ROWS = 20, SPOILT = 37 };
+    static const int64_t counts[] = {1, 2, 5, 13, ROWS};
+    for (int spoilt = 0; spoilt < 2; spoilt++) {
+        op_call call = make_call(&(shape){ROWS, INPUTS, FEATURES, false, false}, DTYPE_F8_128);
+        const tensor *weight = &call.tensors[LINEAR_WEIGHT], *out = &call.tensors[LINEAR_OUT];
+        for (int64_t row = 0; row < FEATURES; row++)
+            for (int i = 0; i < INPUTS; i++) {
+                uint8_t *block = (uint8_t *)tensor_row(weight, row) + i / 128 * 132;
+                const uint8_t bits = (uint8_t)(i + row);
+                block[4 + i % 128] = (bits & 0x7f) == 0x7f ? 0 : bits;
+            }
+        if (spoilt) *((uint8_t *)tensor_row(weight, SPOILT) + 132 + 4 + 50) = 0xff;
+        int at = 0;
+        for (const op_variant *v; (v = next_variant(&call, &at));) {
+            run_all(v, &call);
+            tensor whole = copy_of(out);
+            if (!spoilt) assert_close_to_oracle(&call);
+            for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+                op_call part = call;
+                part.tensors[LINEAR_X].shape[0] = part.tensors[LINEAR_OUT].shape[0] = counts[i];
+                memset(out->data, 0xff, tensor_bytes(out));
+                run_part(v, &part, 0, FEATURES);
+                for (int64_t k = 0; k < counts[i] * FEATURES; k++) {
+                    const float found = ((float *)out->data)[k];
+                    assert_int_equal(isnan(found), spoilt && k % FEATURES == SPOILT);
+                    if (!isnan(found)) assert_true(found == ((float *)whole.data)[k]);
+                }
+            }
+        }
     }
 }
 
@@ -230,11 +276,8 @@ static void test_what_is_left_to_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        op_test(test_values),
-        op_test(test_cuts),
-        op_test(test_denormals),
-        op_test(test_strides),
-        op_test(test_what_is_left_to_others),
+        op_test(test_values),   op_test(test_cuts),    op_test(test_denormals),
+        op_test(test_every_f8), op_test(test_strides), op_test(test_what_is_left_to_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
