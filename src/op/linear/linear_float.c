@@ -31,6 +31,7 @@ enum {
     CHUNK_ROWS = 264, /* a multiple of any kernel's max_rows */
     GROUP = 16,       /* panels */
     F8_BLOCK = LINEAR_FLOAT_F8_BLOCK,
+    DECODED = (BLOCK + BLOCK / F8_BLOCK) * PANEL, /* floats of a decoded block and its scales */
 };
 
 static int64_t minimum(int64_t a, int64_t b)
@@ -215,7 +216,7 @@ static void pack_f8_block(const char *const *rows, char *out)
         block_f8_128 blocks[4] = {0};
         for (int i = 0; i < 4; i++) {
             if (rows[row + i]) memcpy(&blocks[i], rows[row + i], sizeof *blocks);
-            scales[row + i] = has_nan(blocks[i].qs) ? NAN : blocks[i].d * 256;
+            scales[row + i] = has_nan(blocks[i].qs) ? NAN : blocks[i].d;
         }
         pack_bytes(blocks, (uint8_t *)out + sizeof scales + row);
     }
@@ -272,7 +273,7 @@ size_t linear_float_scratch_bytes(const op_call *call)
     const tensor *x = &call->tensors[LINEAR_X];
     size_t few = few_rows_bytes(minimum(x->shape[0], FEW_ROWS), x->shape[1]);
     int64_t rows = minimum(x->shape[0], CHUNK_ROWS);
-    size_t many = (size_t)(rows * (X_STRIDE + GROUP * PANEL) + BLOCK * PANEL) * sizeof(float);
+    size_t many = (size_t)(rows * (X_STRIDE + GROUP * PANEL) + DECODED) * sizeof(float);
     return round_up(few > many ? few : many, 64);
 }
 
@@ -391,17 +392,21 @@ static void run_few(const float_job *job, int64_t first, int64_t end)
     }
 }
 
-/* Multiplies one block of a panel with the rows of a chunk, while `bytes` at `next` are prefetched;
+/* Multiplies one block of a panel with the rows of a chunk, while as much at `next` is prefetched;
  * x (rows, X_STRIDE), sums (rows, PANEL). */
-static void chunk_block(const linear_float_kernels *kernels, const float *panel, const float *x,
-                        int64_t rows, int64_t n, const char *next, int64_t bytes, float *sums)
+static void chunk_block(const float_job *job, const float *panel, const float *x, int64_t rows,
+                        int64_t n, const char *next, float *sums)
 {
+    const linear_float_kernels *kernels = job->kernels;
+    linear_float_tile *const *tile =
+        job->type == LINEAR_FLOAT_F8 ? kernels->cached_f8 : kernels->cached;
+    const int64_t bytes = n * (int64_t)job->input_bytes;
     int64_t tiles = ceil_div(rows, kernels->max_rows), share = ceil_div(bytes, tiles * 64) * 64;
     for (int64_t row = 0; row < rows; row += kernels->max_rows, next += share) {
         int64_t count = minimum(kernels->max_rows, rows - row);
         for (int64_t at = 0; at < share; at += 64)
             __builtin_prefetch(next + at, 0, 2);
-        kernels->cached[count - 1](panel, x + row * X_STRIDE, n, sums + row * PANEL);
+        tile[count - 1](panel, x + row * X_STRIDE, n, sums + row * PANEL);
     }
 }
 
@@ -410,8 +415,8 @@ static void run_group(const float_job *job, int64_t row, int64_t rows, int64_t f
 {
     linear_float_decode *decode = job->kernels->decode[job->type];
     float *sums = job->call->scratch;             /* (GROUP, rows, PANEL) */
-    float *decoded = sums + GROUP * rows * PANEL; /* (BLOCK, PANEL) */
-    float *x = decoded + BLOCK * PANEL;           /* (rows, X_STRIDE) */
+    float *decoded = sums + GROUP * rows * PANEL; /* [DECODED] */
+    float *x = decoded + DECODED;                 /* (rows, X_STRIDE) */
     memset(sums, 0, (size_t)((end - first) * rows * PANEL) * sizeof(float));
     for (int64_t i = 0; i < job->in_features; i += BLOCK) {
         int64_t n = minimum(BLOCK, job->in_features - i);
@@ -424,8 +429,7 @@ static void run_group(const float_job *job, int64_t row, int64_t rows, int64_t f
                 decode(weights, n, decoded);
                 weights = decoded;
             }
-            chunk_block(job->kernels, weights, x, rows, n, next, n * (int64_t)job->input_bytes,
-                        sums + (panel - first) * rows * PANEL);
+            chunk_block(job, weights, x, rows, n, next, sums + (panel - first) * rows * PANEL);
         }
     }
     for (int64_t panel = first; panel < end; panel++)

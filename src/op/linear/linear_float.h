@@ -12,12 +12,13 @@
  * A shift and a mask convert the pairs to two vectors of float32, with the features in order; AMX
  * uses them as they are. Features after the last are zeros, and BF16 has zeros to the next multiple
  * of 32 inputs. A byte of E4M3, shifted to the place of F16's exponent and mantissa, is an F16 of
- * its value over 256, subnormals too; the packed scale is 256 times the block's, so a weight is one
- * conversion and one multiplication, and has the bits of the codec's. Only NaNs would be lost: a
- * block with one has a scale of NaN.
+ * its value over 256, subnormals too, so one conversion makes it a float. Only NaNs would be lost:
+ * a block with one has a scale of NaN.
  *
  * The vector variants sum an output in blocks of 256 inputs, each in rising order by fused
  * multiply-adds from zero, and add the blocks' sums in rising order: the same bits in all of them.
+ * In F8_128 the sum of a block of 256 is that of its two blocks of 128, each summed from zero and
+ * then multiplied by 256 and by its scale.
  * Quantised weights are decoded to F32 panels where x is not to be rounded (OP_X_FLOAT): four to
  * eight times the memory. In every variant the order is the same for one row, for many rows, and
  * for any slice of features.
@@ -54,7 +55,8 @@ typedef void linear_float_tile(const void *panel, const float *x, int64_t n, flo
 typedef void linear_float_pair(const char *panel, size_t apart, const float *const *x, int64_t n,
                                float *sums);
 
-/* Decodes n inputs of a panel to the layout of F32; may write one more when n is odd. */
+/* Decodes n inputs of a panel to the layout of F32; may write one more when n is odd. Scales of
+ * F8_128 are copied. */
 typedef void linear_float_decode(const void *panel, int64_t n, float *out);
 
 /* The kernels of an instruction set. */
@@ -65,6 +67,7 @@ typedef struct linear_float_kernels {
     linear_float_pair *pair[LINEAR_FLOAT_TYPES];
     /* [r - 1]: r rows with a decoded panel in the cache */
     linear_float_tile *const *cached;
+    linear_float_tile *const *cached_f8; /* the same for F8_128, whose scales precede 128 inputs */
     linear_float_decode *decode[LINEAR_FLOAT_TYPES]; /* F32: NULL, used as stored */
 } linear_float_kernels;
 

@@ -6,6 +6,7 @@
 #include "op/linear/linear_float.h"
 
 #include <immintrin.h>
+#include <string.h>
 
 enum {
     PANEL = LINEAR_FLOAT_PANEL,
@@ -17,8 +18,17 @@ enum {
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Eight bytes of E4M3 as F16, which is their value over 256. */
+INLINE __m256 load_bytes(const char *from)
+{
+    __m128i halves = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)from));
+    halves = _mm_and_si128(_mm_slli_epi16(halves, 7), _mm_set1_epi16((int16_t)0xbfff));
+    return _mm256_cvtph_ps(halves);
+}
+
 INLINE __m256 load_vector(linear_float_type type, const char *from, int v)
 {
+    if (type == LINEAR_FLOAT_F8) return load_bytes(from + 8 * v);
     if (type == LINEAR_FLOAT_F16)
         return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from + v));
     return _mm256_loadu_ps((const float *)from + 8 * v);
@@ -32,18 +42,9 @@ INLINE __m256 load_half(const char *from, int v, bool odd)
                                    : _mm256_slli_epi32(pairs, 16));
 }
 
-/* Eight bytes of E4M3 as F16, which is their value over 256, times their scales. */
-INLINE __m256 load_scaled(const char *from, const float *scales, int v)
-{
-    __m128i halves =
-        _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)(from + 8 * v)));
-    halves = _mm_and_si128(_mm_slli_epi16(halves, 7), _mm_set1_epi16((int16_t)0xbfff));
-    return _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_loadu_ps(scales + 8 * v));
-}
-
-/* sums[r] += x[r] * an input's weights; `scales`: of F8, or NULL */
+/* sums[r] += x[r] * an input's weights */
 INLINE void meet_input(linear_float_type type, bool odd, int rows, const char *panel,
-                       const float *scales, const float *x, __m256 sums[MAX_ROWS][VECTORS])
+                       const float *x, __m256 sums[MAX_ROWS][VECTORS])
 {
     __m256 value[MAX_ROWS];
 #pragma GCC unroll 3
@@ -51,9 +52,8 @@ INLINE void meet_input(linear_float_type type, bool odd, int rows, const char *p
         value[r] = _mm256_broadcast_ss(x + r * X_STRIDE);
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; v++) {
-        __m256 w = type == LINEAR_FLOAT_BF16 ? load_half(panel, v, odd)
-                   : type == LINEAR_FLOAT_F8 ? load_scaled(panel, scales, v)
-                                             : load_vector(type, panel, v);
+        __m256 w =
+            type == LINEAR_FLOAT_BF16 ? load_half(panel, v, odd) : load_vector(type, panel, v);
 #pragma GCC unroll 3
         for (int r = 0; r < rows; r++)
             sums[r][v] = _mm256_fmadd_ps(value[r], w, sums[r][v]);
@@ -78,29 +78,17 @@ INLINE void tile(linear_float_type type, bool stream, int rows, const char *pane
         for (; i + 1 < n; i += 2, panel += 128) {
             prefetch(stream, panel);
             prefetch(stream, panel + 64);
-            meet_input(type, false, rows, panel, NULL, x + i, sums);
-            meet_input(type, true, rows, panel, NULL, x + i + 1, sums);
+            meet_input(type, false, rows, panel, x + i, sums);
+            meet_input(type, true, rows, panel, x + i + 1, sums);
         }
-        if (i < n) meet_input(type, false, rows, panel, NULL, x + i, sums);
-    } else if (type == LINEAR_FLOAT_F8) {
-#pragma GCC unroll 1
-        for (int64_t i = 0, end = 0; end < n;) {
-            const float *scales = (const float *)panel;
-            panel += LINEAR_FLOAT_F8_SCALES;
-            end += LINEAR_FLOAT_F8_BLOCK;
-#pragma GCC unroll 1
-            for (; i < end; i++, panel += PANEL) {
-                prefetch(stream, panel);
-                meet_input(type, false, rows, panel, scales, x + i, sums);
-            }
-        }
+        if (i < n) meet_input(type, false, rows, panel, x + i, sums);
     } else {
         const int bytes = type == LINEAR_FLOAT_F32 ? 128 : 64;
 #pragma GCC unroll 1
         for (int64_t i = 0; i < n; i++, panel += bytes) {
             prefetch(stream, panel);
             if (bytes == 128) prefetch(stream, panel + 64);
-            meet_input(type, false, rows, panel, NULL, x + i, sums);
+            meet_input(type, false, rows, panel, x + i, sums);
         }
     }
 #pragma GCC unroll 12
@@ -134,13 +122,60 @@ INLINE void pair(linear_float_type type, const char *panel, size_t apart, const 
             const char *at = panel + (size_t)p * apart;
             prefetch(true, at);
             if (bytes == 128) prefetch(true, at + 64);
-            meet_input(type, false, 1, at, NULL, x[p] + i, sums[p]);
-            if (step == 2) meet_input(type, true, 1, at, NULL, x[p] + i + 1, sums[p]);
+            meet_input(type, false, 1, at, x[p] + i, sums[p]);
+            if (step == 2) meet_input(type, true, 1, at, x[p] + i + 1, sums[p]);
         }
     }
     for (int p = 0; i < n && p < 2; p++)
-        meet_input(type, false, 1, panel + (size_t)p * apart, NULL, x[p] + i, sums[p]);
+        meet_input(type, false, 1, panel + (size_t)p * apart, x[p] + i, sums[p]);
     add_pair(sums, out);
+}
+
+/* sums += block * 256 * scale: what bytes are over 256 becomes what they mean. */
+INLINE void add_scaled(const char *scales, const __m256 block[VECTORS], __m256 sums[VECTORS])
+{
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; v++)
+        sums[v] = _mm256_fmadd_ps(_mm256_mul_ps(block[v], _mm256_set1_ps(256)),
+                                  load_vector(LINEAR_FLOAT_F32, scales, v), sums[v]);
+}
+
+/* A tile of F8_128: as it is stored, or with bytes that are decoded to F32. */
+INLINE void scaled_tile(linear_float_type type, bool stream, int rows, const char *panel,
+                        const float *x, int64_t n, float *out)
+{
+    const int bytes = type == LINEAR_FLOAT_F32 ? 128 : 32;
+    __m256 sums[MAX_ROWS][VECTORS], block[MAX_ROWS][VECTORS];
+#pragma GCC unroll 12
+    for (int i = 0; i < rows * VECTORS; i++)
+        sums[i / VECTORS][i % VECTORS] = _mm256_setzero_ps();
+#pragma GCC unroll 1
+    for (int64_t i = 0, end = 0; end < n;) {
+        const char *scales = panel;
+        panel += LINEAR_FLOAT_F8_SCALES;
+        end += LINEAR_FLOAT_F8_BLOCK;
+#pragma GCC unroll 12
+        for (int k = 0; k < rows * VECTORS; k++)
+            block[k / VECTORS][k % VECTORS] = _mm256_setzero_ps();
+#pragma GCC unroll 1
+        for (; i < end; i++, panel += bytes) {
+            prefetch(stream, panel);
+            meet_input(type, false, rows, panel, x + i, block);
+        }
+#pragma GCC unroll 3
+        for (int r = 0; r < rows; r++)
+            add_scaled(scales, block[r], sums[r]);
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < rows * VECTORS; i++, out += 8)
+        _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), sums[i / VECTORS][i % VECTORS]));
+}
+
+/* A panel after the other: what is read at a time is not the limit here. */
+static void pair_f8(const char *panel, size_t apart, const float *const *x, int64_t n, float *out)
+{
+    scaled_tile(LINEAR_FLOAT_F8, true, 1, panel, x[0], n, out);
+    scaled_tile(LINEAR_FLOAT_F8, true, 1, panel + apart, x[1], n, out + PANEL);
 }
 
 static void decode_f16(const void *panel, int64_t n, float *out)
@@ -172,34 +207,36 @@ static void decode_f8(const void *panel, int64_t n, float *out)
 {
     const char *from = panel;
     for (int64_t block = 0; block < n; block += LINEAR_FLOAT_F8_BLOCK) {
-        const float *scales = (const float *)from;
+        memcpy(out, from, LINEAR_FLOAT_F8_SCALES);
         from += LINEAR_FLOAT_F8_SCALES;
+        out += PANEL;
         for (int i = 0; i < LINEAR_FLOAT_F8_BLOCK; i++, from += PANEL, out += PANEL) {
             prefetch(true, from);
 #pragma GCC unroll 4
             for (int v = 0; v < VECTORS; v++)
-                _mm256_storeu_ps(out + 8 * v, load_scaled(from, scales, v));
+                _mm256_storeu_ps(out + 8 * v, load_vector(LINEAR_FLOAT_F8, from, v));
         }
     }
 }
 
-#define TILE(NAME, TYPE, STREAM, ROWS)                                                             \
+#define TILE(NAME, FORM, TYPE, STREAM, ROWS)                                                       \
     static void NAME##_##ROWS(const void *panel, const float *x, int64_t n, float *sums)           \
     {                                                                                              \
-        tile(TYPE, STREAM, ROWS, panel, x, n, sums);                                               \
+        FORM(TYPE, STREAM, ROWS, panel, x, n, sums);                                               \
     }
 
-#define TILES(NAME, TYPE, STREAM)                                                                  \
-    TILE(NAME, TYPE, STREAM, 1)                                                                    \
-    TILE(NAME, TYPE, STREAM, 2)                                                                    \
-    TILE(NAME, TYPE, STREAM, 3)                                                                    \
+#define TILES(NAME, FORM, TYPE, STREAM)                                                            \
+    TILE(NAME, FORM, TYPE, STREAM, 1)                                                              \
+    TILE(NAME, FORM, TYPE, STREAM, 2)                                                              \
+    TILE(NAME, FORM, TYPE, STREAM, 3)                                                              \
     static linear_float_tile *const NAME[MAX_ROWS] = {NAME##_1, NAME##_2, NAME##_3};
 
-TILES(cached, LINEAR_FLOAT_F32, false)
-TILES(stream_f32, LINEAR_FLOAT_F32, true)
-TILES(stream_f16, LINEAR_FLOAT_F16, true)
-TILES(stream_bf16, LINEAR_FLOAT_BF16, true)
-TILES(stream_f8, LINEAR_FLOAT_F8, true)
+TILES(cached, tile, LINEAR_FLOAT_F32, false)
+TILES(stream_f32, tile, LINEAR_FLOAT_F32, true)
+TILES(stream_f16, tile, LINEAR_FLOAT_F16, true)
+TILES(stream_bf16, tile, LINEAR_FLOAT_BF16, true)
+TILES(stream_f8, scaled_tile, LINEAR_FLOAT_F8, true)
+TILES(cached_f8, scaled_tile, LINEAR_FLOAT_F32, false)
 
 #define PAIR(NAME, TYPE)                                                                           \
     static void NAME(const char *panel, size_t apart, const float *const *x, int64_t n,            \
@@ -212,31 +249,6 @@ PAIR(pair_f32, LINEAR_FLOAT_F32)
 PAIR(pair_f16, LINEAR_FLOAT_F16)
 PAIR(pair_bf16, LINEAR_FLOAT_BF16)
 
-static void pair_f8(const char *panel, size_t apart, const float *const *x, int64_t n, float *out)
-{
-    __m256 sums[2][MAX_ROWS][VECTORS];
-#pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; v++)
-        sums[0][0][v] = sums[1][0][v] = _mm256_setzero_ps();
-#pragma GCC unroll 1
-    for (int64_t i = 0, end = 0; end < n;) {
-        const char *scales = panel;
-        panel += LINEAR_FLOAT_F8_SCALES;
-        end += LINEAR_FLOAT_F8_BLOCK;
-#pragma GCC unroll 1
-        for (; i < end; i++, panel += PANEL) {
-#pragma GCC unroll 2
-            for (int p = 0; p < 2; p++) {
-                const size_t from = (size_t)p * apart;
-                prefetch(true, panel + from);
-                meet_input(LINEAR_FLOAT_F8, false, 1, panel + from, (const float *)(scales + from),
-                           x[p] + i, sums[p]);
-            }
-        }
-    }
-    add_pair(sums, out);
-}
-
 static const linear_float_kernels kernels = {
     .max_rows = MAX_ROWS,
     .stream = {[LINEAR_FLOAT_F32] = stream_f32,
@@ -248,6 +260,7 @@ static const linear_float_kernels kernels = {
              [LINEAR_FLOAT_BF16] = pair_bf16,
              [LINEAR_FLOAT_F8] = pair_f8},
     .cached = cached,
+    .cached_f8 = cached_f8,
     .decode = {[LINEAR_FLOAT_F16] = decode_f16,
                [LINEAR_FLOAT_BF16] = decode_bf16,
                [LINEAR_FLOAT_F8] = decode_f8},

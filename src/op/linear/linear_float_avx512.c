@@ -32,17 +32,12 @@ INLINE __m512 load_bytes(const char *from)
     return _mm512_cvtph_ps(_mm256_and_si256(halves, _mm256_set1_epi16((int16_t)0xbfff)));
 }
 
-INLINE line load_scaled(const char *from, line scale)
-{
-    return (line){_mm512_mul_ps(load_bytes(from), scale.low),
-                  _mm512_mul_ps(load_bytes(from + 16), scale.high)};
-}
-
 INLINE line load_line(linear_float_type type, const char *from)
 {
     if (type == LINEAR_FLOAT_F16)
         return (line){_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from)),
                       _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from + 1))};
+    if (type == LINEAR_FLOAT_F8) return (line){load_bytes(from), load_bytes(from + 16)};
     return (line){_mm512_loadu_ps(from), _mm512_loadu_ps(from + 64)};
 }
 
@@ -100,19 +95,6 @@ INLINE void tile(linear_float_type type, bool stream, int rows, const char *pane
             load_pair(panel, &even, &odd);
             meet_line(rows, even, x + i, sums);
         }
-    } else if (type == LINEAR_FLOAT_F8) {
-#pragma GCC unroll 1
-        for (int64_t end = 0; end < n;) {
-            const line scale = load_line(LINEAR_FLOAT_F32, panel);
-            panel += LINEAR_FLOAT_F8_SCALES;
-            end += LINEAR_FLOAT_F8_BLOCK;
-#pragma GCC unroll 1
-            for (; i < end; i += 2, panel += 64) {
-                prefetch(stream, panel);
-                meet_line(rows, load_scaled(panel, scale), x + i, sums);
-                meet_line(rows, load_scaled(panel + 32, scale), x + i + 1, sums);
-            }
-        }
     } else {
         const int bytes = type == LINEAR_FLOAT_F32 ? 128 : 64;
 #pragma GCC unroll 1
@@ -153,24 +135,6 @@ INLINE void pair(linear_float_type type, const char *panel, size_t apart, const 
             load_pair(panel + (size_t)p * apart, &even, &odd);
             meet_line(1, even, x[p] + i, &sums[p]);
         }
-    } else if (type == LINEAR_FLOAT_F8) {
-#pragma GCC unroll 1
-        for (int64_t end = 0; end < n;) {
-            const line scales[2] = {load_line(LINEAR_FLOAT_F32, panel),
-                                    load_line(LINEAR_FLOAT_F32, panel + apart)};
-            panel += LINEAR_FLOAT_F8_SCALES;
-            end += LINEAR_FLOAT_F8_BLOCK;
-#pragma GCC unroll 1
-            for (; i < end; i += 2, panel += 64) {
-#pragma GCC unroll 2
-                for (int p = 0; p < 2; p++) {
-                    const char *at = panel + (size_t)p * apart;
-                    prefetch(true, at);
-                    meet_line(1, load_scaled(at, scales[p]), x[p] + i, &sums[p]);
-                    meet_line(1, load_scaled(at + 32, scales[p]), x[p] + i + 1, &sums[p]);
-                }
-            }
-        }
     } else {
 #pragma GCC unroll 1
         for (; i < n; i++, panel += bytes) {
@@ -182,6 +146,75 @@ INLINE void pair(linear_float_type type, const char *panel, size_t apart, const 
                 meet_line(1, load_line(type, at), x[p] + i, &sums[p]);
             }
         }
+    }
+    add_line(sums[0], out);
+    add_line(sums[1], out + PANEL);
+}
+
+/* sums += block * 256 * scale: what bytes are over 256 becomes what they mean. */
+INLINE void add_scaled(const char *scales, line block, line *sums)
+{
+    const line scale = load_line(LINEAR_FLOAT_F32, scales);
+    const __m512 lift = _mm512_set1_ps(256);
+    sums->low = _mm512_fmadd_ps(_mm512_mul_ps(block.low, lift), scale.low, sums->low);
+    sums->high = _mm512_fmadd_ps(_mm512_mul_ps(block.high, lift), scale.high, sums->high);
+}
+
+/* A tile of F8_128: as it is stored, or with bytes that are decoded to F32. */
+INLINE void scaled_tile(linear_float_type type, bool stream, int rows, const char *panel,
+                        const float *x, int64_t n, float *out)
+{
+    const int bytes = type == LINEAR_FLOAT_F32 ? 128 : 32;
+    line sums[MAX_ROWS], block[MAX_ROWS];
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++)
+        sums[r].low = sums[r].high = _mm512_setzero_ps();
+#pragma GCC unroll 1
+    for (int64_t i = 0, end = 0; end < n;) {
+        const char *scales = panel;
+        panel += LINEAR_FLOAT_F8_SCALES;
+        end += LINEAR_FLOAT_F8_BLOCK;
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++)
+            block[r].low = block[r].high = _mm512_setzero_ps();
+#pragma GCC unroll 1
+        for (; i < end; i += 2, panel += 2 * bytes) {
+            prefetch(stream, panel);
+            meet_line(rows, load_line(type, panel), x + i, block);
+            meet_line(rows, load_line(type, panel + bytes), x + i + 1, block);
+        }
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; r++)
+            add_scaled(scales, block[r], &sums[r]);
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++)
+        add_line(sums[r], out + r * PANEL);
+}
+
+static void pair_f8(const char *panel, size_t apart, const float *const *x, int64_t n, float *out)
+{
+    line sums[2];
+    sums[0].low = sums[0].high = sums[1].low = sums[1].high = _mm512_setzero_ps();
+#pragma GCC unroll 1
+    for (int64_t i = 0, end = 0; end < n;) {
+        const char *scales = panel;
+        line block[2];
+        block[0].low = block[0].high = block[1].low = block[1].high = _mm512_setzero_ps();
+        panel += LINEAR_FLOAT_F8_SCALES;
+        end += LINEAR_FLOAT_F8_BLOCK;
+#pragma GCC unroll 1
+        for (; i < end; i += 2, panel += 64) {
+#pragma GCC unroll 2
+            for (int p = 0; p < 2; p++) {
+                const char *at = panel + (size_t)p * apart;
+                prefetch(true, at);
+                meet_line(1, load_line(LINEAR_FLOAT_F8, at), x[p] + i, &block[p]);
+                meet_line(1, load_line(LINEAR_FLOAT_F8, at + 32), x[p] + i + 1, &block[p]);
+            }
+        }
+        add_scaled(scales, block[0], &sums[0]);
+        add_scaled(scales + apart, block[1], &sums[1]);
     }
     add_line(sums[0], out);
     add_line(sums[1], out + PANEL);
@@ -219,43 +252,45 @@ static void decode_f8(const void *panel, int64_t n, float *out)
 {
     const char *from = panel;
     for (int64_t block = 0; block < n; block += LINEAR_FLOAT_F8_BLOCK) {
-        const line scale = load_line(LINEAR_FLOAT_F32, from);
+        store_line(out, load_line(LINEAR_FLOAT_F32, from));
         from += LINEAR_FLOAT_F8_SCALES;
+        out += PANEL;
         for (int i = 0; i < LINEAR_FLOAT_F8_BLOCK; i++, from += PANEL, out += PANEL) {
             prefetch(true, from);
-            store_line(out, load_scaled(from, scale));
+            store_line(out, load_line(LINEAR_FLOAT_F8, from));
         }
     }
 }
 
-#define TILE(NAME, TYPE, STREAM, ROWS)                                                             \
+#define TILE(NAME, FORM, TYPE, STREAM, ROWS)                                                       \
     static void NAME##_##ROWS(const void *panel, const float *x, int64_t n, float *sums)           \
     {                                                                                              \
-        tile(TYPE, STREAM, ROWS, panel, x, n, sums);                                               \
+        FORM(TYPE, STREAM, ROWS, panel, x, n, sums);                                               \
     }
 
-#define TILES(NAME, TYPE, STREAM)                                                                  \
-    TILE(NAME, TYPE, STREAM, 1)                                                                    \
-    TILE(NAME, TYPE, STREAM, 2)                                                                    \
-    TILE(NAME, TYPE, STREAM, 3)                                                                    \
-    TILE(NAME, TYPE, STREAM, 4)                                                                    \
-    TILE(NAME, TYPE, STREAM, 5)                                                                    \
-    TILE(NAME, TYPE, STREAM, 6)                                                                    \
-    TILE(NAME, TYPE, STREAM, 7)                                                                    \
-    TILE(NAME, TYPE, STREAM, 8)                                                                    \
-    TILE(NAME, TYPE, STREAM, 9)                                                                    \
-    TILE(NAME, TYPE, STREAM, 10)                                                                   \
-    TILE(NAME, TYPE, STREAM, 11)                                                                   \
-    TILE(NAME, TYPE, STREAM, 12)                                                                   \
+#define TILES(NAME, FORM, TYPE, STREAM)                                                            \
+    TILE(NAME, FORM, TYPE, STREAM, 1)                                                              \
+    TILE(NAME, FORM, TYPE, STREAM, 2)                                                              \
+    TILE(NAME, FORM, TYPE, STREAM, 3)                                                              \
+    TILE(NAME, FORM, TYPE, STREAM, 4)                                                              \
+    TILE(NAME, FORM, TYPE, STREAM, 5)                                                              \
+    TILE(NAME, FORM, TYPE, STREAM, 6)                                                              \
+    TILE(NAME, FORM, TYPE, STREAM, 7)                                                              \
+    TILE(NAME, FORM, TYPE, STREAM, 8)                                                              \
+    TILE(NAME, FORM, TYPE, STREAM, 9)                                                              \
+    TILE(NAME, FORM, TYPE, STREAM, 10)                                                             \
+    TILE(NAME, FORM, TYPE, STREAM, 11)                                                             \
+    TILE(NAME, FORM, TYPE, STREAM, 12)                                                             \
     static linear_float_tile *const NAME[MAX_ROWS] = {NAME##_1, NAME##_2,  NAME##_3,  NAME##_4,    \
                                                       NAME##_5, NAME##_6,  NAME##_7,  NAME##_8,    \
                                                       NAME##_9, NAME##_10, NAME##_11, NAME##_12};
 
-TILES(cached, LINEAR_FLOAT_F32, false)
-TILES(stream_f32, LINEAR_FLOAT_F32, true)
-TILES(stream_f16, LINEAR_FLOAT_F16, true)
-TILES(stream_bf16, LINEAR_FLOAT_BF16, true)
-TILES(stream_f8, LINEAR_FLOAT_F8, true)
+TILES(cached, tile, LINEAR_FLOAT_F32, false)
+TILES(stream_f32, tile, LINEAR_FLOAT_F32, true)
+TILES(stream_f16, tile, LINEAR_FLOAT_F16, true)
+TILES(stream_bf16, tile, LINEAR_FLOAT_BF16, true)
+TILES(stream_f8, scaled_tile, LINEAR_FLOAT_F8, true)
+TILES(cached_f8, scaled_tile, LINEAR_FLOAT_F32, false)
 
 #define PAIR(NAME, TYPE)                                                                           \
     static void NAME(const char *panel, size_t apart, const float *const *x, int64_t n,            \
@@ -267,7 +302,6 @@ TILES(stream_f8, LINEAR_FLOAT_F8, true)
 PAIR(pair_f32, LINEAR_FLOAT_F32)
 PAIR(pair_f16, LINEAR_FLOAT_F16)
 PAIR(pair_bf16, LINEAR_FLOAT_BF16)
-PAIR(pair_f8, LINEAR_FLOAT_F8)
 
 static const linear_float_kernels kernels = {
     .max_rows = MAX_ROWS,
@@ -280,6 +314,7 @@ static const linear_float_kernels kernels = {
              [LINEAR_FLOAT_BF16] = pair_bf16,
              [LINEAR_FLOAT_F8] = pair_f8},
     .cached = cached,
+    .cached_f8 = cached_f8,
     .decode = {[LINEAR_FLOAT_F16] = decode_f16,
                [LINEAR_FLOAT_BF16] = decode_bf16,
                [LINEAR_FLOAT_F8] = decode_f8},
