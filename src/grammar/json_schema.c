@@ -98,8 +98,7 @@ static const char *const unsupported[] = {"not",
                                           "dependentRequired",
                                           "dependentSchemas",
                                           "unevaluatedItems",
-                                          "unevaluatedProperties",
-                                          "additionalItems"};
+                                          "unevaluatedProperties"};
 
 static qp_status check_keywords(schema_compiler *c, const cJSON *schema, const schema_path *path)
 {

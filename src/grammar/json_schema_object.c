@@ -179,20 +179,28 @@ qp_status schema_object(schema_compiler *c, const cJSON *schema, const schema_pa
 
 /* ---- Arrays -------------------------------------------------------------------------------- */
 
-/* What may come after the items of `prefixItems`; *none: nothing. */
-static qp_status find_items(schema_compiler *c, const cJSON *schema, const schema_path *path,
-                            grammar_expr *out, bool *none)
+/* The first items, by their places, and the name of the keyword for those after them. Older drafts
+ * write them as a list of "items", with "additionalItems" for the others. */
+static const cJSON *find_prefix(const cJSON *schema, const char **name, const char **others)
 {
     const cJSON *items = json_get(schema, "items");
-    const schema_path at = {.outer = path, .name = "items"};
+    const bool older = cJSON_IsArray(items);
+    *name = older ? "items" : "prefixItems";
+    *others = older ? "additionalItems" : "items";
+    return older ? items : json_get(schema, "prefixItems");
+}
+
+/* What may come after the first items; *none: nothing. */
+static qp_status find_items(schema_compiler *c, const cJSON *schema, const char *name,
+                            const schema_path *path, grammar_expr *out, bool *none)
+{
+    const cJSON *items = json_get(schema, name);
+    const schema_path at = {.outer = path, .name = name};
     grammar_expr value = json_value(c->parts);
-    if (cJSON_IsArray(items))
-        return schema_refuse(c, path, QP_UNSUPPORTED,
-                             "\"items\" as a list is not supported, use \"prefixItems\"");
     *none = cJSON_IsFalse(items);
     if (items && !*none) TRY(schema_compile(c, items, &at, &value));
-    static const char name[] = "an item";
-    const uint32_t rule = grammar_add_rule(c->g, name, strlen(name));
+    static const char rule_name[] = "an item";
+    const uint32_t rule = grammar_add_rule(c->g, rule_name, strlen(rule_name));
     grammar_set_rule(c->g, rule, value);
     *out = grammar_rule_expr(c->g, rule);
     return QP_OK;
@@ -207,14 +215,13 @@ static grammar_expr rest_of(schema_compiler *c, grammar_expr item, uint32_t n, u
     return grammar_repeat(c->g, json_after_comma(c->parts, item), least, most);
 }
 
-/* The items of prefixItems from the last to the first, each with what follows it. */
-static qp_status with_prefix(schema_compiler *c, const cJSON *prefix, const schema_path *path,
+/* The first items from the last to the first, each with what follows it. `at`: their list. */
+static qp_status with_prefix(schema_compiler *c, const cJSON *prefix, const schema_path *at,
                              uint32_t min, uint32_t max, grammar_expr *tail)
 {
-    const schema_path at = {.outer = path, .name = "prefixItems"};
     const cJSON *item = prefix->child->prev;
     for (uint32_t i = (uint32_t)cJSON_GetArraySize(prefix); i-- > 0; item = item->prev) {
-        const schema_path here = {.outer = &at, .index = (int)i};
+        const schema_path here = {.outer = at, .index = (int)i};
         grammar_expr value;
         TRY(schema_compile(c, item, &here, &value));
         if (i > 0) value = json_after_comma(c->parts, value);
@@ -227,13 +234,15 @@ static qp_status with_prefix(schema_compiler *c, const cJSON *prefix, const sche
 qp_status schema_array(schema_compiler *c, const cJSON *schema, const schema_path *path,
                        grammar_expr *out)
 {
-    const cJSON *prefix = json_get(schema, "prefixItems");
+    const char *name, *others;
+    const cJSON *prefix = find_prefix(schema, &name, &others);
+    const schema_path at = {.outer = path, .name = name};
     uint32_t min = 0, max = GRAMMAR_UNBOUNDED;
     grammar_expr item = GRAMMAR_EMPTY, list;
     bool none = false;
     TRY(schema_count(c, schema, "minItems", path, &min));
     TRY(schema_count(c, schema, "maxItems", path, &max));
-    TRY(find_items(c, schema, path, &item, &none));
+    TRY(find_items(c, schema, others, path, &item, &none));
     if (prefix && !cJSON_IsArray(prefix))
         return schema_refuse(c, path, QP_INVALID, "\"prefixItems\" must be a list of schemas");
     const uint32_t n = (uint32_t)cJSON_GetArraySize(prefix);
@@ -243,7 +252,7 @@ qp_status schema_array(schema_compiler *c, const cJSON *schema, const schema_pat
                              (unsigned)min, (unsigned)max);
     if (n > 0) {
         list = rest_of(c, item, n, min, max);
-        TRY(with_prefix(c, prefix, path, min, max, &list));
+        TRY(with_prefix(c, prefix, &at, min, max, &list));
     } else {
         list = grammar_pair(c->g, item, rest_of(c, item, 1, min, max));
     }
