@@ -84,7 +84,6 @@ static bool run_bench(const timing_request *request, const workload *load, const
         timing *entry = &out->entries[i];
         *entry = (timing){.result = results[i],
                           .status = results[i].verified ? CHECK_PASSED : CHECK_INCORRECT_NUMERICAL};
-        entry->result.name = NULL;
         snprintf(entry->name, sizeof entry->name, "%s", candidates[i].name);
     }
     return true;
@@ -145,7 +144,6 @@ static bool is_sound(timing_report *out)
         timing *entry = &out->entries[i];
         bench_result *r = &entry->result;
         entry->name[sizeof entry->name - 1] = '\0';
-        r->name = NULL;
         r->verified = *(unsigned char *)&r->verified & 1;
         sound = check_status_is_one(entry->status) && is_number(r->seconds.median) &&
                 r->seconds.median > 0 && is_number(r->seconds.low) && is_number(r->seconds.high) &&

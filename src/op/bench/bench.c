@@ -46,12 +46,12 @@ static int compare_doubles(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Of n values; `best` is the smallest. */
+/* Of n values. */
 static bench_figure figure_of(const double *values, int n, double *sorted)
 {
     memcpy(sorted, values, (size_t)n * sizeof *sorted);
     qsort(sorted, (size_t)n, sizeof *sorted, compare_doubles);
-    return (bench_figure){sorted[n / 2], sorted[n / 4], sorted[n - 1 - n / 4], sorted[0]};
+    return (bench_figure){sorted[n / 2], sorted[n / 4], sorted[n - 1 - n / 4]};
 }
 
 static size_t scratch_of(const op_info *op, const bench_candidate *candidate, const op_call *call)
@@ -305,14 +305,11 @@ static double share_of(const bench_state *state, const contestant *c, double amo
 static void summarize(const bench_state *state, bench_report *report, bench_result *results)
 {
     int rounds = state->options->rounds;
-    for (int limit = 0; limit < HARDWARE_LIMITS; limit++) {
+    for (int limit = 0; limit < HARDWARE_LIMITS; limit++)
         report->limits[limit] = figure_of(state->limits[limit], rounds, state->sorted);
-        report->limits[limit].best = state->sorted[rounds - 1];
-    }
     for (int i = 0; i < state->n; i++) {
         const contestant *c = &state->contestants[i];
         bench_result *result = &results[i];
-        result->name = c->candidate->name;
         result->seconds = figure_of(c->seconds, rounds, state->sorted);
         result->bytes = report->cost.bytes / result->seconds.median;
         result->flops = report->cost.flops / result->seconds.median;

@@ -1,8 +1,8 @@
 /* Times the kernels of one operator on one call, and compares them with the machine's limits.
  *
  * Candidates and the measurements of the limits alternate, round after round, so that other
- * programs disturb all of them alike. Each result is the median over the rounds, with the quartiles
- * and the best. Calls rotate over copies of the tensors that together exceed the caches. After the
+ * programs disturb all of them alike. Each result is the median over the rounds, with the
+ * quartiles. Calls rotate over copies of the tensors that together exceed the caches. After the
  * timing every candidate computes once more, from inputs that it has not seen, over poisoned
  * outputs, and units spread over the whole are compared with the reference.
  */
@@ -31,11 +31,10 @@ typedef struct bench_options {
 } bench_options;
 
 typedef struct bench_figure {
-    double median, low, high, best; /* low and high: quartiles; best: of the best round */
+    double median, low, high; /* low and high: quartiles */
 } bench_figure;
 
 typedef struct bench_result {
-    const char *name;
     bench_figure seconds; /* a call */
     double bytes, flops;  /* a second, at the median, by op_cost_of() */
     double of_read;       /* bytes per second / the machine's read speed, median of the rounds */
@@ -46,7 +45,7 @@ typedef struct bench_result {
 } bench_result;
 
 typedef struct bench_report {
-    bench_figure limits[HARDWARE_LIMITS]; /* operations or bytes a second; best is the greatest */
+    bench_figure limits[HARDWARE_LIMITS]; /* operations or bytes a second */
     op_cost cost;
     int copies; /* over which the calls rotated */
 } bench_report;
