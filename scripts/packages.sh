@@ -19,6 +19,7 @@ test    libcmocka-dev       pkg-config --exists cmocka
 test    python3-cffi        /usr/bin/python3 -c "import cffi"
 test    python3-numpy       /usr/bin/python3 -c "import numpy"
 test    python3-pytest      /usr/bin/python3 -c "import pytest"
+test    python3-jsonschema  /usr/bin/python3 -c "import jsonschema"
 test    openmpi-bin         command -v mpirun
 test    g++                 command -v g++
 test    python3             command -v python3
