@@ -200,6 +200,7 @@ static void test_what_cannot_be_is_refused(void **state)
     measure_options measured = usual_measure;
     measured.path = "/dev/null/costs";
     assert_int_equal(measure_costs(&measured, &text, &error), QP_IO);
+    measured.path = path;
     measured.cancel = &cancel;
     assert_int_equal(measure_costs(&measured, &text, &error), QP_CANCELLED);
     measured.large = "no-such-preset";

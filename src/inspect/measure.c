@@ -284,6 +284,7 @@ static qp_status measure_all(measuring *m, strbuf *out, qp_error *error)
 qp_status measure_costs(const measure_options *options, strbuf *out, qp_error *error)
 {
     TRY(check_types(options, error));
+    TRY(files_check_writable(options->path, error)); /* before minutes of measuring */
     if (options->device) return measure_cuda_costs(options, out, error);
     measuring *m = calloc(1, sizeof *m);
     if (!m) return error_no_memory(error, "the measurement", sizeof *m);

@@ -21,8 +21,9 @@ typedef struct measure_options {
 
 /* On the CPU: runs synthetic models of every type, with one worker and with all, with one token and
  * with many, and takes the times of the quickest pass, which other programs disturbed least.
- * Measures also the cost of a signal and the rate at which memory is read. Writes the file and
- * appends a summary to `out`. Types whose model does not fit in memory are left out.
+ * Measures also the cost of a signal and the rate at which memory is read. Writes the file,
+ * after a check that it can be written, and appends a summary to `out`. Types whose model does not
+ * fit in memory are left out.
  *
  * On a GPU: measures the mean time of each operator over passes of one token, and the mean wait
  * after the mean end of the instructions that it waits for. The mean includes late blocks. */
