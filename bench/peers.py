@@ -56,7 +56,7 @@ def time_llama_cpp(options, model, threads):
 def time_llama_bench(binary, extra):
     def measure(options, model, threads):
         out, peak = run([binary, "-m", model, "-p", str(options.p), "-n", str(options.n), "-t",
-                         str(threads), "-r", "1", "-w", "0", "-o", "json", *extra])
+                         str(threads), "-r", "1", "-o", "json", *extra])
         rows = json.loads(out[out.index("["):])
         return {"tg" if row["n_gen"] else "pp": row["avg_ts"] for row in rows}, peak
     return measure
@@ -71,10 +71,12 @@ def list_engines(options):
         pass
     for binary in options.llama_bench:
         name = Path(binary).resolve().parts[-4] if len(Path(binary).resolve().parts) > 4 else binary
-        engines[name] = time_llama_bench(binary, [])
         text = subprocess.run([binary, "--help"], capture_output=True, text=True)
-        if "-rtr" in text.stdout + text.stderr:
-            engines[name + ", repacked"] = time_llama_bench(binary, ["-rtr", "1"])
+        help_text = text.stdout + text.stderr
+        cold = ["--no-warmup"] if "--no-warmup" in help_text else ["-w", "0"]
+        engines[name] = time_llama_bench(binary, cold)
+        if "-rtr" in help_text:
+            engines[name + ", repacked"] = time_llama_bench(binary, [*cold, "-rtr", "1"])
     return engines
 
 
