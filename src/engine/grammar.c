@@ -5,9 +5,6 @@
 #include "grammar/json_schema.h"
 #include "grammar/matcher.h"
 
-/* Most time for masks that are computed before the first answer. */
-enum { WARM_NS = 20000000 };
-
 static qp_status read_form(qp_grammar_kind kind, const char *text, size_t length, grammar *out,
                            qp_error *error)
 {
@@ -20,14 +17,11 @@ static qp_status read_form(qp_grammar_kind kind, const char *text, size_t length
 qp_status qp_grammar_open(const qp_vocabulary *v, qp_grammar_kind kind, const char *text,
                           size_t length, qp_grammar **out, qp_error *error)
 {
-    const token_trie *trie;
     grammar g = {0};
     *out = NULL;
     if (!v) return vocabulary_missing(error);
     qp_status status = read_form(kind, text, length, &g, error);
-    if (status == QP_OK) status = vocabulary_trie(v, &trie, error);
-    if (status == QP_OK) status = form_open(&g, trie, out, error);
-    if (status == QP_OK) form_warm(*out, WARM_NS);
+    if (status == QP_OK) status = vocabulary_open_form(v, &g, out, error);
     grammar_free(&g);
     return status;
 }

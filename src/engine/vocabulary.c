@@ -165,7 +165,9 @@ void qp_vocabulary_close(qp_vocabulary *v)
     free(v);
 }
 
-qp_status vocabulary_trie(const qp_vocabulary *v, const token_trie **out, qp_error *error)
+enum { WARM_NS = 20000000 };
+
+static qp_status find_trie(const qp_vocabulary *v, const token_trie **out, qp_error *error)
 {
     shared_trie *shared = v->trie;
     pthread_mutex_lock(&shared->lock);
@@ -173,6 +175,16 @@ qp_status vocabulary_trie(const qp_vocabulary *v, const token_trie **out, qp_err
     *out = shared->trie;
     pthread_mutex_unlock(&shared->lock);
     return status;
+}
+
+qp_status vocabulary_open_form(const qp_vocabulary *v, grammar *g, form **out, qp_error *error)
+{
+    const token_trie *trie;
+    *out = NULL;
+    TRY(find_trie(v, &trie, error));
+    TRY(form_open(g, trie, out, error));
+    form_warm(*out, WARM_NS);
+    return QP_OK;
 }
 
 int32_t qp_vocabulary_size(const qp_vocabulary *v)

@@ -2,7 +2,7 @@
 #ifndef QUIPU_ENGINE_VOCABULARY_H
 #define QUIPU_ENGINE_VOCABULARY_H
 
-#include "grammar/token_trie.h"
+#include "grammar/matcher.h"
 #include "model/model.h"
 #include "quipu.h"
 #include "template/template.h"
@@ -27,8 +27,11 @@ struct qp_vocabulary {
 /* The vocabulary of an open model; *out is NULL for one without (synthetic weights). */
 qp_status vocabulary_open_beside(const model *model, qp_vocabulary **out, qp_error *error);
 
-/* The trie of the tokens, which is built for the first caller. */
-qp_status vocabulary_trie(const qp_vocabulary *vocabulary, const token_trie **out, qp_error *error);
+/* Compiles a grammar, which is taken apart, over the trie of the tokens, which is built for the
+ * first caller. Masks that are likely to be needed are computed for up to 20 ms. form_release() the
+ * result. */
+qp_status vocabulary_open_form(const qp_vocabulary *vocabulary, grammar *grammar, form **out,
+                               qp_error *error);
 
 /* The error for a model without a vocabulary. */
 qp_status vocabulary_missing(qp_error *error);

@@ -64,7 +64,8 @@ static uint32_t here(const compiler *c)
 
 static qp_status compile(compiler *c, grammar_expr at);
 
-/* SPLIT to the choices that match some text, each of which ends with a JUMP behind them all. */
+/* SPLIT to the choices that match some text, each of which ends with a JUMP to the state after them
+ * all. */
 static qp_status compile_choice(compiler *c, const expr *e)
 {
     uint32_t last = UINT32_MAX, jumps = UINT32_MAX; /* JUMPs so far, linked by `a` */

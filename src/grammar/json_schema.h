@@ -13,7 +13,7 @@
 
 enum {
     SCHEMA_MAX_TEXT = 1 << 20,    /* bytes */
-    SCHEMA_MAX_NESTING = 200,     /* schemas in each other, without those behind $ref */
+    SCHEMA_MAX_NESTING = 200,     /* schemas in each other, not counting $ref */
     SCHEMA_MAX_SCHEMAS = 20000,   /* all that are compiled */
     SCHEMA_MAX_PROPERTIES = 2000, /* of an object */
     SCHEMA_MAX_MERGED = 1 << 18,  /* values that are copied for allOf and $ref with others */

@@ -219,8 +219,8 @@ static bool requires(const cJSON *schema, const char *name)
     return false;
 }
 
-/* The schema behind $ref, if there is nothing else. */
-static const cJSON *behind(schema_compiler *c, const cJSON *schema)
+/* The schema that $ref names; the schema itself if it has none, or one that is not found. */
+static const cJSON *follow_ref(schema_compiler *c, const cJSON *schema)
 {
     qp_error *error = c->error;
     c->error = NULL;
@@ -235,8 +235,8 @@ bool schema_disjoint(schema_compiler *c, const cJSON *a, const cJSON *b)
     qp_error *error = c->error;
     unsigned x = 0, y = 0;
     const cJSON *item;
-    a = behind(c, a);
-    b = behind(c, b);
+    a = follow_ref(c, a);
+    b = follow_ref(c, b);
     if (!a || !b || !cJSON_IsObject(a) || !cJSON_IsObject(b)) return false;
     c->error = NULL;
     const bool typed =

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { MOST_CALLS = 16, WARM_NS = 20000000 };
+enum { MOST_CALLS = 16 };
 
 /* How a family writes calls. */
 typedef struct tool_style {
@@ -131,7 +131,6 @@ static qp_status build(const qp_vocabulary *v, const cJSON *tools, const tool_wi
 
 qp_status call_open_tool_form(call *c, const cJSON *tools, api_error *error)
 {
-    const token_trie *trie;
     const tool_wish *wish = &c->p.tool;
     const qp_vocabulary *v = c->server->vocabulary;
     grammar g = {0};
@@ -140,9 +139,7 @@ qp_status call_open_tool_form(call *c, const cJSON *tools, api_error *error)
         return api_refuse(error, 400, wish->field, "\"%s\" wants a call, and \"tools\" has none",
                           wish->field);
     qp_status status = build(v, tools, wish, &g, &error->error);
-    if (status == QP_OK) status = vocabulary_trie(v, &trie, &error->error);
-    if (status == QP_OK) status = form_open(&g, trie, &c->form, &error->error);
-    if (status == QP_OK) form_warm(c->form, WARM_NS);
+    if (status == QP_OK) status = vocabulary_open_form(v, &g, &c->form, &error->error);
     grammar_free(&g);
     return form_opened(c, wish->field, status, error);
 }
