@@ -54,6 +54,9 @@ rm "$work/apt.log"
 expect "nothing missing" 0 "" bash -c "$require build test"
 [ ! -e "$work/apt.log" ] || failures=$((failures + 1))
 
+# GPU code: only these two words choose it.
+expect "GPU code" 1 "GPU_CODE is 'maybe'; expected on or off" env GPU_CODE=maybe ./dev build
+
 # The model: a wrong download leaves no files.
 export XDG_CACHE_HOME=$work/cache
 left() { find "$XDG_CACHE_HOME" -type f ! -name .fetch.lock | grep . && return 1 || echo "nothing left"; }
