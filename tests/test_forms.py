@@ -144,6 +144,7 @@ def mistakes_are_named(s):
     wrong("json_schema", "exclude", grammar='root ::= "a"', json_schema={})
     wrong("guided_choice", "texts", guided_choice=[1])
     wrong("structured_outputs", "regex", structured_outputs={"regex": "a*"})
+    wrong("structured_outputs", '"json" and "regex"', structured_outputs={"json": SCHEMA, "regex": "a*"})
     wrong("grammar", "ignore_eos", grammar='root ::= "a"', ignore_eos=True)
     wrong("grammar", "min_tokens", grammar='root ::= "a"', min_tokens=2)
     wrong("tool_choice", "tools", tool_choice="required")

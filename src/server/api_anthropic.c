@@ -45,11 +45,6 @@ static const field message_fields[] = {
      .types = JSON_STRING | JSON_ARRAY,
      AT(system),
      .help = "the system message"},
-    {.name = "tools",
-     .type = FIELD_JSON,
-     .types = JSON_ARRAY,
-     AT(tools),
-     .help = "functions that the model may call"},
     {.name = "tool_choice",
      .type = FIELD_READ,
      .types = JSON_OBJECT,
@@ -73,7 +68,8 @@ static const field answer_fields[] = {
     {.name = "stream", .type = FIELD_BOOL, AT(stream), .help = "send the answer as it is made"},
     {0}};
 
-static const field *const message_tables[] = {message_fields, answer_fields, call_sampling_fields,
+static const field *const message_tables[] = {message_fields,     call_tool_fields,
+                                              answer_fields,      call_sampling_fields,
                                               call_vendor_fields, NULL};
 const field *const count_tokens_tables[] = {message_fields, NULL};
 

@@ -23,21 +23,6 @@ static const field chat_fields[] = {
      AT(messages),
      .required = true,
      .help = "the conversation: objects with a role and a content"},
-    {.name = "tools",
-     .type = FIELD_JSON,
-     .types = JSON_ARRAY,
-     AT(tools),
-     .help = "functions that the model may call"},
-    {.name = "tool_choice",
-     .type = FIELD_READ,
-     .types = JSON_STRING | JSON_OBJECT,
-     .read = form_read_tool_choice,
-     .help = "auto, none, required, or the function that must be called"},
-    {.name = "parallel_tool_calls",
-     .type = FIELD_READ,
-     .types = JSON_BOOL,
-     .read = form_read_parallel,
-     .help = "false: of a call that is forced there is only one"},
     {.name = "response_format",
      .type = FIELD_READ,
      .types = JSON_OBJECT,
@@ -76,13 +61,10 @@ static const field chat_fields[] = {
          "the prompt as the model has read it, as \"__verbose\""},
     {0}};
 
-const field *const openai_chat_tables[] = {chat_fields,
-                                           call_template_fields,
-                                           call_openai_fields,
-                                           call_bias_fields,
-                                           call_sampling_fields,
-                                           call_vendor_fields,
-                                           NULL};
+const field *const openai_chat_tables[] = {
+    chat_fields,          call_tool_fields,   call_tool_choice_fields,
+    call_template_fields, call_openai_fields, call_bias_fields,
+    call_sampling_fields, call_vendor_fields, NULL};
 
 static qp_status read_chat(call *c, const cJSON *body, api_error *error)
 {

@@ -81,11 +81,6 @@ static const field chat_fields[] = {{.name = "messages",
                                      AT(messages),
                                      .required = true,
                                      .help = "the conversation"},
-                                    {.name = "tools",
-                                     .type = FIELD_JSON,
-                                     .types = JSON_ARRAY,
-                                     AT(tools),
-                                     .help = "functions that the model may call"},
                                     {0}};
 
 static const field generate_fields[] = {
@@ -99,7 +94,7 @@ static const field generate_fields[] = {
     {.name = "suffix", .type = FIELD_STRING, AT(suffix), .help = "not built yet"},
     {0}};
 
-static const field *const chat_tables[] = {chat_fields, common_fields, NULL};
+static const field *const chat_tables[] = {chat_fields, call_tool_fields, common_fields, NULL};
 static const field *const generate_tables[] = {generate_fields, common_fields, NULL};
 
 /* Streams unless the body says otherwise. */

@@ -233,13 +233,9 @@ static const field template_fields[] = {{.name = "messages",
                                          AT(messages),
                                          .required = true,
                                          .help = "the conversation"},
-                                        {.name = "tools",
-                                         .type = FIELD_JSON,
-                                         .types = JSON_ARRAY,
-                                         AT(tools),
-                                         .help = "functions that the model may call"},
                                         {0}};
-const field *const template_tables[] = {template_fields, call_template_fields, NULL};
+const field *const template_tables[] = {template_fields, call_tool_fields, call_template_fields,
+                                        NULL};
 
 qp_status answer_template(call *c, cJSON **out, api_error *error)
 {

@@ -51,21 +51,6 @@ static const field response_fields[] = {
      AT(model),
      .help = "any name: the server has one model"},
     {.name = "stream", .type = FIELD_BOOL, AT(stream), .help = "send the answer as it is made"},
-    {.name = "tools",
-     .type = FIELD_JSON,
-     .types = JSON_ARRAY,
-     AT(tools),
-     .help = "functions that the model may call"},
-    {.name = "tool_choice",
-     .type = FIELD_READ,
-     .types = JSON_STRING | JSON_OBJECT,
-     .read = form_read_tool_choice,
-     .help = "auto, none, required, or the function that must be called"},
-    {.name = "parallel_tool_calls",
-     .type = FIELD_READ,
-     .types = JSON_BOOL,
-     .read = form_read_parallel,
-     .help = "false: of a call that is forced there is only one"},
     {.name = "text",
      .type = FIELD_READ,
      .types = JSON_OBJECT,
@@ -83,8 +68,9 @@ static const field response_fields[] = {
      .help = "not built: the server keeps no responses"},
     {0}};
 
-static const field *const response_tables[] = {response_fields, call_sampling_fields,
-                                               call_vendor_fields, NULL};
+static const field *const response_tables[] = {response_fields,         call_tool_fields,
+                                               call_tool_choice_fields, call_sampling_fields,
+                                               call_vendor_fields,      NULL};
 
 /* ---- To messages --------------------------------------------------------------------------- */
 
@@ -284,7 +270,7 @@ static cJSON *response_tree(const call *c)
         cJSON_AddNullToObject(tree, "instructions");
     cJSON_AddStringToObject(tree, "model", c->server->options->alias);
     add_output(c, cJSON_AddArrayToObject(tree, "output"));
-    cJSON_AddBoolToObject(tree, "parallel_tool_calls", true);
+    cJSON_AddBoolToObject(tree, "parallel_tool_calls", !c->p.tool.one);
     cJSON_AddNullToObject(tree, "previous_response_id");
     cJSON_AddBoolToObject(tree, "store", false);
     cJSON_AddNumberToObject(tree, "temperature", c->p.sampling.value[QP_TEMPERATURE]);

@@ -144,12 +144,12 @@ static qp_status check_prompt(const batcher *b, const request *r, qp_error *erro
     const int64_t vocab_size = b->info.vocab_size;
     if (r->n_prompt == 0)
         return error_set(error, QP_INVALID, "the prompt is empty; give at least one token");
-    const size_t room = (size_t)b->info.context - (r->prompt_only || r->embed ? 0 : 1);
-    if (r->n_prompt > room)
-        return error_set(
-            error, QP_INVALID,
-            "the prompt has %zu tokens, but the context has room for %zu and an answer",
-            r->n_prompt, room);
+    if (request_positions(r) > (size_t)b->info.context)
+        return error_set(error, QP_INVALID,
+                         "a prompt of %zu tokens%s needs %zu positions, but the context has %lld",
+                         r->n_prompt,
+                         request_positions(r) > r->n_prompt ? " and one for an answer" : "",
+                         request_positions(r), (long long)b->info.context);
     for (size_t i = 0; i < r->n_prompt; i++)
         if (r->prompt[i] < 0 || r->prompt[i] >= vocab_size)
             return error_set(error, QP_INVALID,

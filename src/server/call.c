@@ -176,8 +176,8 @@ static qp_status fill_request(const call *c, request *r, api_error *error)
 static qp_status check_length(const call *c, const request *r, api_error *error)
 {
     const size_t context = (size_t)c->server->info.context;
-    const bool answers = !c->embeds && !r->prompt_only;
-    if (r->n_prompt + answers <= context) return QP_OK;
+    const bool answers = request_positions(r) > r->n_prompt;
+    if (request_positions(r) <= context) return QP_OK;
     error->code = "context_length_exceeded";
     error->n_prompt = r->n_prompt;
     error->n_context = context;

@@ -228,6 +228,26 @@ const field call_vendor_fields[] = {{.name = "min_tokens",
                                              "with json, json_object, choice or grammar"},
                                     {0}};
 
+const field call_tool_fields[] = {{.name = "tools",
+                                   .type = FIELD_JSON,
+                                   .types = JSON_ARRAY,
+                                   AT(tools),
+                                   .help = "functions that the model may call"},
+                                  {0}};
+
+const field call_tool_choice_fields[] = {
+    {.name = "tool_choice",
+     .type = FIELD_READ,
+     .types = JSON_STRING | JSON_OBJECT,
+     .read = form_read_tool_choice,
+     .help = "auto, none, required, or the function that must be called"},
+    {.name = "parallel_tool_calls",
+     .type = FIELD_READ,
+     .types = JSON_BOOL,
+     .read = form_read_parallel,
+     .help = "false: of a call that is forced there is only one"},
+    {0}};
+
 static qp_status read_generation_prompt(void *out, const char *name, const cJSON *value,
                                         api_error *error)
 {

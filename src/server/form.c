@@ -157,8 +157,36 @@ qp_status form_read_ollama(void *out, const char *name, const cJSON *value, api_
                       value->valuestring);
 }
 
+/* Whether a member of structured_outputs asks for a form, and does not only set how one is read. */
+static bool asks_for_form(const cJSON *member)
+{
+    static const char *const forms[] = {"json",    "json_object", "choice",
+                                        "grammar", "regex",       "structural_tag"};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (strcmp(member->string, forms[i]) == 0)
+            return !cJSON_IsNull(member) && !cJSON_IsFalse(member);
+    return false;
+}
+
+static qp_status check_one_form(const char *name, const cJSON *value, api_error *error)
+{
+    const cJSON *member, *first = NULL;
+    cJSON_ArrayForEach(member, value)
+    {
+        if (!asks_for_form(member)) continue;
+        if (first)
+            return api_refuse(error, 400, name,
+                              "\"%s\" has \"%s\" and \"%s\", which exclude each other: an answer "
+                              "has one form",
+                              name, first->string, member->string);
+        first = member;
+    }
+    return QP_OK;
+}
+
 qp_status form_read_structured(void *out, const char *name, const cJSON *value, api_error *error)
 {
+    TRY(check_one_form(name, value, error));
     const cJSON *schema = json_get(value, "json"), *words = json_get(value, "choice");
     const cJSON *grammar = json_get(value, "grammar");
     if (schema) return form_read_schema(out, name, schema, error);

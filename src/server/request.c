@@ -7,6 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+size_t request_positions(const request *r)
+{
+    return r->n_prompt + !(r->prompt_only || r->embed);
+}
+
 request *request_new(void)
 {
     request *r = calloc(1, sizeof *r);

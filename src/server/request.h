@@ -83,6 +83,10 @@ typedef struct request {
 /* With one reference, the caller's, and top_logprobs -1. NULL: no memory. */
 request *request_new(void);
 
+/* How many positions of a context the request needs at least: its prompt's, and one for an answer
+ * if it wants one. */
+size_t request_positions(const request *request);
+
 void request_hold(request *request);
 void request_release(request *request);
 
