@@ -215,7 +215,8 @@ static void min_tokens_hold_stops_back(void **state)
     float *rows = eval_fresh(engine, prompt, n + MADE);
     for (size_t i = 0; i < MADE; i++)
         assert_true(answers[1].logprobs[i] ==
-                    logprob_of(rows + (n - 1 + i) * vocab, vocab, likeliest[i]));
+                    logprob_of(rows + (n - 1 + i) * vocab,
+                               logprobs_sum(rows + (n - 1 + i) * vocab, vocab), likeliest[i]));
     free(rows);
     qp_engine_close(engine);
 }
@@ -320,8 +321,9 @@ static void prompts_have_logprobs(void **state)
         for (size_t t = 1; t < n; t++) {
             const float *row = rows + (t - 1) * vocab;
             token_top top[3];
-            assert_true(r->prompt_logprob[t] == logprob_of(row, vocab, prompt[t]));
-            assert_int_equal(logprobs_top(row, vocab, 3, top), 3);
+            assert_true(r->prompt_logprob[t] ==
+                        logprob_of(row, logprobs_sum(row, vocab), prompt[t]));
+            assert_int_equal(logprobs_top(row, vocab, logprobs_sum(row, vocab), 3, top), 3);
             assert_memory_equal(top, r->prompt_top + t * 3, sizeof top);
             assert_true(top[0].logprob >= top[1].logprob && top[1].logprob >= top[2].logprob);
         }

@@ -18,7 +18,7 @@ static void name_model(const char *path, char *name, size_t size)
 enum { POOLING_LAST = 1 }; /* of cli_poolings */
 
 /* Rows of logits in a pass: one for each answer, and for prompts whose tokens are all scored. */
-enum { OUTPUTS_LEAST = 32 };
+enum { OUTPUTS_LEAST = 128 };
 
 static qp_status open_model(void *context, qp_engine **engine, qp_sampling *sampling,
                             qp_error *error)

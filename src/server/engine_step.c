@@ -37,8 +37,9 @@ static void push_token(choice *c, int32_t token, size_t vocab_size)
     token_event event = {.token = token};
     if (wanted >= 0 && c->row) {
         token_top *top = choice_next_top(c);
-        event.logprob = logprob_of(c->row, vocab_size, token);
-        event.n_top = (uint32_t)logprobs_top(c->row, vocab_size, (size_t)wanted, top);
+        const double sum = logprobs_sum(c->row, vocab_size);
+        event.logprob = logprob_of(c->row, sum, token);
+        event.n_top = (uint32_t)logprobs_top(c->row, vocab_size, sum, (size_t)wanted, top);
         event.top = top;
     }
     choice_push(c, event);
@@ -99,9 +100,10 @@ static qp_status on_logits(void *context, size_t token, const float *row)
     const size_t next = c->held + token + 1, vocab_size = (size_t)b->info.vocab_size;
     c->row = row;
     if (!r->prompt_logprobs || c->index > 0 || next >= r->n_prompt) return QP_OK;
-    r->prompt_logprob[next] = logprob_of(row, vocab_size, r->prompt[next]);
+    const double sum = logprobs_sum(row, vocab_size);
+    r->prompt_logprob[next] = logprob_of(row, sum, r->prompt[next]);
     if (r->prompt_top)
-        logprobs_top(row, vocab_size, (size_t)r->top_logprobs,
+        logprobs_top(row, vocab_size, sum, (size_t)r->top_logprobs,
                      r->prompt_top + next * (size_t)r->top_logprobs);
     return QP_OK;
 }
