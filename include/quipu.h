@@ -261,7 +261,7 @@ typedef struct qp_engine_options {
     /* Tensor parallelism: each rank holds a part of the model and computes its part of every pass.
      * With `cut` "gather" (default on a CPU) the logits have the bits of one rank; with "reduce"
      * (default on GPUs) ranks add partial sums, in half as many exchanges. `transport` says what
-     * ranks are: "threads" of this process (default), or on the CPU "mpi": the processes that
+     * ranks are: "threads" of this process (default), or "mpi": the processes that
      * mpirun has started, of which all but the first call qp_rank_follow(). Processes of one host
      * share memory, unless it is "messages". `threads` is the number
      * of each rank's, by default an equal share of the processors. On GPUs each rank has one of its
@@ -300,6 +300,11 @@ typedef struct qp_engine_options {
      * engine. QP_INVALID where the model has no call for one. */
     const qp_cuda_kernel *cuda_kernels;
     size_t n_cuda_kernels;
+    /* How ranks on GPUs exchange rows. "peers": kernels write to the memory of the other GPUs,
+     * which are those of one process with peer access. "nccl": NCCL, opened at run time, for
+     * different GPUs of any processes and hosts. "host": through the host's memory, wherever ranks
+     * run, also if they share a GPU. "auto" (default): the first of these that is possible. */
+    const char *exchange;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);

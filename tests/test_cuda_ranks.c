@@ -1,6 +1,7 @@
 /* Ranks on the GPUs of one host: all_reduce and all_gather with rows of many sizes and ranks that
  * are late by turns, a rank that never comes, and models on two GPUs compared with one, by the
- * machine cuda and by the megakernel. Needs two GPUs.
+ * machine cuda and by the megakernel: these need two GPUs. Ranks that share one GPU, and NCCL with
+ * one rank.
  */
 #include "engine_test.h"
 #include "gpu_test.h"
@@ -9,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "cuda/nccl.h"
 #include "cuda/ranks.h"
 #include "op/exchange_cuda.h"
 #include "op/rms_norm/rms_norm.h"
@@ -42,6 +44,14 @@ static bool has_two_gpus(void)
         }                                                                                          \
     } while (0)
 
+#define require_gpu()                                                                              \
+    do {                                                                                           \
+        if (!gpu_is_here()) {                                                                      \
+            print_message("skipped: there is no GPU\n");                                           \
+            skip();                                                                                \
+        }                                                                                          \
+    } while (0)
+
 /* Weights of norms, after the rows. */
 static cuda_address weight_of(const bench *b, int r)
 {
@@ -63,7 +73,7 @@ static void bench_open(bench *b)
 {
     memset(b, 0, sizeof *b);
     assert_ok(cuda_device_open(&b->device, &error));
-    assert_ok(cuda_ranks_open(&b->ranks, &b->device, NULL, RANKS, &error));
+    assert_ok(cuda_ranks_open(&b->ranks, &b->device, NULL, RANKS, CUDA_BY_PEERS, &error));
     b->result = malloc(MOST * sizeof(float));
     b->expected = malloc(MOST * sizeof(float));
     for (int r = 0; r < RANKS; r++) {
@@ -328,12 +338,12 @@ typedef struct answer {
 } answer;
 
 /* Logits of few rows and of many, and tokens, which are decoded in groups of passes. */
-static answer answer_of(const char *model, int ranks, const char *cut)
+static answer answer_of(const char *model, int ranks, const char *gpus, const char *cut)
 {
     int32_t ids[MANY];
     answer a = {0};
     qp_engine *e = open_engine((qp_engine_options){
-        .model = model, .exec = "cuda", .context = 256, .ranks = ranks, .cut = cut});
+        .model = model, .exec = "cuda", .context = 256, .ranks = ranks, .gpus = gpus, .cut = cut});
     for (int i = 0; i < MANY; i++)
         ids[i] = (i * 7 + 3) % 64;
     a.vocab_size = (size_t)qp_engine_get_info(e)->vocab_size;
@@ -375,10 +385,10 @@ static void test_models(void **state)
         "synthetic:tiny:BF16",          "synthetic:tiny:Q4_0", "golden/models/llama-tied-gqa3",
         "golden/models/llama-mlp-bias", "golden/models/qwen3", "golden/models/internlm2"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        answer one = answer_of(models[i], 1, NULL);
+        answer one = answer_of(models[i], 1, NULL, NULL);
         const size_t v = one.vocab_size;
         for (int gather = 0; gather < 2; gather++) {
-            answer two = answer_of(models[i], RANKS, gather ? "gather" : "reduce");
+            answer two = answer_of(models[i], RANKS, NULL, gather ? "gather" : "reduce");
             assert_near(one.few, two.few, FEW * v);
             assert_near(one.many, two.many, MANY * v);
             if (gather && strstr(models[i], "tiny")) {
@@ -389,6 +399,94 @@ static void test_models(void **state)
         }
         free_answer(&one);
     }
+}
+
+/* Ranks that share a GPU exchange through the host's memory; weights of all types. */
+static void test_models_on_one_gpu(void **state)
+{
+    (void)state;
+    require_gpu();
+    static const char *const models[] = {
+        "synthetic:tiny:BF16",           "synthetic:tiny:F16",
+        "synthetic:tiny:Q8_0",           "synthetic:tiny:Q4_0",
+        "golden/models/llama-tied-gqa3", "golden/models/llama-mlp-bias",
+        "golden/models/qwen3",           "golden/models/internlm2"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        answer one = answer_of(models[i], 1, NULL, NULL);
+        const size_t v = one.vocab_size;
+        for (int way = 0; way < 4; way++) {
+            const int ranks = way < 2 ? 2 : 3;
+            const bool gather = way % 2;
+            answer several = answer_of(models[i], ranks, ranks == 2 ? "0,0" : "0,0,0",
+                                       gather ? "gather" : "reduce");
+            assert_near(one.few, several.few, FEW * v);
+            assert_near(one.many, several.many, MANY * v);
+            if (gather && ranks == 2 && strstr(models[i], "tiny")) {
+                assert_memory_equal(one.few, several.few, FEW * v * sizeof(float));
+                assert_memory_equal(one.tokens, several.tokens, sizeof one.tokens);
+            }
+            free_answer(&several);
+        }
+        free_answer(&one);
+    }
+}
+
+static bool never(const void *context)
+{
+    (void)context;
+    return false;
+}
+
+/* NCCL with one rank: it is found, a group is opened, sums are the rows themselves, in a graph too,
+ * and the group ends. */
+static void test_nccl_alone(void **state)
+{
+    (void)state;
+    require_gpu();
+    enum { N = 1 << 19 };
+    int version;
+    char id[NCCL_ID_BYTES];
+    cuda_device d;
+    cuda_buffer from, to;
+    nccl_group *group;
+    cuda_graph graph;
+    cuda_graph_exec exec;
+    if (nccl_version(&version, &error) != QP_OK) {
+        print_message("skipped: %s\n", error.message);
+        skip();
+    }
+    assert_ok(cuda_device_open(&d, &error));
+    assert_ok(nccl_make_id(id, &error));
+    assert_ok(nccl_open(&d, id, 0, 1, never, NULL, &group, &error));
+    assert_ok(cuda_buffer_alloc(&d, N * sizeof(float), "rows", &from, &error));
+    assert_ok(cuda_buffer_alloc(&d, N * sizeof(float), "rows", &to, &error));
+    uint32_t *rows = malloc(N * sizeof *rows), *found = malloc(N * sizeof *found);
+    for (int i = 0; i < N; i++)
+        rows[i] = (uint32_t)i * 2654435761u;
+    nccl_begin(group);
+    assert_int_equal(d.driver->copy_to_device(from.address, rows, N * sizeof *rows, d.stream), 0);
+    assert_ok(nccl_sum(group, from.address, to.address, N, NCCL_WORDS, &error));
+    assert_int_equal(d.driver->capture_begin(d.stream, CUDA_CAPTURE_THREAD_LOCAL), 0);
+    assert_ok(nccl_sum(group, from.address, to.address, N, NCCL_WORDS, &error));
+    assert_int_equal(d.driver->capture_end(d.stream, &graph), 0);
+    assert_int_equal(d.driver->graph_instantiate(&exec, graph, 0), 0);
+    d.driver->graph_destroy(graph);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(d.driver->graph_launch(exec, d.stream), 0);
+    assert_int_equal(d.driver->copy_to_host(found, to.address, N * sizeof *found, d.stream), 0);
+    assert_ok(cuda_device_wait(&d, "the sums", &error));
+    nccl_end(group);
+    assert_ok(nccl_check(group, &error));
+    assert_memory_equal(rows, found, N * sizeof *rows);
+    d.driver->graph_exec_destroy(exec);
+    const uint64_t start = clock_ns();
+    nccl_close(group);
+    assert_true(clock_ns() - start < UINT64_C(2000000000));
+    cuda_buffer_free(&d, &from);
+    cuda_buffer_free(&d, &to);
+    cuda_device_close(&d);
+    free(rows);
+    free(found);
 }
 
 /* ---- several sequences ----------------------------------------------------------------------- */
@@ -596,6 +694,8 @@ int main(void)
         cmocka_unit_test(test_likeliest),
         cmocka_unit_test(test_a_rank_that_never_comes),
         cmocka_unit_test(test_models),
+        cmocka_unit_test(test_models_on_one_gpu),
+        cmocka_unit_test(test_nccl_alone),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_speculation),
         cmocka_unit_test(test_megakernel),

@@ -325,7 +325,7 @@ static void test_ranks_have_gpus_of_their_own(void **state)
     cuda_device device;
     cuda_ranks ranks;
     assert_ok(cuda_device_open(&device, &error));
-    assert_ok(cuda_ranks_open(&ranks, &device, NULL, 2, &error));
+    assert_ok(cuda_ranks_open(&ranks, &device, NULL, 2, CUDA_BY_PEERS, &error));
     assert_int_equal(ranks.devices[1]->ordinal, 1);
     assert_true(ranks.exchanges[0].receive[1] == ranks.exchanges[1].receive[1]);
     assert_true(ranks.exchanges[0].rounds != ranks.exchanges[1].rounds);
@@ -335,18 +335,18 @@ static void test_ranks_have_gpus_of_their_own(void **state)
     assert_int_equal(cuda_ranks_check(&ranks, &error), QP_DEVICE);
     assert_non_null(strstr(error.message, "rank 1 (GPU 1) waited 2 s for rows of rank 0 (GPU 0)"));
     cuda_ranks_close(&ranks);
-    assert_int_equal(cuda_ranks_open(&ranks, &device, NULL, 3, &error), QP_INVALID);
+    assert_int_equal(cuda_ranks_open(&ranks, &device, NULL, 3, CUDA_BY_PEERS, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "this machine has 2"));
     cuda_ranks_close(&ranks);
-    assert_int_equal(cuda_ranks_open(&ranks, &device, none, 2, &error), QP_INVALID);
+    assert_int_equal(cuda_ranks_open(&ranks, &device, none, 2, CUDA_BY_PEERS, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "no GPU 7"));
     cuda_ranks_close(&ranks);
     cuda_device_close(&device);
     assert_ok(cuda_device_open_number(&device, 1, &error));
-    assert_int_equal(cuda_ranks_open(&ranks, &device, same, 2, &error), QP_INVALID);
+    assert_int_equal(cuda_ranks_open(&ranks, &device, same, 2, CUDA_BY_PEERS, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "GPU 1 both"));
     cuda_ranks_close(&ranks);
-    assert_ok(cuda_ranks_open(&ranks, &device, swapped, 2, &error));
+    assert_ok(cuda_ranks_open(&ranks, &device, swapped, 2, CUDA_BY_PEERS, &error));
     assert_int_equal(ranks.devices[1]->ordinal, 0);
     cuda_ranks_close(&ranks);
     cuda_device_close(&device);
@@ -361,7 +361,7 @@ static void test_a_rank_runs_on_its_gpu(void **state)
     bench b;
     cuda_ranks gpus;
     bench_open(&b);
-    assert_ok(cuda_ranks_open(&gpus, &b.device, NULL, 2, &error));
+    assert_ok(cuda_ranks_open(&gpus, &b.device, NULL, 2, CUDA_BY_PEERS, &error));
     for (int rank = 0; rank < 2; rank++) {
         plan_options o = b.program.options;
         program p;

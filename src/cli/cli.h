@@ -45,6 +45,7 @@ typedef struct cli_settings {
     int64_t tokens, sequences, ranks, rank, batch, kv_partitions;
     int cut, ranks_by; /* indices into cli_cuts, and into auto, threads, mpi, messages */
     const char *gpus;
+    int exchange; /* index into cli_exchanges */
     uint64_t memory;
     bool fuse, sums;
     int plan_form; /* index into cli_plan_forms */
@@ -97,7 +98,8 @@ typedef struct cli_settings {
 
 /* The choices of --kv-type, --exec and --device, by index; each list ends with NULL. */
 extern const char *const cli_kv_types[], *const cli_execs[], *const cli_devices[];
-extern const char *const cli_activations[], *const cli_cuts[], *const cli_speculations[];
+extern const char *const cli_activations[], *const cli_cuts[], *const cli_speculations[],
+                                                                   *const cli_exchanges[];
 extern const char *const cli_poolings[];
 extern const char *const cli_copies[];
 extern const char *const cli_plan_forms[]; /* by plan_form */

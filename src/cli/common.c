@@ -179,6 +179,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                                                : "threads",
                                  .cut = cli_cuts[s->cut],
                                  .gpus = s->gpus,
+                                 .exchange = cli_exchanges[s->exchange],
                                  .cache_packed = s->cache_packed,
                                  .cache_packed_size = s->cache_packed_size,
                                  .progress = cli_progress()};

@@ -33,6 +33,8 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
                             .layers = s->layers,
                             .threads = (int)s->threads,
                             .ranks = (int)s->ranks,
+                            .gpus = s->gpus,
+                            .exchange = cli_exchanges[s->exchange],
                             .page_size = s->page_size,
                             .kv_type = cli_kv_types[s->kv_type],
                             .act_type = cli_act_types[s->act_type],

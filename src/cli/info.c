@@ -115,6 +115,8 @@ static void print_findings(const findings *f, strbuf *out)
     else
         strbuf_printf(out, "device           cpu: %d threads\n", cpu->processors);
     print_gpus(&f->gpus, out);
+    if (f->gpus.count)
+        strbuf_printf(out, "NCCL             %s\n", *f->gpus.nccl ? f->gpus.nccl : "none");
     if (!f->has_gpu && *f->driver)
         strbuf_printf(out, "no GPU           %s\n", f->why_no_gpu.message);
     strbuf_printf(out, "%s    %s\n", f->has_start ? "model        " : "default model",
@@ -203,6 +205,8 @@ static void print_findings_json(const findings *f, strbuf *out)
     }
     strbuf_puts(out, ",\n  \"gpus\": ");
     put_gpus(out, &f->gpus);
+    strbuf_puts(out, ",\n  ");
+    put_text(out, "nccl", f->gpus.nccl);
     strbuf_printf(out, ",\n  \"device\": \"%s\",\n  ", f->has_gpu ? "cuda" : "cpu");
     put_text(out, f->has_start ? "model" : "default_model", f->model);
     if (f->has_start) put_start(out, &f->start);

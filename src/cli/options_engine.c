@@ -5,6 +5,7 @@
 
 #define SETTINGS cli_settings
 
+const char *const cli_exchanges[] = {"auto", "peers", "nccl", "host", NULL};
 static const char *const cli_rank_transports[] = {"auto", "threads", "mpi", "messages", NULL};
 
 const char *const cli_kv_types[] = {"F16", "BF16", "F32", "F8", NULL};
@@ -102,6 +103,11 @@ static const option_spec engine_options[] = {
     {"gpus", 0, OPTION_STRING_AT(SETTINGS, gpus), .argument = "0,1",
      .help = "numbers of the GPUs to run on, one for each rank, as `quipu doctor` lists them; "
              "without it, the first ones"},
+    {"exchange", 0, OPTION_CHOICE_AT(SETTINGS, exchange), .expert = true, .choices = cli_exchanges,
+     .fallback = "auto", .argument = "HOW",
+     .help = "how ranks on GPUs exchange rows. peers: kernels write to the memory of the other "
+             "GPUs of this process; nccl: by NCCL, also between processes and hosts; host: through "
+             "the host's memory, also if ranks share a GPU; auto: the first that is possible"},
     {"cut", 0, OPTION_CHOICE_AT(SETTINGS, cut), .expert = true, .choices = cli_cuts,
      .fallback = "auto", .argument = "HOW",
      .help = "gather: ranks cut every product by its outputs: the bits of one rank; reduce: they "

@@ -272,6 +272,11 @@ static const option_spec diff_options[] = {
      .maximum = 1024,
      .help =
          "run b on N ranks of this process, each with --threads, and put their tensors together"},
+    {"gpus", 0, OPTION_STRING_AT(SETTINGS, gpus), .argument = "0,1",
+     .help = "numbers of the GPUs of b's ranks; without it, the first ones"},
+    {"exchange", 0, OPTION_CHOICE_AT(SETTINGS, exchange), .choices = cli_exchanges,
+     .fallback = "auto", .argument = "HOW",
+     .help = "how ranks on GPUs exchange rows: peers, nccl or host, as in `quipu run`"},
     {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .expert = true, .argument = "N",
      .fallback = "512", .minimum = 1, .maximum = 1 << 16, .help = "tokens in one forward pass"},
     {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,

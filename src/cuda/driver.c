@@ -268,6 +268,11 @@ qp_status cuda_device_enter(const cuda_device *d, qp_error *error)
     return cuda_check(d->driver->context_set(d->context), "entering the GPU's context", error);
 }
 
+qp_status cuda_device_uuid(const cuda_device *d, char uuid[CUDA_UUID_BYTES], qp_error *error)
+{
+    return cuda_check(d->driver->device_uuid(uuid, d->ordinal), "reading the GPU's number", error);
+}
+
 qp_status cuda_device_link(const cuda_device *d, const cuda_device *peer, cuda_link *out,
                            qp_error *error)
 {

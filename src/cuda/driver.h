@@ -42,6 +42,20 @@ typedef struct cuda_launch { /* CUlaunchConfig */
     unsigned n_attributes;
 } cuda_launch;
 
+/* A side of a copy of rows: in memory of the GPU or, where `host` is set, of the host. */
+typedef struct cuda_copy_side {
+    size_t x_bytes, y;
+    int kind; /* CUDA_MEMORY_HOST or CUDA_MEMORY_GPU */
+    void *host;
+    cuda_address gpu;
+    void *array;
+    size_t pitch; /* bytes from one row to the next */
+} cuda_copy_side;
+typedef struct cuda_copy_rows { /* CUDA_MEMCPY2D */
+    cuda_copy_side from, to;
+    size_t row_bytes, n_rows;
+} cuda_copy_rows;
+
 /* FUNCTION(member, symbol, parameters): the driver functions in use. */
 #define CUDA_DRIVER_FUNCTIONS(FUNCTION)                                                            \
     FUNCTION(init, "cuInit", (unsigned flags))                                                     \
@@ -50,6 +64,7 @@ typedef struct cuda_launch { /* CUlaunchConfig */
     FUNCTION(device_count, "cuDeviceGetCount", (int *count))                                       \
     FUNCTION(device_get, "cuDeviceGet", (cuda_ordinal * device, int ordinal))                      \
     FUNCTION(device_name, "cuDeviceGetName", (char *name, int size, cuda_ordinal device))          \
+    FUNCTION(device_uuid, "cuDeviceGetUuid_v2", (char uuid[16], cuda_ordinal device))              \
     FUNCTION(device_attribute, "cuDeviceGetAttribute",                                             \
              (int *value, int attribute, cuda_ordinal device))                                     \
     FUNCTION(context_retain, "cuDevicePrimaryCtxRetain",                                           \
@@ -77,6 +92,7 @@ typedef struct cuda_launch { /* CUlaunchConfig */
              (void *to, cuda_address from, size_t bytes, cuda_stream stream))                      \
     FUNCTION(copy_on_device, "cuMemcpyDtoDAsync_v2",                                               \
              (cuda_address to, cuda_address from, size_t bytes, cuda_stream stream))               \
+    FUNCTION(copy_rows, "cuMemcpy2DAsync_v2", (const cuda_copy_rows *copy, cuda_stream stream))    \
     FUNCTION(stream_create, "cuStreamCreate", (cuda_stream * stream, unsigned flags))              \
     FUNCTION(stream_destroy, "cuStreamDestroy_v2", (cuda_stream stream))                           \
     FUNCTION(stream_synchronize, "cuStreamSynchronize", (cuda_stream stream))                      \
@@ -127,6 +143,8 @@ enum {
     CUDA_NOT_READY = 600,
     CUDA_PEER_ACCESS_ALREADY_ENABLED = 704,
     CUDA_EVENT_NO_TIMING = 2,
+    CUDA_MEMORY_HOST = 1, /* kinds of a copy's sides */
+    CUDA_MEMORY_GPU = 2,
     CUDA_STREAM_NON_BLOCKING = 1,
     CUDA_HOST_PORTABLE = 1, /* flags of host_alloc */
     CUDA_HOST_MAPPED = 2,
@@ -194,6 +212,11 @@ qp_status cuda_device_count(int *count, qp_error *error);
 /* The GPU's figures, read without making a context on it. */
 qp_status cuda_device_probe(cuda_device *out, qp_error *error);
 qp_status cuda_device_probe_number(cuda_device *out, int number, qp_error *error);
+
+enum { CUDA_UUID_BYTES = 16 };
+
+/* A number that no other GPU of any host has. */
+qp_status cuda_device_uuid(const cuda_device *device, char uuid[CUDA_UUID_BYTES], qp_error *error);
 
 /* How one GPU reaches the memory of another. */
 typedef struct cuda_link {

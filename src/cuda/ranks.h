@@ -1,5 +1,6 @@
-/* The GPUs of one host as the ranks of a model: devices that reach each other's memory, and the
- * buffers through which their kernels exchange rows (cuda/exchange.h). */
+/* The GPUs of a model's ranks. Those of one process reach each other's memory, and have buffers
+ * through which their kernels exchange rows (cuda/exchange.h), or leave that to a carrier
+ * (op/carrier_cuda.h). */
 #ifndef QUIPU_CUDA_RANKS_H
 #define QUIPU_CUDA_RANKS_H
 
@@ -10,8 +11,18 @@
  * and record launches at the first pass. */
 #define CUDA_RANKS_LIMIT_NS UINT64_C(2000000000)
 
+/* How ranks exchange rows. */
+typedef enum cuda_exchange_by {
+    CUDA_BY_AUTO,
+    CUDA_BY_PEERS, /* kernels write to each other's memory */
+    CUDA_BY_NCCL,
+    CUDA_BY_HOST, /* through the host's memory */
+} cuda_exchange_by;
+
 typedef struct cuda_ranks {
     int n;
+    cuda_exchange_by by;
+    bool apart; /* ranks are processes: of the others nothing is known here, nor kept below */
     cuda_device own[EXCHANGE_RANKS];      /* of the ranks from 1 on */
     cuda_device *devices[EXCHANGE_RANKS]; /* [rank] */
     cuda_buffer receive[EXCHANGE_RANKS], rounds[EXCHANGE_RANKS];
@@ -23,10 +34,28 @@ typedef struct cuda_ranks {
 size_t cuda_ranks_bytes(int n);
 
 /* Opens the GPUs of the other ranks: those of the numbers gpus[1 .. n), or if `gpus` is NULL the
- * next ones. `first` is the open device of rank 0, and is afterwards current in this thread.
- * cuda_ranks_close() it, also after a failure. */
+ * next ones. `first` is the open device of rank 0, and is afterwards current in this thread. With
+ * CUDA_BY_AUTO, out->by is CUDA_BY_PEERS if all GPUs are different ones and reach each other; else
+ * CUDA_BY_HOST if ranks share one, else what is there. cuda_ranks_close() it, also after a failure.
+ */
 qp_status cuda_ranks_open(cuda_ranks *out, cuda_device *first, const int *gpus, int n,
+                          cuda_exchange_by by, qp_error *error);
+
+/* What each rank that is a process tells the others, and what they choose from it. */
+typedef struct cuda_rank_facts {
+    char uuid[CUDA_UUID_BYTES];
+    int32_t nccl; /* its version; 0: it is not there */
+    int32_t by;   /* as asked for */
+} cuda_rank_facts;
+
+/* Those of this process. */
+qp_status cuda_ranks_describe(const cuda_device *device, cuda_exchange_by by, cuda_rank_facts *out,
+                              qp_error *error);
+
+/* Called by all with the facts of all, [n]: `first` is this process's device. */
+qp_status cuda_ranks_meet(cuda_ranks *out, cuda_device *first, const cuda_rank_facts *facts, int n,
                           qp_error *error);
+
 void cuda_ranks_close(cuda_ranks *ranks);
 
 /* QP_DEVICE, with the ranks' names, if a kernel has waited too long for a peer. The GPUs' work up

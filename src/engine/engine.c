@@ -244,11 +244,13 @@ static qp_status open_as_told(const qp_engine_options *options, const engine_par
     if (options->progress) e->progress = (progress){.sink = on_progress, .context = e};
     progress_begin_stages(&e->progress);
     engine_schedule chosen;
-    qp_status status = engine_schedule_read(options->schedule, &chosen, error);
+    qp_error own = {0}, *why = error ? error : &own;
+    qp_status status = engine_schedule_read(options->schedule, &chosen, why);
     chosen.skip = part->skip;
     e->partial = engine_schedule_leaves_out(&chosen);
-    if (status == QP_OK) status = open_engine(e, options, &chosen, error);
+    if (status == QP_OK) status = open_engine(e, options, &chosen, why);
     engine_schedule_free(&chosen);
+    if (status != QP_OK) engine_ranks_abort(&e->ranks, why->message);
     *on_gpu = e->device.context != NULL;
     if (status == QP_OK)
         *out = e;
@@ -313,6 +315,7 @@ static qp_status follow(qp_engine *e, const qp_engine_options *options,
     if (!e->ranks.world || comm_rank(e->ranks.world) == 0)
         return error_set(error, QP_INVALID, "the first rank opens an engine, it does not follow");
     const schedule_options schedule = engine_schedule_options(e, chosen);
+    if (e->device.context) type = &machine_cuda;
     machine_setup setup = engine_machine_setup(e, options, type, &schedule);
     pack_cache cache;
     setup.packed = engine_packed(e, options, &cache);
@@ -327,12 +330,13 @@ qp_status qp_rank_follow(const qp_engine_options *given, qp_error *error)
     if (!e) return error_no_memory(error, "the engine", sizeof *e);
     e->log = options.log;
     e->log_context = options.log_context;
-    options.device = "cpu";
     if (!options.transport || strcmp(options.transport, "messages") != 0) options.transport = "mpi";
     engine_schedule chosen;
-    qp_status status = engine_schedule_read(options.schedule, &chosen, error);
-    if (status == QP_OK) status = follow(e, &options, &chosen, error);
+    qp_error own = {0}, *why = error ? error : &own;
+    qp_status status = engine_schedule_read(options.schedule, &chosen, why);
+    if (status == QP_OK) status = follow(e, &options, &chosen, why);
     engine_schedule_free(&chosen);
+    if (status != QP_OK) engine_ranks_abort(&e->ranks, why->message);
     qp_engine_close(e);
     return status;
 }

@@ -100,11 +100,24 @@ qp_status engine_check_workers(const qp_engine *e, const qp_engine_options *opti
                      most, workers);
 }
 
+static void say_exchange(const qp_engine *e)
+{
+    static const char *const by[] = {
+        [CUDA_BY_PEERS] = "ranks exchange rows by kernels, which write to each other's memory",
+        [CUDA_BY_NCCL] = "ranks exchange rows by NCCL",
+        [CUDA_BY_HOST] = "ranks exchange rows through the host's memory, where each pass waits for "
+                         "them; --exchange nccl needs NCCL and a GPU for each rank"};
+    const bool slow = e->ranks.gpus->by == CUDA_BY_HOST && e->ranks.exchange != CUDA_BY_HOST;
+    engine_say(e, slow ? QP_LOG_NOTICE : QP_LOG_INFO, by[e->ranks.gpus->by]);
+}
+
 /* On GPUs each rank has one. */
 qp_status engine_connect_ranks(qp_engine *e, qp_error *error)
 {
     if (!e->device.context) return QP_OK;
-    return engine_ranks_connect(&e->ranks, &e->device, error);
+    TRY(engine_ranks_connect(&e->ranks, &e->device, error));
+    if (e->ranks.gpus) say_exchange(e);
+    return QP_OK;
 }
 
 void engine_name_device(qp_engine *e)

@@ -91,6 +91,16 @@ static qp_status leave_to_kernels(const qp_engine *e, const machine_type *type, 
     return QP_OK;
 }
 
+/* The megakernel's ranks write to each other's memory. */
+static qp_status leave_to_carrier(const qp_engine *e, const machine_type *type, qp_error *error)
+{
+    static const char why[] = "the megakernel's ranks write to each other's memory, so they are "
+                              "different GPUs of one process with peer access";
+    if (type) return error_set(error, QP_UNSUPPORTED, "%s: use --exec cuda", why);
+    engine_say(e, QP_LOG_INFO, why);
+    return QP_OK;
+}
+
 /* The megakernel over the machine `cuda`, unless that is asked for; what it does not do is run
  * there. */
 static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
@@ -105,6 +115,8 @@ static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
     setup.over = engine_memory(e);
     setup.alone = !type && runs_alone(&e->program.options);
     if (option_is(options->exec, "cuda")) return QP_OK;
+    if (e->ranks.gpus && e->ranks.gpus->by != CUDA_BY_PEERS)
+        return leave_to_carrier(e, type, error);
     if (e->has_cuda_kernels) return leave_to_kernels(e, type, error);
     if (engine_speculates(options)) return leave_megakernel(e, type, error);
     qp_status status = machine_open(type_of_ranks(e, &machine_megakernel), &setup, m, &why);

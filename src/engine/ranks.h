@@ -15,6 +15,7 @@ typedef struct engine_ranks {
                  */
     bool cut_chosen;                        /* `cut` was asked for */
     int numbers[EXCHANGE_RANKS], n_numbers; /* of GPUs, as asked for; 0: none were named */
+    cuda_exchange_by exchange;              /* of GPUs, as asked for */
     cuda_ranks *gpus;                       /* of several ranks on GPUs; NULL: there are none */
 } engine_ranks;
 
@@ -27,6 +28,13 @@ void engine_ranks_close(engine_ranks *ranks);
  * of the first rank. */
 qp_status engine_ranks_device(const engine_ranks *ranks, cuda_device *out, qp_error *error);
 qp_status engine_ranks_connect(engine_ranks *ranks, cuda_device *first, qp_error *error);
+
+/* Numbers of GPUs, such as "0,2", and how GPUs exchange rows; NULL: as if they were not given. */
+qp_status engine_ranks_read_gpus(const char *gpus, const char *exchange, engine_ranks *out,
+                                 qp_error *error);
+
+/* Tells the other processes, if there are any, that this one cannot go on. */
+void engine_ranks_abort(const engine_ranks *ranks, const char *why);
 
 /* How many threads a rank gets by default: those of the processors that it may use, which ranks of
  * one host share, unless mpirun has given each its own. */

@@ -12,22 +12,23 @@
 
 /* Zero-initialise; a zero (or NULL) field takes its default. */
 typedef struct diff_options {
-    const char *model;        /* as qp_engine_open() takes it */
-    const char *a, *b;        /* machines; default: "reference" and "threads" */
-    uint64_t order;           /* of `serial`: seed of the order of instructions; default 1 */
-    const int32_t *tokens;    /* [n_tokens]; NULL: that many pseudo-random ones */
-    int64_t n_tokens;         /* default 16 */
-    int64_t singles;          /* how many of these run one by one at the end */
-    int64_t chunk;            /* most of the other tokens in one pass; default 512 */
-    int64_t layers;           /* only the first ones; default: all */
-    int threads;              /* default: the processors this process may use */
-    int ranks;                /* of b, in this process, each with `threads`; default 1 */
-    int64_t page_size;        /* default 16 */
-    const char *kv_type;      /* default "F16" */
-    const char *act_type;     /* default "F32" */
-    const char *activations;  /* "8" (default, as is "auto"), "16", "float": see quipu.h */
-    const char *cpu_mask;     /* CPU features not to use */
-    const qp_kernel *kernels; /* [n_kernels]: run in place of the operators' own, on b */
+    const char *model;           /* as qp_engine_open() takes it */
+    const char *a, *b;           /* machines; default: "reference" and "threads" */
+    uint64_t order;              /* of `serial`: seed of the order of instructions; default 1 */
+    const int32_t *tokens;       /* [n_tokens]; NULL: that many pseudo-random ones */
+    int64_t n_tokens;            /* default 16 */
+    int64_t singles;             /* how many of these run one by one at the end */
+    int64_t chunk;               /* most of the other tokens in one pass; default 512 */
+    int64_t layers;              /* only the first ones; default: all */
+    int threads;                 /* default: the processors this process may use */
+    int ranks;                   /* of b, in this process, each with `threads`; default 1 */
+    const char *gpus, *exchange; /* of ranks on GPUs: see quipu.h */
+    int64_t page_size;           /* default 16 */
+    const char *kv_type;         /* default "F16" */
+    const char *act_type;        /* default "F32" */
+    const char *activations;     /* "8" (default, as is "auto"), "16", "float": see quipu.h */
+    const char *cpu_mask;        /* CPU features not to use */
+    const qp_kernel *kernels;    /* [n_kernels]: run in place of the operators' own, on b */
     size_t n_kernels;
     const qp_cuda_kernel *cuda_kernels; /* the same, if b is the machine cuda */
     size_t n_cuda_kernels;

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/output.h"
 #include "cuda/ranks.h"
+#include "engine/ranks.h"
 #include "inspect/diff_run.h"
 #include "op/op.h"
 #include "plan/plan.h"
@@ -224,8 +225,11 @@ static qp_status open_b(diff *d, machine_setup *setup, qp_error *error)
     if (d->type_b->on_gpu) {
         d->gpus = calloc(1, sizeof *d->gpus);
         if (!d->gpus) return error_no_memory(error, "ranks", sizeof *d->gpus);
-        TRY(cuda_device_open(&d->device, error));
-        TRY(cuda_ranks_open(d->gpus, &d->device, NULL, ranks, error));
+        engine_ranks read = {.size = ranks};
+        TRY(engine_ranks_read_gpus(d->options->gpus, d->options->exchange, &read, error));
+        TRY(engine_ranks_device(&read, &d->device, error));
+        TRY(cuda_ranks_open(d->gpus, &d->device, read.n_numbers ? read.numbers : NULL, ranks,
+                            read.exchange, error));
         setup->gpus = d->gpus;
     }
     setup->inner = d->type_b;

@@ -1,6 +1,7 @@
 /* Measures the costs of instructions: see measure.h. */
 #include "inspect/measure_parts.h"
 
+#include "cuda/nccl.h"
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/cpu.h"
@@ -311,7 +312,9 @@ qp_status measure_find_gpu(measure_gpu *out, qp_error *error)
 qp_status measure_list_gpus(measure_gpus *out, qp_error *error)
 {
     cuda_device gpus[MEASURE_MAX_GPUS];
+    int version;
     *out = (measure_gpus){0};
+    if (nccl_version(&version, NULL) == QP_OK) nccl_version_text(version, out->nccl);
     TRY(cuda_device_count(&out->count, error));
     if (out->count > MEASURE_MAX_GPUS) out->count = MEASURE_MAX_GPUS;
     for (int i = 0; i < out->count; i++) {

@@ -42,6 +42,7 @@ enum { MEASURE_MAX_GPUS = 16 };
 /* The GPUs that this process sees, by their numbers, and how each reaches the memory of the others.
  */
 typedef struct measure_gpus {
+    char nccl[40]; /* version of NCCL, "2.27.3"; "": it is not there */
     int count;
     measure_gpu of[MEASURE_MAX_GPUS];
     cuda_link links[MEASURE_MAX_GPUS][MEASURE_MAX_GPUS]; /* [from][to] */

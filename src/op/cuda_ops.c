@@ -41,7 +41,7 @@ const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_cal
     for (const cuda_kernel *k = op_get(op)->cuda; k && k->name; k++) {
         if (!k->accepts(call) || (k->pays && !k->pays(ops, call))) continue;
         if (k->needs_blas && !ops->has_blas) continue;
-        if (k->needs_ranks && !ops->exchange) continue;
+        if (k->needs_ranks && !ops->exchange && !ops->carrier) continue;
         if (k->architecture == CUDA_HOPPER_ONLY && !cuda_device_is_hopper(ops->device)) continue;
         chosen = k;
     }

@@ -21,7 +21,11 @@ typedef struct cuda_ops {
     bool has_blas;   /* the same; or cuBLASLt is assumed to exist while launches are recorded */
     cuda_buffer workspace;
     cuda_recording *recording; /* records the launches; NULL: kernels are launched at once */
-    const exchange *exchange;  /* with the other ranks of the model; NULL: there is one rank */
+    const exchange *exchange;  /* with the other ranks of the model, by kernels; NULL: there is one
+                                  rank, or a carrier */
+    /* What exchanges rows with the other ranks in place of kernels (op/carrier_cuda.h); NULL: none
+     */
+    struct cuda_carrier *carrier;
     /* [OP_COUNT]: kernels from outside (cuda_kernel.given), which run where they accept; a row
      * without a name: none. NULL: none at all. */
     const struct cuda_kernel *given;

@@ -1,10 +1,12 @@
 /* Launches of all_reduce and all_gather: see exchange_cuda.h. */
 #include "op/exchange_cuda.h"
 
+#include "op/carrier_cuda.h"
 #include "op/rms_norm/rms_norm.h"
 #include "op/rows_cuda.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum {
     MOST_WORDS = 256 << 10, /* elements; from more on chunks take less time */
@@ -42,6 +44,8 @@ static exchange_rows rows_of(const cuda_ops *ops, const tensor *part, const tens
 qp_status cuda_exchange(cuda_ops *ops, const char *name, const tensor *part, const tensor *out,
                         int64_t first, qp_error *error)
 {
+    if (ops->carrier)
+        return cuda_carry(ops, part, out, first, strcmp(name, "all_gather") == 0, error);
     const bool chunks = out->shape[0] * out->shape[1] > MOST_WORDS;
     const int64_t own = EXCHANGE_THREADS * (chunks ? CHUNKS_FOURS : EXCHANGE_FOURS);
     const int64_t most = chunks ? CHUNKS_BLOCKS : EXCHANGE_BLOCKS;

@@ -11,7 +11,7 @@
 bool cuda_exchange_accepts(const tensor *part, const tensor *out);
 
 /* `name`: "all_reduce" or "all_gather". `first`: the column of out at which `part` begins. The
- * ranks are those of ops->exchange. */
+ * ranks are those of ops->exchange, or of ops->carrier. */
 qp_status cuda_exchange(cuda_ops *ops, const char *name, const tensor *part, const tensor *out,
                         int64_t first, qp_error *error);
 

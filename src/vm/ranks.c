@@ -395,6 +395,10 @@ static qp_status refuse_parts(const ranks_machine *m, qp_error *error)
             "the megakernel is timed on one GPU, and there are %d: trace launches with "
             "--exec cuda, or leave --ranks out",
             m->size);
+    if (m->setup.inner->on_gpu)
+        return error_set(error, QP_UNSUPPORTED,
+                         "launches of %d GPUs are timed in one process: use --ranks-by threads",
+                         m->size);
     return error_set(error, QP_UNSUPPORTED,
                      "parts of operators are timed on one rank, and there are %d: trace "
                      "instructions with --exec threads and without --parts, or leave --ranks out",

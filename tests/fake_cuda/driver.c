@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     INVALID_VALUE = 1,
@@ -111,6 +112,12 @@ EXPORT cuDeviceGetName(char *name, int size, cuda_ordinal device)
 {
     (void)device;
     strncpy(name, "fake H200", (size_t)size);
+    return CUDA_SUCCESS;
+}
+
+EXPORT cuDeviceGetUuid_v2(char uuid[CUDA_UUID_BYTES], cuda_ordinal device)
+{
+    memset(uuid, 1 + device, CUDA_UUID_BYTES);
     return CUDA_SUCCESS;
 }
 
@@ -268,6 +275,24 @@ EXPORT cuMemcpyDtoDAsync_v2(cuda_address to, cuda_address from, size_t bytes, cu
     return CUDA_SUCCESS;
 }
 
+static char *side_of(const cuda_copy_side *side)
+{
+    char *at = side->kind == CUDA_MEMORY_HOST ? side->host : (char *)side->gpu;
+    return at + side->y * side->pitch + side->x_bytes;
+}
+
+EXPORT cuMemcpy2DAsync_v2(const cuda_copy_rows *copy, cuda_stream stream)
+{
+    const char *from = side_of(&copy->from);
+    char *to = side_of(&copy->to), name[2][48];
+    fake_log("%scopy rows stream %d: %s to %s, %zu of %zu bytes\n", fake_stream_mode(stream),
+             stream_number(stream), fake_memory_name((cuda_address)from, name[0]),
+             fake_memory_name((cuda_address)to, name[1]), copy->n_rows, copy->row_bytes);
+    for (size_t row = 0; row < copy->n_rows && (!stream || !stream->captured); row++)
+        memmove(to + row * copy->to.pitch, from + row * copy->from.pitch, copy->row_bytes);
+    return CUDA_SUCCESS;
+}
+
 /* ---- streams and events -------------------------------------------------------------------- */
 
 EXPORT cuStreamCreate(cuda_stream *stream, unsigned flags)
@@ -284,16 +309,30 @@ EXPORT cuStreamDestroy_v2(cuda_stream stream)
     return CUDA_SUCCESS;
 }
 
+static atomic_bool is_stuck;
+
+void fake_stuck(bool stuck)
+{
+    atomic_store(&is_stuck, stuck);
+}
+
+static void await_work(void)
+{
+    while (atomic_load(&is_stuck))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
 EXPORT cuStreamSynchronize(cuda_stream stream)
 {
     (void)stream;
+    await_work();
     return CUDA_SUCCESS;
 }
 
 EXPORT cuStreamQuery(cuda_stream stream)
 {
     (void)stream;
-    return CUDA_SUCCESS;
+    return atomic_load(&is_stuck) ? CUDA_NOT_READY : CUDA_SUCCESS;
 }
 
 EXPORT cuEventCreate(cuda_event *event, unsigned flags)
@@ -319,6 +358,7 @@ EXPORT cuEventRecord(cuda_event event, cuda_stream stream)
 EXPORT cuEventSynchronize(cuda_event event)
 {
     (void)event;
+    await_work();
     return CUDA_SUCCESS;
 }
 

@@ -55,6 +55,9 @@ bool fake_memory_is_host(uint64_t address);
 /* What stands before a line: whether it is done now or becomes part of a graph. */
 const char *fake_stream_mode(cuda_stream stream);
 
+/* Work in streams does not end while this is set. */
+void fake_stuck(bool stuck);
+
 /* ---- image.c ------------------------------------------------------------------------------- */
 
 typedef struct fake_parameter {

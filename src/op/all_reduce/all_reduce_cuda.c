@@ -30,7 +30,7 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
 static bool is_normed(const cuda_ops *ops, const op_call *calls)
 {
     const tensor own = own_part(&calls[0]), *out = &calls[0].tensors[ALL_REDUCE_OUT];
-    if (out->shape[0] > ops->few_rows) return false; /* a chain begins with the norm */
+    if (ops->carrier || out->shape[0] > ops->few_rows) return false; /* a chain begins with it */
     return calls[1].tensors[RMS_NORM_X].data == out->data &&
            calls[1].tensors[RMS_NORM_X].shape[0] == out->shape[0] &&
            cuda_exchange_norm_accepts(&own, &calls[1]);

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "plan/weights.h"
+#include "op/carrier_cuda.h"
 #include "op/paged_decode/paged_decode.h"
 #include "op/attention/attention_cuda.h"
 
@@ -244,16 +245,19 @@ static qp_status make_table(cuda_executor *x, qp_error *error)
 }
 
 qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const program *program,
-                             const exchange *exchange, const cuda_kernel *given, thread_pool *pool,
-                             progress *progress, qp_error *error)
+                             const exchange *exchange, struct cuda_carrier *carrier,
+                             const cuda_kernel *given, thread_pool *pool, progress *progress,
+                             qp_error *error)
 {
     *x = (cuda_executor){
         .program = program, .device = device, .exchange = exchange, .ops.given = given};
+    if (carrier && !carrier->nccl) x->graphs = CUDA_GRAPHS_NEVER;
     TRY(check_memory(x, error));
     TRY(cuda_weights_load(device, program, pool, progress, &x->weights, error));
     progress_stage_ended(progress, "copying weights to the GPU");
     TRY(find_weights(x, error));
     TRY(allocate(x, progress, error));
+    if (carrier) launch_setting_carry(&x->setting, carrier);
     TRY(clear_sums(x, error));
     TRY(make_table(x, error));
     TRY(cuda_device_wait(device, "preparing the GPU", error));

@@ -59,7 +59,7 @@ typedef struct cuda_executor {
     cuda_device *device;
     cuda_ops ops;
     cuda_weights weights;
-    const exchange *exchange; /* with the other ranks; NULL: there is one */
+    const exchange *exchange; /* with the other ranks, by kernels; or NULL */
     cuda_buffer arena, rope_table, k_cache, v_cache, inputs, state;
     cuda_pinned logits;         /* pinned memory for logits of few outputs */
     cuda_pinned staged, tokens; /* of groups: their inputs and their tokens */
@@ -88,11 +88,13 @@ typedef struct cuda_bytes {
 cuda_bytes cuda_executor_count(const program *program, const cuda_kernel *given);
 
 /* Refuses what does not fit, with both numbers; then loads the weights. The device is current in
- * this thread. `exchange` is that of the program's rank, or NULL if there is one rank; `given`:
- * kernels from outside (cuda_ops.given), or NULL. cuda_executor_free() it, also after a failure. */
+ * this thread. `exchange` is that of the program's rank, or NULL if there is one rank; `carrier`
+ * takes its place (op/carrier_cuda.h), or NULL; `given`: kernels from outside (cuda_ops.given), or
+ * NULL. cuda_executor_free() it, also after a failure. */
 qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const program *program,
-                             const exchange *exchange, const cuda_kernel *given, thread_pool *pool,
-                             progress *progress, qp_error *error);
+                             const exchange *exchange, struct cuda_carrier *carrier,
+                             const cuda_kernel *given, thread_pool *pool, progress *progress,
+                             qp_error *error);
 void cuda_executor_free(cuda_executor *executor);
 
 /* Copies the batch's inputs to the GPU, and its angles, if it has some, to the RoPE table. */

@@ -151,6 +151,8 @@ static qp_status add_entry(builder *b, const launch_entry *entry, qp_error *erro
     own->n_records = l->recording.n_records - own->record;
     for (int i = 0; i < own->n_records; i++)
         l->recording.records[own->record + i].early = b->early && l->n_entries > 1;
+    /* What follows copies of a carrier is launched after they have ended. */
+    b->early = !(b->ops.carrier && own->kernel && own->kernel->needs_ranks);
     return b->sink ? b->sink(b->context, l, own, error) : QP_OK;
 }
 
@@ -467,8 +469,8 @@ static qp_status launch_split(builder *b, const launch_entry *entry, const op_ca
 /* Whether a node gathers logits of which only the likeliest tokens are wanted. */
 static bool gathers_for_likeliest(const builder *b, int node)
 {
-    return b->finds && node + 1 == b->end && b->program->nodes[node].op == OP_ALL_GATHER &&
-           !program_is_noop(b->program, node);
+    return b->finds && !b->ops.carrier && node + 1 == b->end &&
+           b->program->nodes[node].op == OP_ALL_GATHER && !program_is_noop(b->program, node);
 }
 
 /* Each rank finds the likeliest of its own columns: logits are not gathered. */

@@ -68,6 +68,12 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
     return QP_OK;
 }
 
+void launch_setting_carry(launch_setting *setting, struct cuda_carrier *carrier)
+{
+    setting->ops.exchange = NULL;
+    setting->ops.carrier = carrier;
+}
+
 void launch_setting_free(launch_setting *setting)
 {
     free(setting->weights);

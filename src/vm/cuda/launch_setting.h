@@ -44,6 +44,9 @@ int cuda_few_rows(const program *program, const cuda_device *device);
 qp_status launch_setting_init(launch_setting *setting, const program *program,
                               const cuda_weights *weights, cuda_device *device, cuda_blas *blas,
                               bool has_blas, size_t workspace_bytes, qp_error *error);
+
+/* Rows are exchanged with the other ranks by this in place of kernels. */
+void launch_setting_carry(launch_setting *setting, struct cuda_carrier *carrier);
 void launch_setting_free(launch_setting *setting);
 
 /* A node's call for a batch of these sizes, in areas, as lists take it. */

@@ -7,6 +7,7 @@
 
 #include "base/buffer.h"
 #include "cuda/ranks.h"
+#include "op/carrier_cuda.h"
 #include "vm/cuda/given.h"
 #include "vm/cuda/timing.h"
 #include "vm/machine_run.h"
@@ -26,6 +27,7 @@ _Static_assert((int)CUDA_GROUPS <= (int)MACHINE_MAX_RUNS, "as machine.h says");
 typedef struct cuda_machine {
     cuda_device own, *device;
     const cuda_ranks *gpus; /* of all ranks; NULL: there is one */
+    cuda_carrier carrier;   /* between GPUs that do not write to each other's memory */
     cuda_executor executor;
     buffer logits; /* used if there is no pinned memory for them */
     batch later;   /* of a group's later passes */
@@ -48,10 +50,19 @@ static qp_status count_copies(const program *p, uint64_t *bytes, qp_error *error
     return status;
 }
 
+/* Without GPUs, kernels exchange the rows. */
+static size_t exchange_bytes(const machine_setup *setup)
+{
+    const int ranks = setup->program->options.ranks;
+    const bool peers = !setup->gpus || setup->gpus->by == CUDA_BY_PEERS;
+    if (ranks == 1 || peers) return cuda_ranks_bytes(ranks);
+    return cuda_carrier_bytes(setup->gpus->by == CUDA_BY_NCCL);
+}
+
 static qp_status count_cuda(const machine_setup *setup, machine_bytes *out, qp_error *error)
 {
     const cuda_bytes bytes = cuda_executor_count(setup->program, setup->cuda_kernels);
-    const size_t exchange = cuda_ranks_bytes(setup->program->options.ranks);
+    const size_t exchange = exchange_bytes(setup);
     *out = (machine_bytes){.weights = bytes.weights,
                            .activations = bytes.arena,
                            .kv_cache = bytes.kv_cache,
@@ -70,6 +81,7 @@ static void close_cuda(void *self)
     if (m->device) cuda_timing_free(&m->timing, m->device);
     batch_free(&m->later);
     cuda_executor_free(&m->executor);
+    cuda_carrier_close(&m->carrier); /* after the graphs that use it */
     buffer_free(&m->logits);
     cuda_device_close(&m->own);
     free(m->variants);
@@ -84,11 +96,16 @@ static qp_status choose_device(cuda_machine *m, const machine_setup *setup, qp_e
     if (o->ranks > 1 && (!m->gpus || m->gpus->n != o->ranks))
         return error_set(error, QP_UNSUPPORTED,
                          "a rank of %d runs on a GPU only together with the others", o->ranks);
-    m->device = m->gpus ? m->gpus->devices[o->rank] : setup->device;
+    m->device = m->gpus && !m->gpus->apart ? m->gpus->devices[o->rank] : setup->device;
     if (m->device) return cuda_device_enter(m->device, error);
     TRY(cuda_device_open(&m->own, error));
     m->device = &m->own;
     return QP_OK;
+}
+
+static bool has_carrier(const cuda_machine *m)
+{
+    return m->gpus && m->gpus->by != CUDA_BY_PEERS;
 }
 
 static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *error)
@@ -100,10 +117,14 @@ static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *er
     m->variants = calloc((size_t)p->n_nodes, sizeof *m->variants);
     if (!m->variants) return error_no_memory(error, "the machine", (size_t)p->n_nodes);
     TRY(choose_device(m, setup, error));
-    const exchange *exchange = m->gpus ? &m->gpus->exchanges[p->options.rank] : NULL;
+    const bool carries = has_carrier(m);
+    const exchange *exchange = m->gpus && !carries ? &m->gpus->exchanges[p->options.rank] : NULL;
     TRY(cuda_given_check(setup->cuda_kernels, p, error));
-    TRY(cuda_executor_init(&m->executor, m->device, p, exchange, setup->cuda_kernels, setup->pool,
-                           setup->progress, error));
+    if (carries)
+        TRY(cuda_carrier_open(&m->carrier, m->device, setup->group, m->gpus->by == CUDA_BY_NCCL,
+                              error));
+    TRY(cuda_executor_init(&m->executor, m->device, p, exchange, carries ? &m->carrier : NULL,
+                           setup->cuda_kernels, setup->pool, setup->progress, error));
     if (!m->executor.logits.data)
         TRY(buffer_alloc(&m->logits, p->tensors[PLAN_LOGITS].bytes, "logits", error));
     return batch_init(&m->later, p, error);
@@ -194,6 +215,7 @@ static machine_pace pace_of_cuda(const void *self, int64_t n_sequences, machine_
     const cuda_machine *m = self;
     /* Passes are timed one by one. */
     if (choice == MACHINE_LOGITS || m->timing.marks.capacity > 0) return (machine_pace){1, 1};
+    if (has_carrier(m) && !m->carrier.nccl) return (machine_pace){1, 1}; /* run() waits */
     int passes = cuda_executor_group(&m->executor, n_sequences);
     return (machine_pace){passes, passes > 1 ? CUDA_GROUPS : 1};
 }
@@ -234,6 +256,14 @@ static qp_status run_alone(cuda_machine *m, const machine_request *r, qp_error *
     return status;
 }
 
+/* Whether an exchange of a rank has failed. */
+static qp_status check_ranks(const cuda_machine *m, qp_error *error)
+{
+    if (!m->gpus) return QP_OK;
+    return has_carrier(m) ? cuda_carrier_check(&m->carrier, error)
+                          : cuda_ranks_check(m->gpus, error);
+}
+
 static qp_status run_cuda(void *self, const machine_request *r, qp_error *error)
 {
     cuda_machine *m = self;
@@ -245,7 +275,9 @@ static qp_status run_cuda(void *self, const machine_request *r, qp_error *error)
     if (under_way == 0) m->n_begun = m->n_ended = 0;
     if (under_way == CUDA_GROUPS)
         return error_set(error, QP_INVALID, "%d runs are under way already", under_way);
+    if (has_carrier(m)) cuda_carrier_begin(&m->carrier);
     TRY(in_group ? run_group(m, r, error) : run_alone(m, r, error));
+    TRY(check_ranks(m, error));
     m->flights[m->n_begun++ % CUDA_GROUPS] = (cuda_flight){.request = *r,
                                                            .n_outputs = batch_outputs(r->batch),
                                                            .passes = machine_passes_of(r),
@@ -258,12 +290,6 @@ static qp_status read_logits(cuda_machine *m, const cuda_flight *f, qp_error *er
     const machine_request *r = &f->request;
     const int64_t n = r->logit_rows ? r->n_logit_rows : f->n_outputs;
     return cuda_executor_read_logits(&m->executor, r->logit_rows, n, logits_of_cuda(m), error);
-}
-
-/* Whether a kernel of a rank has waited in vain for another rank. */
-static qp_status check_ranks(const cuda_machine *m, qp_error *error)
-{
-    return m->gpus ? cuda_ranks_check(m->gpus, error) : QP_OK;
 }
 
 static qp_status end_group(cuda_machine *m, const cuda_flight *f, int group, qp_error *error)
@@ -299,9 +325,10 @@ static qp_status wait_cuda(void *self, int *passes, qp_error *error)
         return error_set(error, QP_INVALID, "no run is under way that could be waited for");
     const int group = m->n_ended++ % CUDA_GROUPS;
     const cuda_flight *f = &m->flights[group];
-    TRY(f->in_group ? end_group(m, f, group, error) : end_alone(m, f, error));
-    *passes = f->passes;
-    return QP_OK;
+    qp_status status = f->in_group ? end_group(m, f, group, error) : end_alone(m, f, error);
+    if (has_carrier(m)) cuda_carrier_end(&m->carrier);
+    if (status == QP_OK) *passes = f->passes;
+    return status;
 }
 
 static machine_copies copies_of_cuda(const void *self)

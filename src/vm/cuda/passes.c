@@ -236,7 +236,8 @@ static qp_status run_group(cuda_executor *x, const batch *batch, int last, int c
     x->longest = x->staged_longest;
     const cuda_pass wanted = shape_of(x, batch, 0, last, group, n_passes, choice);
     bool same = wanted.n_chunks == cuda_decode_chunks(x->longest + n_passes - 1);
-    if (!same || batch_tokens(batch) > GRAPH_SEQUENCES || x->marks)
+    if (!same || batch_tokens(batch) > GRAPH_SEQUENCES || x->marks ||
+        x->graphs == CUDA_GRAPHS_NEVER)
         return launch_group(x, batch, &sizes, &wanted, error);
     cuda_pass *pass = find_pass(x, &wanted);
     if (pass->graph) {

@@ -81,11 +81,22 @@ static qp_status open_own(mega_machine *m, const machine_setup *setup, qp_error 
     return machine_open(&machine_cuda, &own, &m->own, error);
 }
 
+/* The kernels of ranks write to each other's memory. */
+static qp_status check_exchange(const machine_setup *setup, qp_error *error)
+{
+    if (setup->program->options.ranks == 1 || !setup->gpus || setup->gpus->by == CUDA_BY_PEERS)
+        return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "the megakernel's ranks write to each other's memory, so they are GPUs of one "
+                     "process with peer access");
+}
+
 static qp_status open_mega(const machine_setup *setup, void **self, qp_error *error)
 {
     mega_machine *m = *self = calloc(1, sizeof *m);
     if (!m) return error_no_memory(error, "the machine", sizeof *m);
     m->cuda = setup->over;
+    TRY(check_exchange(setup, error));
     if (!m->cuda) TRY(open_own(m, setup, error));
     m->gpus = setup->program->options.ranks > 1 ? setup->gpus : NULL;
     TRY(cuda_device_enter(cuda_machine_executor(m->cuda)->device, error));
