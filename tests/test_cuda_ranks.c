@@ -622,12 +622,32 @@ static void draw(qp_engine *e, token_list *out)
     assert_int_equal(out->count, DRAWN);
 }
 
-/* All tokens are read by the megakernel, the first ones one at a time. */
-static mega_answer mega_answer_of(const char *model, int ranks, int workers)
+/* Ranks that share a GPU load no code while a kernel of another one waits for them. */
+static void load_exchanges(qp_engine *e, int ranks)
+{
+    static const char *const kernels[] = {"run_all_gather_words", "run_all_gather_chunks"};
+    for (int rank = 0; rank < ranks; rank++) {
+        cuda_device *d = mega_of_rank(e, rank)->executor->device;
+        cuda_function function;
+        assert_ok(cuda_device_enter(d, &error));
+        for (int i = 0; i < 2; i++)
+            assert_ok(cuda_device_function(d, "exchange", kernels[i], 0, &function, &error));
+    }
+}
+
+/* All tokens are read by the megakernel, the first ones one at a time. `gpus`: "0,0" for ranks that
+ * share a GPU, where their blocks fit beside each other; or NULL. */
+static mega_answer mega_answer_of(const char *model, int ranks, const char *gpus, int workers)
 {
     mega_answer a = {0};
-    qp_engine *e = open_engine((qp_engine_options){
-        .model = model, .exec = "megakernel", .context = 1024, .ranks = ranks, .workers = workers});
+    qp_engine *e = open_engine((qp_engine_options){.model = model,
+                                                   .exec = "megakernel",
+                                                   .context = 1024,
+                                                   .ranks = ranks,
+                                                   .gpus = gpus,
+                                                   .exchange = gpus ? "beside" : "auto",
+                                                   .workers = workers});
+    if (gpus) load_exchanges(e, ranks);
     qp_session *session = open_session(e);
     const size_t v = (size_t)qp_engine_get_info(e)->vocab_size;
     a.floats = (FIRST + 1) * v;
@@ -647,6 +667,27 @@ static mega_answer mega_answer_of(const char *model, int ranks, int workers)
     return a;
 }
 
+static const char *const mega_models[] = {"synthetic:tiny:BF16", "synthetic:tiny:F16",
+                                          "synthetic:llama-3.2-1b:BF16",
+                                          "synthetic:llama-3.2-1b:F16"};
+
+/* The same ranks on one GPU, as many blocks as it has room for. */
+static void test_megakernel_beside(void **state)
+{
+    (void)state;
+    require_gpu();
+    for (size_t i = 0; i < sizeof mega_models / sizeof *mega_models; i++) {
+        print_message("%s\n", mega_models[i]);
+        mega_answer one = mega_answer_of(mega_models[i], 1, NULL, 128),
+                    two = mega_answer_of(mega_models[i], 2, "0,0", 64);
+        assert_memory_equal(one.logits, two.logits, one.floats * sizeof *one.logits);
+        assert_memory_equal(one.tokens, two.tokens, sizeof one.tokens);
+        assert_memory_equal(one.drawn.of, two.drawn.of, DRAWN * sizeof *one.drawn.of);
+        free(one.logits);
+        free(two.logits);
+    }
+}
+
 /* Two ranks with half as many blocks each have the bits of one: the same blocks compute the same
  * parts of the residual, and sums of integers have no order. Ranks with other numbers of blocks
  * round parts elsewhere. */
@@ -654,10 +695,10 @@ static void test_megakernel(void **state)
 {
     (void)state;
     require_gpus();
-    static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:llama-3.2-1b:BF16"};
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        mega_answer one = mega_answer_of(models[i], 1, 128), two = mega_answer_of(models[i], 2, 64),
-                    whole = mega_answer_of(models[i], 2, 0);
+    for (size_t i = 0; i < sizeof mega_models / sizeof *mega_models; i++) {
+        mega_answer one = mega_answer_of(mega_models[i], 1, NULL, 128),
+                    two = mega_answer_of(mega_models[i], 2, NULL, 64),
+                    whole = mega_answer_of(mega_models[i], 2, NULL, 0);
         assert_memory_equal(one.logits, two.logits, one.floats * sizeof *one.logits);
         assert_memory_equal(one.tokens, two.tokens, sizeof one.tokens);
         assert_memory_equal(one.drawn.of, two.drawn.of, DRAWN * sizeof *one.drawn.of);
@@ -687,6 +728,7 @@ static void test_megakernel_waits_in_vain(void **state)
 
 int main(void)
 {
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* of ranks that share a GPU */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_columns),
@@ -698,6 +740,7 @@ int main(void)
         cmocka_unit_test(test_nccl_alone),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_speculation),
+        cmocka_unit_test(test_megakernel_beside),
         cmocka_unit_test(test_megakernel),
         cmocka_unit_test(test_megakernel_waits_in_vain), /* last */
     };

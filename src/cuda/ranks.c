@@ -56,7 +56,7 @@ static qp_status choose_exchange(cuda_ranks *r, cuda_exchange_by by, qp_error *e
 {
     int version;
     const bool alone = check_alone(r, NULL) == QP_OK;
-    r->by = by;
+    r->by = by == CUDA_BY_BESIDE ? CUDA_BY_PEERS : by;
     if (by == CUDA_BY_PEERS || by == CUDA_BY_NCCL) TRY(check_alone(r, error));
     if (by == CUDA_BY_NCCL) TRY(nccl_version(&version, error));
     if (by != CUDA_BY_AUTO) return QP_OK;

@@ -16,7 +16,9 @@ typedef enum cuda_exchange_by {
     CUDA_BY_AUTO,
     CUDA_BY_PEERS, /* kernels write to each other's memory */
     CUDA_BY_NCCL,
-    CUDA_BY_HOST, /* through the host's memory */
+    CUDA_BY_HOST,   /* through the host's memory */
+    CUDA_BY_BESIDE, /* for tests: as peers, on one GPU, if the ranks' kernels fit beside each other
+                     */
 } cuda_exchange_by;
 
 typedef struct cuda_ranks {

@@ -47,10 +47,10 @@ static qp_status read_gpus(const char *text, bool mpi, engine_ranks *out, qp_err
 
 static qp_status read_exchange(const char *name, engine_ranks *out, qp_error *error)
 {
-    static const char *const names[] = {"auto", "peers", "nccl", "host"};
+    static const char *const names[] = {"auto", "peers", "nccl", "host", "beside"};
     out->exchange = CUDA_BY_AUTO;
     if (!name) return QP_OK;
-    for (int by = CUDA_BY_AUTO; by <= CUDA_BY_HOST; by++) {
+    for (int by = CUDA_BY_AUTO; by <= CUDA_BY_BESIDE; by++) {
         out->exchange = (cuda_exchange_by)by;
         if (strcmp(name, names[by]) == 0) return QP_OK;
     }

@@ -31,12 +31,12 @@ typedef qp_status visit_matrix(void *context, weight_slot slot, int64_t layer,
 static brick_matrix matrix_of(const program *p, const program_weight *weight)
 {
     const model_config *c = &p->config;
-    const tensor *view = &weight->whole;
+    const tensor view = program_weight_part(weight);
     const weight_slot slot = weight->slot;
-    brick_matrix matrix = {.kind = mega_brick_kind(view->type),
+    brick_matrix matrix = {.kind = mega_brick_kind(view.type),
                            .form = BRICKS_OF_ROWS,
-                           .rows = (int32_t)view->shape[0],
-                           .columns = (int32_t)view->shape[1],
+                           .rows = (int32_t)view.shape[0],
+                           .columns = (int32_t)view.shape[1],
                            .head_dim = (int32_t)c->head_dim};
     if (slot == WEIGHT_ATTN_Q || slot == WEIGHT_ATTN_K || slot == WEIGHT_ATTN_V) {
         matrix.form = BRICKS_OF_PAIRS;
@@ -103,8 +103,9 @@ const char *mega_image(const program *p)
         const char *name;
         unsigned kinds;
     } images[] = {{"mega_q8_0", 1u << BRICK_Q8_0}, {"mega_q4_0", 1u << BRICK_Q4_0}};
-    if (p->options.ranks > 1) return "mega_ranks";
-    if (!mega_is_quantized(p)) return mega_is_half(p) ? "mega_f16" : "mega";
+    const bool ranks = p->options.ranks > 1;
+    if (!mega_is_quantized(p) && mega_is_half(p)) return ranks ? "mega_ranks_f16" : "mega_f16";
+    if (!mega_is_quantized(p)) return ranks ? "mega_ranks" : "mega";
     unsigned kinds = kinds_of(p);
     for (size_t i = 0; i < sizeof images / sizeof *images; i++)
         if (!(kinds & ~images[i].kinds)) return images[i].name;
