@@ -258,6 +258,45 @@ static int count_launches(const made *m, const char *name)
     return n;
 }
 
+/* The entry of a node of the last layer; its step's name is that of the plan. */
+static const launch_entry *last_entry(const made *m, const char *step)
+{
+    const program *p = &m->pass.program;
+    const int node = p->steps[program_find_step(p, step, p->config.n_layers - 1)].first_node;
+    for (int e = 0; e < m->pass.list.n_entries; e++)
+        if (m->pass.list.entries[e].node == node) return &m->pass.list.entries[e];
+    return NULL;
+}
+
+/* After the last layer's attention a prompt has only the row whose logits are wanted, gathered from
+ * attention's output in BF16 and from x. Where all rows are wanted, and in chains, none is gathered
+ * before the layer's end. */
+static void test_wanted_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t tokens;
+        bool decodes;
+        int gathers;
+    } passes[] = {{300, false, 3}, {65, false, 3}, {64, false, 2}, {2, false, 2}, {300, true, 2}};
+    for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) {
+        made m;
+        make(&m, "synthetic:llama-3.1-8b:BF16", "sm_90", passes[i].tokens, passes[i].decodes);
+        if (passes[i].tokens > 64) /* else a chain may have gathered them */
+            assert_int_equal(count_launches(&m, "run_embedding"), passes[i].gathers);
+        if (passes[i].gathers == 3) {
+            const launch_entry *output = last_entry(&m, "attn_output");
+            const launch_entry *up = last_entry(&m, "ffn_up"), *down = last_entry(&m, "ffn_down");
+            assert_string_equal(output->kernel->name, "cuda_eight");
+            assert_string_equal(up->kernel->name, "cuda_eight");
+            assert_string_equal(down->kernel->name, "cuda_eight");
+            assert_int_equal(output->n_records, 3);
+            assert_int_equal(output[-1].output, LAUNCH_BF16); /* attention */
+        }
+        free_made(&m);
+    }
+}
+
 /* Two exchanges a layer where partial sums are added, four where columns are gathered, and the
  * logits are gathered in both unless tokens are chosen; in words for few rows, else in chunks. A
  * norm of up to eight rows is part of the launch that adds them; after the last layer other rows
@@ -298,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_packed_chains),
         cmocka_unit_test(test_wide_heads),
         cmocka_unit_test(test_areas),
+        cmocka_unit_test(test_wanted_rows),
         cmocka_unit_test(test_ranks_exchange_rows),
         cmocka_unit_test(test_unknown_architecture),
     };

@@ -14,6 +14,7 @@
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/rope/rope.h"
 #include "op/rows_cuda.h"
+#include "vm/cuda/wanted_rows.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -32,6 +33,7 @@ typedef struct builder {
     cuda_ops ops;
     tensor narrowed; /* the rows that are in BF16; rank 0: none */
     cuda_address narrowed_at;
+    wanted_rows wanted;
     tensor q, moved_q; /* q, and the moved copy of it that attention reads; rank 0: none */
     launch_list *list;
     launch_sink *sink;
@@ -42,7 +44,7 @@ typedef struct builder {
 
 static void bind(const builder *b, int node, op_call *call)
 {
-    launch_bind(b->setting, &b->of->sizes, node, call);
+    wanted_rows_bind(&b->wanted, b->setting, b->of, node, call);
 }
 
 static bool same_rows(const tensor *a, const tensor *b)
@@ -466,6 +468,17 @@ static qp_status launch_split(builder *b, const launch_entry *entry, const op_ca
     return kernel->launch(&b->ops, kernel, &decode, &first, error);
 }
 
+/* Gathers the rows that go on to the end of the pass from attention's output, which may be there in
+ * BF16 alone, and from x. */
+static qp_status gather_wanted(builder *b, op_call *output, qp_error *error)
+{
+    tensor attended = output->tensors[LINEAR_X];
+    if (same_view(&b->narrowed, &attended))
+        attended = tensor_2d(cuda_host_form(b->narrowed_at), DTYPE_BF16, attended.shape[0],
+                             attended.shape[1]);
+    return wanted_rows_gather(&b->wanted, b->setting, &b->ops, &attended, output, error);
+}
+
 /* Whether a node gathers logits of which only the likeliest tokens are wanted. */
 static bool gathers_for_likeliest(const builder *b, int node)
 {
@@ -496,8 +509,10 @@ static qp_status add_node(builder *b, int node, int *count, qp_error *error)
     op_call calls[1 + CUDA_MAX_FUSED];
     launch_entry entry = entry_at(b, node);
     *count = 1;
-    if (program_is_noop(b->program, node)) return add_entry(b, &entry, error);
+    if (program_is_noop(b->program, node) || node == b->wanted.gather)
+        return add_entry(b, &entry, error);
     bind(b, node, &calls[0]);
+    if (node == b->wanted.output) TRY(gather_wanted(b, &calls[0], error));
     if (op == OP_LINEAR) *count = entry.n_nodes = join_products(b, node, &calls[0]);
     if (op == OP_PAGED_PREFILL) take_moved_q(b, &calls[0].tensors[PAGED_PREFILL_Q], &entry);
     op = take_decoding(b, op, &calls[0]);
@@ -580,6 +595,7 @@ qp_status launch_list_make(const launch_setting *setting, const launch_class *of
     if (of->first == of->last) return QP_OK;
     const int begin = steps[of->first].first_node;
     b.end = steps[of->last - 1].first_node + steps[of->last - 1].n_nodes;
+    b.wanted = wanted_rows_find(b.program, of, begin, b.end);
     b.ops.recording = &out->recording;
     TRY(allocate(out, b.end - begin, error));
     return build(&b, begin, error);
