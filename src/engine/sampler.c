@@ -89,6 +89,7 @@ qp_status qp_sampler_allow(qp_sampler *s, const uint32_t *allowed, qp_error *err
 {
     const size_t bytes =
         (size_t)ADJUST_MASK_WORDS(s->program->config.vocab_size) * sizeof *s->allowed;
+    if (allowed && s->allowed && memcmp(s->allowed, allowed, bytes) == 0) return QP_OK;
     s->masks++;
     if (!allowed) {
         free(s->allowed);

@@ -379,10 +379,9 @@ qp_status cuda_executor_write(cuda_executor *x, plan_tensor_id id, int64_t layer
 {
     const cuda_device *d = x->device;
     TRY(cuda_device_enter(d, error));
-    TRY(cuda_check(
+    return cuda_check(
         d->driver->copy_to_device(cuda_executor_address(x, id, layer), data, bytes, d->stream),
-        "copying a tensor to the GPU", error));
-    return cuda_device_wait(d, "copying a tensor to the GPU", error);
+        "copying a tensor to the GPU", error);
 }
 
 /* Bytes of a page in the K or V cache of a layer. */

@@ -139,7 +139,9 @@ qp_status cuda_executor_measure_read(const cuda_executor *executor, double *byte
  * slot `layer`. */
 cuda_address cuda_executor_address(const cuda_executor *executor, plan_tensor_id id, int64_t layer);
 
-/* Waits, and copies the first `bytes` of a tensor from or to the GPU. */
+/* Waits, and copies the first `bytes` of a tensor from the GPU; or copies them to the GPU, before
+ * what is launched later. The driver has read `data`, which is not pinned, when its call returns.
+ */
 qp_status cuda_executor_read(cuda_executor *executor, plan_tensor_id id, int64_t layer, void *data,
                              size_t bytes, qp_error *error);
 qp_status cuda_executor_write(cuda_executor *executor, plan_tensor_id id, int64_t layer,
