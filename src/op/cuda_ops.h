@@ -43,6 +43,8 @@ typedef struct cuda_forms {
     int64_t n_chunks; /* of paged_decode: parts of each sequence; 0: blocks search for theirs */
     int64_t out_rows; /* of paged_decode: rows of `out`, which then is the only output, where the
                        * call has the first of them only; 0: the call has all */
+    bool beside;      /* of paged_prefill, and of the paged_decode right after it: neither reads or
+                       * writes rows of the other */
 } cuda_forms;
 
 enum { CUDA_MAX_FUSED = 2 };

@@ -56,6 +56,7 @@ typedef struct paged_attention {
     int32_t causal;           /* paged_prefill alone */
     int32_t fine;             /* paged_decode: PAGED_DECODE_CHUNK's */
     int32_t search;           /* paged_decode: blocks look for what is theirs, see there */
+    int32_t beside;           /* paged_prefill, then paged_decode of other rows: see there */
     int32_t q_type, out_type; /* of dtype */
 } paged_attention;
 

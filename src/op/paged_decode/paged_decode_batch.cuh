@@ -18,6 +18,11 @@
  * If the longest sequence is not known, a grid with room for the longest possible times all
  * sequences would consist almost only of empty blocks, which take as long as the reading. Blocks
  * then search for their part.
+ *
+ * Beside paged_prefill of the same batch's other rows (`beside`) the kernel runs while that one's
+ * last blocks do, because it reads nothing of theirs. paged_prefill then lets it begin only after
+ * the kernels before have ended, whose rows and positions both read. The last block waits for
+ * paged_prefill, so that this kernel ends after it.
  */
 #ifndef QUIPU_OP_PAGED_DECODE_BATCH_CUH
 #define QUIPU_OP_PAGED_DECODE_BATCH_CUH
@@ -297,7 +302,7 @@ decode_warp(const paged_attention &call, const LIMITS &limits, const char *query
     /* Loads what earlier passes stored in the cache while this pass's previous kernels run. */
 #pragma unroll
     for (int when = 0; when < 2; when++) {
-        if (when == 1) device_wait_for_last();
+        if (when == 1 && !call.beside) device_wait_for_last();
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
             if (when == 0 ? i + d >= n - 1 : i + d != n - 1) continue;
@@ -399,14 +404,12 @@ __device__ __forceinline__ decode_cut decode_find(const paged_attention &call, c
  * the grid and head, `arrived`: a counter for each sequence and KV head, 0 before the first launch
  * and again after each; neither is needed if no sequence has two chunks. */
 template <typename T, int HEAD_DIM, int WARPS, int DEPTH, typename LIMITS>
-__device__ __forceinline__ void paged_decode_batch(const paged_attention &call,
-                                                   const LIMITS &limits)
+__device__ __forceinline__ void decode_block(const paged_attention &call, const LIMITS &limits)
 {
     constexpr int THREADS = WARPS * 32, MERGED = 8;
     __shared__ decode_place place[PAGED_CHUNK / 16 + PAGED_CHUNK / 32];
     __shared__ decode_part<HEAD_DIM> parts[WARPS][PAGED_DECODE_MAX_GROUP];
     __shared__ bool is_last;
-    device_let_next_begin();
     decode_cut cut = decode_find(call, limits);
     if (cut.chunk >= cut.n_chunks) return;
     page_walk walk = page_walk_of(call, cut.sequence);
@@ -461,6 +464,17 @@ __device__ __forceinline__ void paged_decode_batch(const paged_attention &call,
             call, cut.sequence, first_head + head, element,
             decode_merge<HEAD_DIM, false, MERGED>(partial + head, n_heads, cut.n_chunks, element));
     }
+}
+
+template <typename T, int HEAD_DIM, int WARPS, int DEPTH, typename LIMITS>
+__device__ __forceinline__ void paged_decode_batch(const paged_attention &call,
+                                                   const LIMITS &limits)
+{
+    device_let_next_begin();
+    decode_block<T, HEAD_DIM, WARPS, DEPTH>(call, limits);
+    const bool is_last =
+        blockIdx.x + 1 == gridDim.x && blockIdx.y + 1 == gridDim.y && blockIdx.z + 1 == gridDim.z;
+    if (call.beside && is_last) device_wait_for_last();
 }
 
 #endif

@@ -186,6 +186,7 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
     (void)kernel;
     paged_attention arguments = arguments_of(ops, call, forms);
     arguments.search = forms->n_chunks == 0;
+    arguments.beside = forms->beside;
     int64_t parts = forms->n_chunks ? forms->n_chunks : most_parts(call, false);
     return start_decode(ops, call, arguments, parts, error);
 }

@@ -107,6 +107,7 @@ static qp_status launch_prefill(cuda_ops *ops, const op_call *call, const cuda_f
 {
     paged_attention arguments = cuda_prefill_arguments(call);
     if (forms->out) leave_narrowed(call, forms->out, &arguments);
+    arguments.beside = forms->beside;
     cuda_prefill_launch launch = cuda_prefill_plan(call, has_wgmma, ops->device->n_multiprocessors);
     bool alone = has_wgmma && call->tensors[PAGED_PREFILL_Q].shape[2] == 128;
     cuda_start start = {.image = "attention_paged",

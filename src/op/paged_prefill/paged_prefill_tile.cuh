@@ -28,7 +28,7 @@ __device__ __forceinline__ bool prefill_tile_find(const paged_attention &call, i
                                                   prefill_tile &tile)
 {
     int lane = (int)threadIdx.x % 32, wanted = (int)blockIdx.x / call.n_kv_heads;
-    device_let_next_begin();
+    if (!call.beside) device_let_next_begin();
     tile.kv_head = (int)blockIdx.x % call.n_kv_heads;
     for (int first = 0; first < call.n_sequences; first += 32) {
         int border = 0, n_tokens = 0;
@@ -53,6 +53,8 @@ __device__ __forceinline__ bool prefill_tile_find(const paged_attention &call, i
         tile.n_rows = tile.n_tokens * call.group;
         tile.walk = page_walk_of(call, first + owner);
         device_wait_for_last();
+        /* paged_decode, which comes next, reads what the kernels before this one have written. */
+        if (call.beside) device_let_next_begin();
         return true;
     }
     return false;

@@ -455,15 +455,16 @@ static bool is_split(const builder *b, const launch_entry *entry, const op_call 
            cuda_ops_choose(&b->ops, OP_PAGED_PREFILL, &others) == entry->kernel;
 }
 
-/* Blocks of the second launch load keys and values while the first runs. */
+/* The second launch runs while the first one's last blocks do. */
 static qp_status launch_split(builder *b, const launch_entry *entry, const op_call *call,
                               const cuda_forms *forms, qp_error *error)
 {
     op_call decode, others;
-    cuda_forms first = *forms;
+    cuda_forms own = *forms, first = *forms;
+    own.beside = first.beside = true;
     first.out_rows = call->tensors[PAGED_PREFILL_Q].shape[0];
     cuda_split_prefill(call, b->of->n_decode, &decode, &others);
-    TRY(entry->kernel->launch(&b->ops, entry->kernel, &others, forms, error));
+    TRY(entry->kernel->launch(&b->ops, entry->kernel, &others, &own, error));
     const cuda_kernel *kernel = cuda_ops_choose(&b->ops, OP_PAGED_DECODE, &decode);
     return kernel->launch(&b->ops, kernel, &decode, &first, error);
 }
