@@ -17,16 +17,18 @@ static void name_model(const char *path, char *name, size_t size)
 
 enum { POOLING_LAST = 1 }; /* of cli_poolings */
 
-/* Rows of logits in a pass: one for each answer, and for prompts whose tokens are all scored. */
-enum { OUTPUTS_LEAST = 128 };
+/* Rows of logits in a pass: one for each answer, and for prompts whose tokens are all scored.
+ * Passes of fixed shapes always compute all of them. */
+enum { OUTPUTS_LEAST = 128, OUTPUTS_LEAST_FIXED = 32 };
 
 static qp_status open_model(void *context, qp_engine **engine, qp_sampling *sampling,
                             qp_error *error)
 {
     cli_call call = *(const cli_call *)context;
     call.error = error;
+    const int64_t least = call.settings->batch_invariant ? OUTPUTS_LEAST_FIXED : OUTPUTS_LEAST;
     int64_t outputs = call.settings->parallel;
-    if (outputs < OUTPUTS_LEAST) outputs = OUTPUTS_LEAST;
+    if (outputs < least) outputs = least;
     qp_status status = cli_open_engine(&call, outputs, engine);
     return status == QP_OK ? cli_sampling(&call, *engine, sampling) : status;
 }
