@@ -17,6 +17,7 @@
 #include "op/rms_norm/rms_norm.cuh"
 #include "op/rope/rope.cuh"
 #include "op/rope/rope_kv_append.cuh"
+#include "op/rope/rope_many.cuh"
 #include "op/silu_and_mul/silu_and_mul.cuh"
 #include "op/top_k/top_k.cuh"
 
@@ -84,11 +85,55 @@ SMALL_NORM(rms_norm_long, false, NORM_LONG_EIGHTS)
 SMALL_NORM(add_rms_norm_short, true, NORM_SHORT_EIGHTS)
 SMALL_NORM(add_rms_norm_long, true, NORM_LONG_EIGHTS)
 
+/* Kernels named bf16 do the same arithmetic on rows that are all BF16. With types that the compiler
+ * knows a thread needs half as many registers, and more rows are in flight. */
+#define BF16_NORM(name, add, eights)                                                               \
+    extern "C" __global__ void __launch_bounds__(NORM_THREADS / eights, eights)                    \
+        run_##name##_bf16_##eights(const __grid_constant__ norm_rows call)                         \
+    {                                                                                              \
+        device_let_next_begin();                                                                   \
+        norm_rows own = call;                                                                      \
+        own.x.type = own.residual.type = own.out.type = own.weight.type = DTYPE_BF16;              \
+        own.narrowed.type = DTYPE_BF16;                                                            \
+        norm_small_row<add, eights>(own, call.begin + blockIdx.x);                                 \
+    }
+BF16_NORM(rms_norm, false, 1)
+BF16_NORM(rms_norm, false, 2)
+BF16_NORM(rms_norm, false, 4)
+BF16_NORM(add_rms_norm, true, 1)
+BF16_NORM(add_rms_norm, true, 2)
+BF16_NORM(add_rms_norm, true, 4)
+
 extern "C" __global__ void __launch_bounds__(SILU_THREADS)
     run_silu_and_mul_vectors(const __grid_constant__ silu_rows call)
 {
     device_take_turn();
     silu_and_mul_vectors(call);
+}
+
+extern "C" __global__ void __launch_bounds__(SILU_THREADS)
+    run_silu_and_mul_bf16(const __grid_constant__ silu_rows call)
+{
+    device_take_turn();
+    silu_rows own = call;
+    own.x.type = own.out.type = own.narrowed.type = DTYPE_BF16;
+    silu_and_mul_vectors(own);
+}
+
+extern "C" __global__ void __launch_bounds__(MERGE_THREADS)
+    run_merge_state_vectors(const __grid_constant__ merge_rows call)
+{
+    device_let_next_begin();
+    merge_state_vectors(call);
+}
+
+extern "C" __global__ void __launch_bounds__(MERGE_THREADS)
+    run_merge_state_bf16(const __grid_constant__ merge_rows call)
+{
+    device_let_next_begin();
+    merge_rows own = call;
+    own.v_a.type = own.v_b.type = own.v.type = DTYPE_BF16;
+    merge_state_vectors(own);
 }
 
 /* One token per block; per_head divides the number of threads. */
@@ -106,6 +151,18 @@ extern "C" __global__ void __launch_bounds__(ROPE_FEW_THREADS)
     device_let_next_begin();
     rope_vectors<1>(call, call.begin + blockIdx.x, rope_in_place());
 }
+
+#define ROPE_BF16(heads)                                                                           \
+    extern "C" __global__ void __launch_bounds__(ROPE_THREADS, 4)                                  \
+        run_rope_bf16_##heads(const __grid_constant__ rope_rows call, uint32_t n_tokens)           \
+    {                                                                                              \
+        device_let_next_begin();                                                                   \
+        rope_rows own = call;                                                                      \
+        own.q.type = own.k.type = DTYPE_BF16;                                                      \
+        rope_many<heads>(own, n_tokens);                                                           \
+    }
+ROPE_BF16(1)
+ROPE_BF16(2)
 
 extern "C" __global__ void __launch_bounds__(ROPE_THREADS)
     run_rope_kv_append_vectors(const __grid_constant__ rope_rows rope,

@@ -18,7 +18,7 @@ static const struct {
     int parameter;
     unsigned bytes;
 } ends[] = {
-    {"run_silu_and_mul_vectors", 0, END(silu_rows, n)},
+    {"run_silu_and_mul_", 0, END(silu_rows, n)},
     {"run_rope_kv_append_vectors", 1, END(append_rows, head_dim)},
     {"run_linear_wide_silu", 0, END(linear_wide, half_step)},
     {"run_linear_wide_rope", 0, END(linear_wide, half_step)},

@@ -3,6 +3,8 @@
 #include "op/rows_cuda.h"
 #include "op/variants.h"
 
+#include <stdio.h>
+
 enum {
     SMALL_ROWS = 4,      /* rows per multiprocessor from which norms use small blocks, */
     SMALL_LONG_ROWS = 2, /* and of more elements than LONG_ROW */
@@ -34,21 +36,40 @@ bool cuda_norm_is_small(const norm_rows *rows, int64_t n_rows, int n_multiproces
                (int64_t)(rows->n > LONG_ROW ? SMALL_LONG_ROWS : SMALL_ROWS) * n_multiprocessors;
 }
 
+static bool is_bf16(const norm_rows *rows)
+{
+    return rows->x.type == DTYPE_BF16 && rows->weight.type == DTYPE_BF16 &&
+           rows->out.type == DTYPE_BF16 &&
+           (!rows->residual.data || rows->residual.type == DTYPE_BF16);
+}
+
+/* The kernel for a norm of this many rows, as the name's end, and its threads. */
+static const char *norm_kernel(const norm_rows *rows, int64_t n_rows, int n_multiprocessors,
+                               int64_t *threads)
+{
+    int64_t eights = (rows->n + CUDA_ROWS_EIGHT - 1) / CUDA_ROWS_EIGHT;
+    bool small = cuda_norm_is_small(rows, n_rows, n_multiprocessors);
+    bool short_row = rows->n <= NORM_SHORT_EIGHTS * CUDA_ROWS_EIGHT * NORM_SMALL_THREADS;
+    int of_thread = !small ? 1 : short_row ? NORM_SHORT_EIGHTS : NORM_LONG_EIGHTS;
+    *threads = cuda_warps_of(eights, NORM_THREADS);
+    if (!cuda_norm_by_eights(rows)) return "";
+    if (is_bf16(rows) && eights <= NORM_THREADS) {
+        *threads = cuda_warps_of((eights + of_thread - 1) / of_thread, NORM_THREADS);
+        return !small ? "_bf16_1" : short_row ? "_bf16_2" : "_bf16_4";
+    }
+    if (!small) return "_vectors";
+    *threads = rows->n > LONG_ROW ? 2 * NORM_SMALL_THREADS : NORM_SMALL_THREADS;
+    return short_row ? "_short" : "_long";
+}
+
 qp_status cuda_launch_norm(cuda_ops *ops, norm_rows rows, int64_t n_rows, const cuda_forms *forms,
                            qp_error *error)
 {
-    static const char *const small[] = {"run_rms_norm_short", "run_rms_norm_long",
-                                        "run_add_rms_norm_short", "run_add_rms_norm_long"};
-    bool add = rows.residual.data;
-    const char *name = add ? "run_add_rms_norm_vectors" : "run_rms_norm_vectors";
-    int64_t threads = cuda_warps_of((rows.n + CUDA_ROWS_EIGHT - 1) / CUDA_ROWS_EIGHT, NORM_THREADS);
+    char name[CUDA_KERNEL_NAME];
+    int64_t threads;
+    const char *kind = norm_kernel(&rows, n_rows, ops->device->n_multiprocessors, &threads);
+    snprintf(name, sizeof name, "run_%srms_norm%s", rows.residual.data ? "add_" : "", kind);
     rows.narrowed = cuda_narrowed_rows(forms->out, rows.n);
-    if (!cuda_norm_by_eights(&rows)) {
-        name = add ? "run_add_rms_norm" : "run_rms_norm";
-    } else if (cuda_norm_is_small(&rows, n_rows, ops->device->n_multiprocessors)) {
-        threads = rows.n > LONG_ROW ? 2 * NORM_SMALL_THREADS : NORM_SMALL_THREADS;
-        name = small[2 * add + (rows.n > NORM_SHORT_EIGHTS * CUDA_ROWS_EIGHT * NORM_SMALL_THREADS)];
-    }
     if (forms->out_alone) rows.out.data = NULL;
     return cuda_ops_start_early(ops, name, n_rows, 1, threads, CUDA_ARGUMENTS(CUDA_ARGUMENT(rows)),
                                 error);

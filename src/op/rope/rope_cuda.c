@@ -8,7 +8,9 @@
 enum {
     WARP = 32,
     THREADS = 256,
-    FEW_TOKENS = 1, /* per multiprocessor, up to which a thread has one head */
+    FEW_TOKENS = 1,        /* per multiprocessor, up to which a thread has one head, */
+    MANY_TOKENS = 8,       /* and in BF16 from which it has two */
+    MOST_TOKENS = 1 << 16, /* whose threads have numbers of 32 bits */
 };
 
 rope_rows cuda_rope_rows(const op_call *call)
@@ -44,17 +46,33 @@ static int64_t rope_threads(const rope_rows *rows, int heads)
                          heads == 1 ? ROPE_FEW_THREADS : ROPE_THREADS);
 }
 
+/* More tokens than `few`, in BF16: with one head a thread, or two if there are many. */
+static qp_status launch_bf16(cuda_ops *ops, const rope_rows *rows, int64_t n_tokens,
+                             qp_error *error)
+{
+    rope_rows own = *rows;
+    uint32_t tokens = (uint32_t)n_tokens;
+    int64_t heads = n_tokens >= MANY_TOKENS * (int64_t)ops->device->n_multiprocessors ? 2 : 1;
+    int64_t threads =
+        n_tokens * ((rows->n_heads + heads - 1) / heads) * (rows->half / CUDA_ROWS_EIGHT);
+    return cuda_ops_start_early(ops, heads == 1 ? "run_rope_bf16_1" : "run_rope_bf16_2",
+                                (threads + ROPE_THREADS - 1) / ROPE_THREADS, 1, ROPE_THREADS,
+                                CUDA_ARGUMENTS(CUDA_ARGUMENT(own), CUDA_ARGUMENT(tokens)), error);
+}
+
 static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                         const cuda_forms *forms, qp_error *error)
 {
     rope_rows rows = cuda_rope_rows(call);
-    bool few = call->end - call->begin <= FEW_TOKENS * (int64_t)ops->device->n_multiprocessors;
+    int64_t n_tokens = call->end - call->begin;
+    bool few = n_tokens <= FEW_TOKENS * (int64_t)ops->device->n_multiprocessors;
+    bool bf16 = rows.q.type == DTYPE_BF16 && rows.k.type == DTYPE_BF16;
     int64_t threads = rope_threads(&rows, few ? 1 : ROPE_HEADS);
     (void)kernel, (void)forms;
     if (threads == 0) return cuda_launch_plainly(ops, "run_rope", call, 1, error);
-    return cuda_ops_start_early(ops, few ? "run_rope_few" : "run_rope_vectors",
-                                call->end - call->begin, 1, threads,
-                                CUDA_ARGUMENTS(CUDA_ARGUMENT(rows)), error);
+    if (!few && bf16 && n_tokens < MOST_TOKENS) return launch_bf16(ops, &rows, n_tokens, error);
+    return cuda_ops_start_early(ops, few ? "run_rope_few" : "run_rope_vectors", n_tokens, 1,
+                                threads, CUDA_ARGUMENTS(CUDA_ARGUMENT(rows)), error);
 }
 
 /* ---- with kv_append ------------------------------------------------------------------------ */

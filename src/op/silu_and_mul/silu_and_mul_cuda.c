@@ -28,8 +28,9 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
     (void)kernel;
     if (!by_eights(call))
         return cuda_launch_plainly(ops, "run_silu_and_mul", call, ELEMENTS, error);
+    bool bf16 = x->type == DTYPE_BF16 && (forms->out || out->type == DTYPE_BF16);
     if (forms->out) rows.out.data = NULL;
-    return cuda_ops_start_early(ops, "run_silu_and_mul_vectors",
+    return cuda_ops_start_early(ops, bf16 ? "run_silu_and_mul_bf16" : "run_silu_and_mul_vectors",
                                 (call->end - call->begin + units - 1) / units, 1, SILU_THREADS,
                                 CUDA_ARGUMENTS(CUDA_ARGUMENT(rows)), error);
 }
