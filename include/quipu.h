@@ -234,8 +234,10 @@ typedef struct qp_engine_options {
     /* How activations enter products with quantised weights on the CPU: rounded to "8" bits or to
      * "16", with a scale for every 32 values, or as "float", with weights that are decoded to
      * float32 when the model is opened. "auto" (default): 16 if a token reads at most 256 MiB of
-     * weights, else 8. The machines "reference" and "serial", and GPUs, do not round; with them,
-     * "8" and "16" give a warning. */
+     * weights, else 8. "bf16": products with BF16 weights round activations to BF16, which makes
+     * prompts faster, where the processor has AVX-512 BF16 or AMX; those with quantised weights
+     * round to 8 bits. The machines "reference" and "serial", and GPUs, do not round; with them,
+     * "8", "16" and "bf16" give a warning. */
     const char *activations;
     const char *cpu_mask; /* CPU features not to use, such as "avx512f,avx_vnni" */
     /* [n_kernels]: run in place of operators' own, on the CPU by "threads" and "operators". Their

@@ -198,6 +198,18 @@ static void each_rounding_depends_on_the_tokens_alone(void **state)
                                            .exec = (r + m) % 2 ? "threads" : "operators"});
 }
 
+/* Products that round to BF16 too, by AMX and without it. */
+static void rounding_to_bf16_depends_on_the_tokens_alone(void **state)
+{
+    (void)state;
+    static const char *const without[] = {"", "amx_tile", "avx512_bf16"};
+    for (int i = 0; i < 3; i++)
+        check_ways((qp_engine_options){.model = "synthetic:tiny:BF16",
+                                       .activations = "bf16",
+                                       .cpu_mask = without[i],
+                                       .exec = i % 2 ? "operators" : "threads"});
+}
+
 /* Logits of a prompt: float32 [PROMPT][vocab_size], to free(). */
 static float *logits_with(const char *model, const char *exec, const char *activations, size_t *n)
 {
@@ -248,6 +260,18 @@ static void finer_rounding_is_closer_to_the_reference(void **state)
     }
 }
 
+static void rounding_to_bf16_is_close_to_the_reference(void **state)
+{
+    (void)state;
+    size_t n;
+    float *reference = logits_with("synthetic:tiny:BF16", "reference", NULL, &n);
+    float *rounded = logits_with("synthetic:tiny:BF16", NULL, "bf16", &n);
+    if (!(distance(rounded, reference, n) < 0.01))
+        fail_msg("a distance of %g", distance(rounded, reference, n));
+    free(reference);
+    free(rounded);
+}
+
 /* All messages of an engine, one after the other. */
 static void keep_messages(void *context, qp_log_level level, const char *message)
 {
@@ -273,6 +297,8 @@ static void the_rounding_is_said(void **state)
         {"synthetic:tiny:Q8_0", "reference", "8", "! activations are not rounded to 8 bits", 0},
         {"synthetic:tiny:Q8_0", "serial", "16", "! activations are not rounded to 16 bits", 0},
         {"synthetic:tiny:BF16", NULL, "8", "! activations are not rounded to 8 bits", 0},
+        {"synthetic:tiny:Q8_0", NULL, "bf16", "! activations are not rounded to BF16", 0},
+        {"synthetic:tiny:BF16", "serial", "bf16", "! activations are not rounded to BF16", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char messages[QP_ERROR_SIZE] = "";
@@ -408,7 +434,9 @@ int main(void)
         cmocka_unit_test(logits_depend_on_the_tokens_alone),
         cmocka_unit_test(so_do_those_of_larger_models),
         cmocka_unit_test(each_rounding_depends_on_the_tokens_alone),
+        cmocka_unit_test(rounding_to_bf16_depends_on_the_tokens_alone),
         cmocka_unit_test(finer_rounding_is_closer_to_the_reference),
+        cmocka_unit_test(rounding_to_bf16_is_close_to_the_reference),
         cmocka_unit_test(the_rounding_is_said),
         cmocka_unit_test(kv_types_round_as_they_should),
         cmocka_unit_test(dynamic_angles_do_not_depend_on_chunks),

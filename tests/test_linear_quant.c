@@ -119,7 +119,7 @@ static op_call problem_call(const problem *p, void *out, dtype out_type)
 /* What x is rounded to: 0 is 8 bits, 1 is 16. */
 static int finer(const op_variant *v)
 {
-    return v->rounded == linear_quant_rounded_16;
+    return v->rounded == linear_rounded_16;
 }
 
 static bool usable(const op_variant *v)

@@ -23,7 +23,7 @@ int cli_exec_index(const char *name)
     return i;
 }
 
-const char *const cli_activations[] = {"auto", "8", "16", "float", NULL};
+const char *const cli_activations[] = {"auto", "8", "16", "float", "bf16", NULL};
 const char *const cli_copies[] = {"auto", "on", "off", NULL};
 const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};
 
@@ -75,7 +75,8 @@ static const option_spec engine_options[] = {
      .fallback = "auto", .argument = "HOW",
      .help = "on the CPU, how products of quantised weights take activations: rounded to 8 bits or "
              "to 16, or as float with weights decoded to float32; auto: 16 where a token reads at "
-             "most 256 MiB of weights, else 8"},
+             "most 256 MiB of weights, else 8; bf16: products of BF16 weights round theirs to "
+             "BF16, for faster prompts, and quantised ones to 8 bits"},
     {"cache-packed", 0, OPTION_STRING_AT(SETTINGS, cache_packed), .argument = "DIR",
      .hint = OPTION_HINT_FOLDER,
      .help = "on the CPU, keep weights in this folder in the form that kernels read, so that the "

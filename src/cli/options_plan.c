@@ -282,7 +282,7 @@ static const option_spec diff_options[] = {
     {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,
      .fallback = "auto", .argument = "HOW",
      .help = "on the CPU, how products of quantised weights take activations: 8, 16 or float; auto "
-             "is 8"},
+             "is 8; bf16: products of BF16 weights round theirs to BF16"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features not to use, separated by commas"},
     {0}};

@@ -27,7 +27,7 @@ qp_status engine_choose_plan(const qp_engine_options *given, const model_config 
 qp_status engine_choose_machine(const qp_engine_options *options, const machine_type **out,
                                 qp_error *error);
 
-/* How products of quantised weights take activations: see op_x_bits_parse(). The model is open. */
+/* How products take activations: see op_x_bits_parse(). The model is open. */
 qp_status engine_choose_activations(qp_engine *e, const qp_engine_options *options,
                                     const machine_type *type, qp_error *error);
 

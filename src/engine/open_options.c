@@ -141,20 +141,30 @@ qp_status engine_choose_machine(const qp_engine_options *options, const machine_
 /* A token reads no more than this where activations are rounded to 16 bits by default. */
 enum { SMALL_MODEL_BYTES = 256 << 20 };
 
+/* Why no product of the model takes activations so; NULL: one does. */
+static const char *no_activations(const qp_engine *e, const machine_type *type, uint32_t bits)
+{
+    const dtype stored = model_get_weight(e->model, WEIGHT_FFN_DOWN, 0)->weight.type;
+    if (e->device.context) return "a GPU does not round them";
+    if (type->references) return "reference kernels do not round them";
+    if (bits & OP_X_BF16)
+        return stored != DTYPE_BF16                   ? "the model's weights are not in BF16"
+               : !(e->cpu_features & CPU_AVX512_BF16) ? "this needs a processor with AVX-512 BF16"
+                                                      : NULL;
+    if (!dtype_is_quantized(stored) || stored == DTYPE_F8_128)
+        return "the model's weights are not quantised";
+    return NULL;
+}
+
 /* A choice that has no effect is a warning. */
 static void say_activations(const qp_engine *e, const char *choice, const machine_type *type,
                             uint32_t bits)
 {
-    const dtype stored = model_get_weight(e->model, WEIGHT_FFN_DOWN, 0)->weight.type;
-    const char *why = e->device.context  ? "a GPU does not round them"
-                      : type->references ? "reference kernels do not round them"
-                      : !dtype_is_quantized(stored) || stored == DTYPE_F8_128
-                          ? "the model's weights are not quantised"
-                          : NULL;
+    const char *why = no_activations(e, type, bits);
     char message[160];
     if (!why)
-        snprintf(message, sizeof message, "quantised products take activations %s",
-                 op_x_bits_text(bits));
+        snprintf(message, sizeof message, "%s products take activations %s",
+                 bits & OP_X_BF16 ? "BF16" : "quantised", op_x_bits_text(bits));
     else if (option_is_automatic(choice) || bits & OP_X_FLOAT)
         return;
     else
@@ -162,7 +172,7 @@ static void say_activations(const qp_engine *e, const char *choice, const machin
     engine_say(e, why ? QP_LOG_WARNING : QP_LOG_INFO, message);
 }
 
-/* How products of quantised weights take activations: see op_x_bits_parse(). */
+/* How products take activations: see op_x_bits_parse(). */
 qp_status engine_choose_activations(qp_engine *e, const qp_engine_options *options,
                                     const machine_type *type, qp_error *error)
 {

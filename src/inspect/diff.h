@@ -26,7 +26,7 @@ typedef struct diff_options {
     int64_t page_size;           /* default 16 */
     const char *kv_type;         /* default "F16" */
     const char *act_type;        /* default "F32" */
-    const char *activations;     /* "8" (default, as is "auto"), "16", "float": see quipu.h */
+    const char *activations;     /* "8" (default, as is "auto"), "16", "float", "bf16": quipu.h */
     const char *cpu_mask;        /* CPU features not to use */
     const qp_kernel *kernels;    /* [n_kernels]: run in place of the operators' own, on b */
     size_t n_kernels;

@@ -4,7 +4,7 @@
 #include "base/checked.h"
 #include "op/fixed.h"
 #include "op/linear/linear.h"
-#include "op/linear/linear_quant.h"
+#include "op/linear/linear_rounded.h"
 #include "op/rms_norm/rms_norm.h"
 #include "op/table.h"
 
@@ -15,6 +15,9 @@ const op_tolerance compose_coarse_tolerances[] = {
 
 const op_tolerance compose_fine_tolerances[] = {
     {DTYPE_F32, 2e-4, 2e-3}, {DTYPE_F16, 1e-3, 4e-3}, {DTYPE_BF16, 8e-3, 3e-2}, {0}};
+
+const op_tolerance compose_bf16_tolerances[] = {
+    {DTYPE_F32, 8e-3, 4e-2}, {DTYPE_F16, 8e-3, 4e-2}, {DTYPE_BF16, 1.5e-2, 5e-2}, {0}};
 
 enum { ALIGNMENT = 64 };
 
@@ -35,21 +38,23 @@ static op_call linear_call(const op_call *call, const compose_norm *norm, int wh
     return linear;
 }
 
+#define ROUNDED(bits)                                                                              \
+    {                                                                                              \
+        .name = "rounded", .kernel = linear_rounded_##bits, .scratch_bytes = linear_rounded_bytes  \
+    }
+
 /* The best variant of linear at a level; NULL: there is none. */
 static const op_variant *choose_linear(const op_call *linear, uint32_t level)
 {
     static const op_variant reference = {.name = "reference", .kernel = linear_reference};
-    static const op_variant rounded_8 = {.name = "rounded",
-                                         .kernel = linear_quant_rounded_8,
-                                         .scratch_bytes = linear_quant_rounded_bytes};
-    static const op_variant rounded_16 = {.name = "rounded",
-                                          .kernel = linear_quant_rounded_16,
-                                          .scratch_bytes = linear_quant_rounded_bytes};
+    static const op_variant rounded[] = {ROUNDED(8), ROUNDED(16), ROUNDED(bf16)};
     const op_variant *variant;
     op_select(&op_linear, level & ~(uint32_t)COMPOSE_ROUNDED, linear, &variant);
     if (!(level & COMPOSE_ROUNDED) || !variant) return variant;
-    if (!variant->rounded) return &reference;
-    return variant->rounded == linear_quant_rounded_16 ? &rounded_16 : &rounded_8;
+    for (size_t i = 0; i < sizeof rounded / sizeof *rounded; i++) {
+        if (variant->rounded == rounded[i].kernel) return &rounded[i];
+    }
+    return &reference;
 }
 
 static size_t packed_bytes_of(const op_variant *variant, const op_call *linear)

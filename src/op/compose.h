@@ -12,8 +12,8 @@
 #include "base/cpu.h"
 #include "op/op.h"
 
-/* As a level: quantised projections use linear's reference on x with the variant's roundings
- * (op_variant.rounded), other projections linear's reference; nothing is packed. */
+/* As a level: projections use linear's reference on x with the variant's roundings
+ * (op_variant.rounded), those without roundings linear's reference; nothing is packed. */
 enum { COMPOSE_ROUNDED = 1 << 30 };
 
 /* x, norm_weight and the projections of a fused call: all of these operators begin with them. */
@@ -74,20 +74,20 @@ extern const op_tolerance compose_coarse_tolerances[];
 /* The same with x rounded to 16 bits. */
 extern const op_tolerance compose_fine_tolerances[];
 
+/* The same with BF16 weights and x rounded to BF16. */
+extern const op_tolerance compose_bf16_tolerances[];
+
 /* The levels, in rising order, each for float and for quantised weights. An operator defines
  * NAME_compute(call, level), NAME_scratch(call, level), NAME_norm (a compose_norm),
  * NAME_accepts(call) and `units`; this macro then defines its table of variants. */
 #define COMPOSE_LEVEL_VNNI (CPU_LEVEL_AVX512 | CPU_AVX512_VNNI)
+#define COMPOSE_LEVEL_BF16 (OP_X_BF16 | CPU_AVX512_BF16)
 #define COMPOSE_LEVEL_AMX  (COMPOSE_LEVEL_VNNI | CPU_AMX_TILE | CPU_AMX_INT8 | CPU_AMX_BF16)
 
 #define COMPOSE_HOOKS(op, name, level)                                                             \
     static void op##_##name(const op_call *call)                                                   \
     {                                                                                              \
         op##_compute(call, level);                                                                 \
-    }                                                                                              \
-    static bool op##_accepts_coarse_##name(const op_call *call)                                    \
-    {                                                                                              \
-        return op##_accepts(call) && compose_accepts(call, &op##_norm, level, true);               \
     }                                                                                              \
     static size_t op##_packed_bytes_##name(const op_call *call)                                    \
     {                                                                                              \
@@ -106,7 +106,12 @@ extern const op_tolerance compose_fine_tolerances[];
         return op##_scratch(call, level);                                                          \
     }
 
-/* Hooks for float weights, and for references with a variant's roundings. */
+/* Hooks for quantised weights, for float weights, and for references with a variant's roundings. */
+#define COMPOSE_COARSE(op, name, level)                                                            \
+    static bool op##_accepts_coarse_##name(const op_call *call)                                    \
+    {                                                                                              \
+        return op##_accepts(call) && compose_accepts(call, &op##_norm, level, true);               \
+    }
 #define COMPOSE_PLAIN(op, name, level)                                                             \
     static bool op##_accepts_##name(const op_call *call)                                           \
     {                                                                                              \
@@ -123,11 +128,17 @@ extern const op_tolerance compose_fine_tolerances[];
     }
 
 #define COMPOSE_LEVEL(op, name, level)                                                             \
+    COMPOSE_16(op, name, level)                                                                    \
+    COMPOSE_PLAIN(op, name, level)
+#define COMPOSE_16(op, name, level)                                                                \
+    COMPOSE_FLOAT(op, name, level)                                                                 \
+    COMPOSE_ROUNDS(op, name, level)
+#define COMPOSE_FLOAT(op, name, level)                                                             \
+    COMPOSE_HOOKS(op, name, level)                                                                 \
+    COMPOSE_COARSE(op, name, level)
+#define COMPOSE_X_BF16(op, name, level)                                                            \
     COMPOSE_HOOKS(op, name, level)                                                                 \
     COMPOSE_PLAIN(op, name, level)                                                                 \
-    COMPOSE_ROUNDS(op, name, level)
-#define COMPOSE_16(op, name, level)                                                                \
-    COMPOSE_HOOKS(op, name, level)                                                                 \
     COMPOSE_ROUNDS(op, name, level)
 
 #define COMPOSE_VARIANT(op, text, suffix, level, accepting, together, ...)                         \
@@ -146,6 +157,11 @@ extern const op_tolerance compose_fine_tolerances[];
     COMPOSE_VARIANT(op, #name, name, level, accepts_##name, together, .tolerances = NULL),         \
         COMPOSE_QUANTISED(op, #name "_int8", name, level, together, held_to)
 
+#define COMPOSE_BF16(op, text, suffix, level, together)                                            \
+    COMPOSE_VARIANT(op, text, suffix, level, accepts_##suffix, together,                           \
+                    .tolerances = compose_bf16_tolerances, .rounded = op##_rounded_##suffix,       \
+                    .rounded_scratch_bytes = op##_rounded_scratch_##suffix)
+
 #ifdef __x86_64__
 #define COMPOSE_VARIANTS(op, together, held_to)                                                    \
     COMPOSE_LEVEL(op, avx2, CPU_LEVEL_AVX2)                                                        \
@@ -156,8 +172,10 @@ extern const op_tolerance compose_fine_tolerances[];
     COMPOSE_16(op, avx512_16, OP_X_16 | CPU_LEVEL_AVX512)                                          \
     COMPOSE_16(op, vnni_16, OP_X_16 | COMPOSE_LEVEL_VNNI)                                          \
     COMPOSE_16(op, amx_16, OP_X_16 | COMPOSE_LEVEL_AMX)                                            \
-    COMPOSE_HOOKS(op, avx2_float, OP_X_FLOAT | CPU_LEVEL_AVX2)                                     \
-    COMPOSE_HOOKS(op, avx512_float, OP_X_FLOAT | CPU_LEVEL_AVX512)                                 \
+    COMPOSE_FLOAT(op, avx2_float, OP_X_FLOAT | CPU_LEVEL_AVX2)                                     \
+    COMPOSE_FLOAT(op, avx512_float, OP_X_FLOAT | CPU_LEVEL_AVX512)                                 \
+    COMPOSE_X_BF16(op, avx512_bf16, COMPOSE_LEVEL_BF16 | CPU_LEVEL_AVX512)                         \
+    COMPOSE_X_BF16(op, amx_bf16, COMPOSE_LEVEL_BF16 | COMPOSE_LEVEL_AMX)                           \
     const op_variant op##_variants[] = {                                                           \
         COMPOSE_PAIR(op, avx2, CPU_LEVEL_AVX2, together, held_to),                                 \
         COMPOSE_PAIR(op, avx512, CPU_LEVEL_AVX512, together, held_to),                             \
@@ -175,6 +193,10 @@ extern const op_tolerance compose_fine_tolerances[];
                         accepts_coarse_avx2_float, together, .tolerances = NULL),                  \
         COMPOSE_VARIANT(op, "avx512_decoded", avx512_float, OP_X_FLOAT | CPU_LEVEL_AVX512,         \
                         accepts_coarse_avx512_float, together, .tolerances = NULL),                \
+        COMPOSE_BF16(op, "avx512_bf16_rounded", avx512_bf16,                                       \
+                     COMPOSE_LEVEL_BF16 | CPU_LEVEL_AVX512, together),                             \
+        COMPOSE_BF16(op, "amx_bf16_rounded", amx_bf16, COMPOSE_LEVEL_BF16 | COMPOSE_LEVEL_AMX,     \
+                     together),                                                                    \
         {0}};
 #else
 #define COMPOSE_VARIANTS(op, together, held_to)                                                    \

@@ -59,15 +59,19 @@ qp_status op_x_bits_parse(const char *text, uint32_t *bits, qp_error *error)
     if (strcmp(text, "16") == 0) return QP_OK;
     *bits = OP_X_FLOAT;
     if (strcmp(text, "float") == 0) return QP_OK;
+    *bits = OP_X_BF16;
+    if (strcmp(text, "bf16") == 0) return QP_OK;
     return error_set(error, QP_INVALID,
-                     "activations are 8, 16 or float (or auto, for a model), found \"%s\"", text);
+                     "activations are 8, 16, float or bf16 (or auto, for a model), found \"%s\"",
+                     text);
 }
 
 const char *op_x_bits_text(uint32_t bits)
 {
-    return bits & OP_X_FLOAT ? "as float32"
-           : bits & OP_X_16  ? "rounded to 16 bits"
-                             : "rounded to 8 bits";
+    return bits & OP_X_BF16    ? "rounded to BF16"
+           : bits & OP_X_FLOAT ? "as float32"
+           : bits & OP_X_16    ? "rounded to 16 bits"
+                               : "rounded to 8 bits";
 }
 
 static bool same_name(const char *name, const char *text, size_t length)

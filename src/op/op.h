@@ -82,16 +82,17 @@ typedef struct op_tolerance {
     double relative, absolute;
 } op_tolerance;
 
-/* How products of quantised weights take x. By default variants round it to 8 bits; with one of
- * these bits in a set of CPU features, above those of base/cpu.h, variants that need the bit are
- * there too and preferred. */
+/* How products take x. By default variants round it to 8 bits for quantised weights, and not for
+ * others; with one of these bits in a set of CPU features, above those of base/cpu.h, variants that
+ * need the bit are there too and preferred. */
 enum {
+    OP_X_BF16 = 1 << 27,  /* rounded to BF16 for weights in BF16 */
     OP_X_16 = 1 << 28,    /* rounded to 16 bits */
     OP_X_FLOAT = 1 << 29, /* not rounded: weights are decoded to float32 */
-    OP_X_BITS = OP_X_16 | OP_X_FLOAT,
+    OP_X_BITS = OP_X_BF16 | OP_X_16 | OP_X_FLOAT,
 };
 
-/* "8", "16" or "float" to these bits, and the bits to words for a message. */
+/* "8", "16", "float" or "bf16" to these bits, and the bits to words for a message. */
 qp_status op_x_bits_parse(const char *text, uint32_t *bits, qp_error *error);
 const char *op_x_bits_text(uint32_t bits);
 

@@ -75,6 +75,15 @@ bool linear_float_accepts_quantised(const op_call *call)
            linear_takes_rows(call);
 }
 
+bool linear_float_bf16_accepts(const op_call *call)
+{
+    return call->tensors[LINEAR_WEIGHT].type == DTYPE_BF16 && linear_float_accepts(call);
+}
+
+/* Of x rounded to BF16. */
+const op_tolerance linear_float_bf16_tolerances[] = {
+    {DTYPE_F32, 4e-3, 2e-2}, {DTYPE_BF16, 1e-2, 3e-2}, {0}};
+
 /* Of one input of a panel; in F8_128 with its share of the scales. */
 static size_t input_bytes(const tensor *weight)
 {
@@ -323,9 +332,10 @@ static const char *panel_at(const float_job *job, int64_t panel, int64_t i)
 
 /* Copies rows [first, first + n_rows) of x, inputs [i, i + n), to (n_rows, X_STRIDE), with software
  * prefetches: the parts of rows are too short for the hardware prefetcher. */
-static void gather_x(const tensor *x, int64_t first, int64_t n_rows, int64_t i, int64_t n,
+static void gather_x(const float_job *job, int64_t first, int64_t n_rows, int64_t i, int64_t n,
                      float *out)
 {
+    const tensor *x = job->x;
     for (int64_t row = 0; row < n_rows; row++) {
         if (row + ROWS_AHEAD < n_rows) {
             const char *ahead = linear_row_at(x, first + row + ROWS_AHEAD, i);
@@ -333,6 +343,7 @@ static void gather_x(const tensor *x, int64_t first, int64_t n_rows, int64_t i, 
                 __builtin_prefetch(ahead + at * (int64_t)sizeof(float));
         }
         linear_row_load(x, first + row, i, n, out + row * X_STRIDE);
+        if (job->kernels->round) job->kernels->round(out + row * X_STRIDE, n);
     }
 }
 
@@ -380,7 +391,7 @@ static void run_few(const float_job *job, int64_t first, int64_t end)
     int64_t rows = job->n_rows, in_features = job->in_features, x_block = rows * X_STRIDE;
     float *x = job->call->scratch; /* (blocks, rows, X_STRIDE) */
     for (int64_t i = 0; i < in_features && !job->call->scratch_kept; i += BLOCK)
-        gather_x(job->x, 0, rows, i, minimum(BLOCK, in_features - i), x + i / BLOCK * x_block);
+        gather_x(job, 0, rows, i, minimum(BLOCK, in_features - i), x + i / BLOCK * x_block);
     linear_float_tile *tile = job->kernels->stream[job->type][rows - 1];
     for (int64_t panel = first; panel < end; panel++) {
         _Alignas(64) float sums[FEW_ROWS * PANEL];
@@ -420,7 +431,7 @@ static void run_group(const float_job *job, int64_t row, int64_t rows, int64_t f
     memset(sums, 0, (size_t)((end - first) * rows * PANEL) * sizeof(float));
     for (int64_t i = 0; i < job->in_features; i += BLOCK) {
         int64_t n = minimum(BLOCK, job->in_features - i);
-        gather_x(job->x, row, rows, i, n, x);
+        gather_x(job, row, rows, i, n, x);
         for (int64_t panel = first; panel < end; panel++) {
             const void *weights = panel_at(job, panel, i);
             const char *next =
@@ -446,12 +457,18 @@ static void run_many(const float_job *job, int64_t first, int64_t end)
     }
 }
 
-/* The only row of x, in float32. */
+/* The only row of x, in float32 or in rounded blocks. */
 static const float *single_row(const float_job *job)
 {
-    if (job->x->type != DTYPE_F32 && !job->call->scratch_kept)
-        linear_row_load(job->x, 0, 0, job->in_features, job->call->scratch);
-    return job->x->type == DTYPE_F32 ? job->x->data : job->call->scratch;
+    linear_float_round *round = job->kernels->round;
+    float *row = job->call->scratch;
+    if (job->x->type == DTYPE_F32 && !round) return job->x->data;
+    for (int64_t i = 0; i < job->in_features && !job->call->scratch_kept; i += BLOCK) {
+        const int64_t n = minimum(BLOCK, job->in_features - i);
+        linear_row_load(job->x, 0, i, n, row + i);
+        if (round) round(row + i, n);
+    }
+    return row;
 }
 
 void linear_float_run(const op_call *call, const linear_float_kernels *kernels)

@@ -19,13 +19,15 @@
  * multiply-adds from zero, and add the blocks' sums in rising order: the same bits in all of them.
  * In F8_128 the sum of a block of 256 is that of its two blocks of 128, each summed from zero and
  * then multiplied by 256 and by its scale.
- * Quantised weights are decoded to F32 panels where x is not to be rounded (OP_X_FLOAT): four to
- * eight times the memory. In every variant the order is the same for one row, for many rows, and
- * for any slice of features.
+ * Where x is to be rounded to BF16 (OP_X_BF16), BF16 weights are multiplied by vdpbf16ps, in the
+ * same blocks, or by AMX. Quantised weights are decoded to F32 panels where x is not to be rounded
+ * (OP_X_FLOAT): four to eight times the memory. In every variant the order is the same for one row,
+ * for many rows, and for any slice of features.
  */
 #ifndef QUIPU_OP_LINEAR_FLOAT_H
 #define QUIPU_OP_LINEAR_FLOAT_H
 
+#include "op/linear/linear_rounded.h"
 #include "op/op.h"
 
 enum {
@@ -59,16 +61,20 @@ typedef void linear_float_pair(const char *panel, size_t apart, const float *con
  * F8_128 are copied. */
 typedef void linear_float_decode(const void *panel, int64_t n, float *out);
 
+/* Rounds n inputs of x to pairs of BF16, in place, with a zero after an odd number. */
+typedef void linear_float_round(float *x, int64_t n);
+
 /* The kernels of an instruction set. */
 typedef struct linear_float_kernels {
-    int max_rows; /* of a tile */
+    int max_rows;              /* of a tile */
+    linear_float_round *round; /* each block of x that kernels read; NULL: x is float32 */
     /* [r - 1]: r rows with the panel streaming from memory, decoded on its way */
     linear_float_tile *const *stream[LINEAR_FLOAT_TYPES];
     linear_float_pair *pair[LINEAR_FLOAT_TYPES];
     /* [r - 1]: r rows with a decoded panel in the cache */
     linear_float_tile *const *cached;
     linear_float_tile *const *cached_f8; /* the same for F8_128, whose scales precede 128 inputs */
-    linear_float_decode *decode[LINEAR_FLOAT_TYPES]; /* F32: NULL, used as stored */
+    linear_float_decode *decode[LINEAR_FLOAT_TYPES]; /* NULL: used as stored */
 } linear_float_kernels;
 
 /* Computes the call's slice. */
@@ -92,9 +98,10 @@ size_t linear_float_scratch_bytes(const op_call *call);
 
 op_kernel linear_float_avx2, linear_float_avx512;
 
-/* AMX takes BF16 weights only. */
-bool linear_float_amx_accepts(const op_call *call);
+/* BF16 weights only. The first two round x to BF16. */
+bool linear_float_bf16_accepts(const op_call *call);
 size_t linear_float_amx_scratch_bytes(const op_call *call);
-op_kernel linear_float_amx;
+op_kernel linear_float_avx512_bf16, linear_float_amx_rounded, linear_float_amx;
+extern const op_tolerance linear_float_bf16_tolerances[];
 
 #endif

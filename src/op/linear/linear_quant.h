@@ -22,6 +22,7 @@
 #define QUIPU_OP_LINEAR_QUANT_H
 
 #include "base/cpu.h"
+#include "op/linear/linear_rounded.h"
 #include "op/op.h"
 
 op_kernel linear_quant_avx2_8, linear_quant_avx512_8, linear_quant_vnni_8, linear_quant_amx_8;
@@ -39,10 +40,6 @@ size_t linear_quant_scratch_bytes_8(const op_call *call);
 size_t linear_quant_scratch_bytes_16(const op_call *call);
 extern const op_tolerance linear_quant_tolerances_8[], linear_quant_tolerances_16[];
 
-/* linear's reference on x rounded as above: the variants differ from it only by float32 sums. */
-op_kernel linear_quant_rounded_8, linear_quant_rounded_16;
-size_t linear_quant_rounded_bytes(const op_call *call);
-
 /* Entries for the operator's table of variants, in rising order of preference; `bits` is what x is
  * rounded to. */
 #define LINEAR_QUANT_VARIANT(NAME, NEEDS, isa, bits)                                               \
@@ -51,8 +48,8 @@ size_t linear_quant_rounded_bytes(const op_call *call);
         .accepts = linear_quant_accepts, .packed_bytes = linear_quant_packed_bytes,                \
         .pack = linear_quant_pack, .pack_units = LINEAR_QUANT_PACK_UNITS,                          \
         .scratch_bytes = linear_quant_scratch_bytes_##bits,                                        \
-        .tolerances = linear_quant_tolerances_##bits, .rounded = linear_quant_rounded_##bits,      \
-        .rounded_scratch_bytes = linear_quant_rounded_bytes,                                       \
+        .tolerances = linear_quant_tolerances_##bits, .rounded = linear_rounded_##bits,            \
+        .rounded_scratch_bytes = linear_rounded_bytes,                                             \
     }
 #define LINEAR_QUANT_AVX512_VNNI (CPU_LEVEL_AVX512 | CPU_AVX512_VNNI)
 #define LINEAR_QUANT_AMX         (LINEAR_QUANT_AVX512_VNNI | CPU_AMX_TILE | CPU_AMX_INT8)

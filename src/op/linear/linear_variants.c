@@ -21,22 +21,31 @@
         .scratch_bytes = linear_float_scratch_bytes,                                               \
     }
 
+#define AMX_BF16 (CPU_LEVEL_AVX512 | CPU_AMX_TILE | CPU_AMX_BF16)
+
+#define BF16_VARIANT(NAME, NEEDS, KERNEL, SCRATCH, ...)                                            \
+    {                                                                                              \
+        .name = NAME, .needs = NEEDS, .kernel = linear_float_##KERNEL,                             \
+        .accepts = linear_float_bf16_accepts, .packed_bytes = linear_float_packed_bytes,           \
+        .pack = linear_float_pack, .pack_units = LINEAR_FLOAT_PANEL, .scratch_bytes = SCRATCH,     \
+        __VA_ARGS__                                                                                \
+    }
+
+#define ROUNDS_TO_BF16                                                                             \
+    .tolerances = linear_float_bf16_tolerances, .rounded = linear_rounded_bf16,                    \
+    .rounded_scratch_bytes = linear_rounded_bytes
+
 const op_variant linear_variants[] = {
 #ifdef __x86_64__
     FLOAT_VARIANT(avx2, CPU_LEVEL_AVX2),
     FLOAT_VARIANT(avx512, CPU_LEVEL_AVX512),
-    {
-        .name = "amx_bf16",
-        .needs = CPU_LEVEL_AVX512 | CPU_AMX_TILE | CPU_AMX_BF16,
-        .kernel = linear_float_amx,
-        .accepts = linear_float_amx_accepts,
-        .packed_bytes = linear_float_packed_bytes,
-        .pack = linear_float_pack,
-        .pack_units = LINEAR_FLOAT_PANEL,
-        .scratch_bytes = linear_float_amx_scratch_bytes,
-    },
+    BF16_VARIANT("amx_bf16", AMX_BF16, amx, linear_float_amx_scratch_bytes),
     LINEAR_QUANT_VARIANTS,
     DECODED_VARIANT(avx2, CPU_LEVEL_AVX2),
     DECODED_VARIANT(avx512, CPU_LEVEL_AVX512),
+    BF16_VARIANT("avx512_bf16_rounded", OP_X_BF16 | CPU_LEVEL_AVX512 | CPU_AVX512_BF16, avx512_bf16,
+                 linear_float_scratch_bytes, ROUNDS_TO_BF16),
+    BF16_VARIANT("amx_bf16_rounded", OP_X_BF16 | CPU_AVX512_BF16 | AMX_BF16, amx_rounded,
+                 linear_float_amx_scratch_bytes, ROUNDS_TO_BF16),
 #endif
     {0}};

@@ -1,7 +1,5 @@
-/* What the variants for quantised weights compute, without their float32 sums: linear's reference
- * on x rounded to 8 or 16 bits. A difference from this is a bug, not an effect of the rounding.
- */
-#include "op/linear/linear_quant.h"
+/* linear's reference on rounded x: see linear_rounded.h. */
+#include "op/linear/linear_rounded.h"
 
 #include "base/checked.h"
 #include "op/linear/linear.h"
@@ -20,7 +18,7 @@ static size_t rows_bytes(const op_call *call)
     return round_up(ROUNDED_ROWS * in_features * sizeof(float), 64);
 }
 
-size_t linear_quant_rounded_bytes(const op_call *call)
+size_t linear_rounded_bytes(const op_call *call)
 {
     return rows_bytes(call) + op_linear.scratch_bytes(call);
 }
@@ -44,7 +42,28 @@ static void round_block(const float *x, float levels, float least, float *out)
         out[i] = rintf(x[i] * by) * d;
 }
 
-static void run_rounded(const op_call *call, float levels, float least)
+/* Rounds a row of n inputs. */
+typedef void row_rounding(const float *from, int64_t n, float *out);
+
+static void round_row_8(const float *from, int64_t n, float *out)
+{
+    for (int64_t i = 0; i < n; i += QUANT_BLOCK)
+        round_block(from + i, 127, QUANT_LEAST_8, out + i);
+}
+
+static void round_row_16(const float *from, int64_t n, float *out)
+{
+    for (int64_t i = 0; i < n; i += QUANT_BLOCK)
+        round_block(from + i, QUANT_LEVELS_16, QUANT_LEAST_16, out + i);
+}
+
+static void round_row_bf16(const float *from, int64_t n, float *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = bf16_to_f32(f32_to_bf16(from[i]));
+}
+
+static void run_rounded(const op_call *call, row_rounding *round_row)
 {
     const tensor *x = &call->tensors[LINEAR_X]; /* (n_rows, in_features) */
     const tensor *residual = &call->tensors[LINEAR_RESIDUAL];
@@ -54,9 +73,7 @@ static void run_rounded(const op_call *call, float levels, float least)
         int64_t rows = n_rows - first < ROUNDED_ROWS ? n_rows - first : ROUNDED_ROWS;
         for (int64_t row = 0; row < rows; row++) {
             float *out = rounded + row * in_features;
-            const float *from = linear_row_floats(x, first + row, 0, in_features, out);
-            for (int64_t i = 0; i < in_features; i += QUANT_BLOCK)
-                round_block(from + i, levels, least, out + i);
+            round_row(linear_row_floats(x, first + row, 0, in_features, out), in_features, out);
         }
         op_call part = *call;
         part.scratch = (char *)call->scratch + rows_bytes(call);
@@ -67,12 +84,17 @@ static void run_rounded(const op_call *call, float levels, float least)
     }
 }
 
-void linear_quant_rounded_8(const op_call *call)
+void linear_rounded_8(const op_call *call)
 {
-    run_rounded(call, 127, QUANT_LEAST_8);
+    run_rounded(call, round_row_8);
 }
 
-void linear_quant_rounded_16(const op_call *call)
+void linear_rounded_16(const op_call *call)
 {
-    run_rounded(call, QUANT_LEVELS_16, QUANT_LEAST_16);
+    run_rounded(call, round_row_16);
+}
+
+void linear_rounded_bf16(const op_call *call)
+{
+    run_rounded(call, round_row_bf16);
 }
