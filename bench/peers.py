@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times quipu and other engines on the same GGUF files, in turn; prints a Markdown table with ratios.
+"""Times quipu and other engines on the CPU, on the same GGUF files in turn; prints a Markdown table with ratios.
 
     bench/peers.py MODEL.gguf... [--quipu build/quipu] [--llama-bench PATH]... [-t 2,1] [-p 512]
                    [-n 128] [--rounds 3] [--budget 850]
@@ -38,8 +38,8 @@ def run(command):
 
 
 def time_quipu(options, model, threads):
-    out, peak = run([options.quipu, "bench", "-m", model, "-p", str(options.p), "-n",
-                     str(options.n), "-t", str(threads), "-r", "1", "-o", "json"])
+    out, peak = run([options.quipu, "bench", "--device", "cpu", "-m", model, "-p", str(options.p),
+                     "-n", str(options.n), "-t", str(threads), "-r", "1", "-o", "json"])
     speeds = {row["test"][:2]: row["tokens_per_second"] for row in json.loads(out)}
     return speeds, peak
 
