@@ -503,6 +503,8 @@ def ollama_endpoints(s):
     raw = {"prompt": "the cat", "raw": True, "stream": False, "options": options}
     assert "response" in s.post("/api/generate", raw)[1]
     assert s.get("/api/tags")[1]["models"][0]["name"] == "llama-text"
+    loaded = s.get("/api/ps")[1]["models"][0]
+    assert loaded["name"] == "llama-text" and loaded["size_vram"] == 0 < loaded["context_length"], loaded
     shown = s.post("/api/show", {"model": "m"})[1]
     assert "template" in shown and s.get("/api/version")[0] == 200
     count = shown["model_info"]["general.parameter_count"]

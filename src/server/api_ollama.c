@@ -320,20 +320,38 @@ static void add_of_family(const server *s, cJSON *tree, const char *key, double 
     cJSON_AddNumberToObject(tree, name, value);
 }
 
+/* The only model of a list; returns it. */
+static cJSON *add_model(const server *s, cJSON *tree)
+{
+    cJSON *model = cJSON_CreateObject();
+    cJSON_AddStringToObject(model, "name", s->options->alias);
+    cJSON_AddStringToObject(model, "model", s->options->alias);
+    cJSON_AddNumberToObject(model, "size", (double)s->info.weight_bytes);
+    cJSON_AddStringToObject(model, "digest", "");
+    add_details(s, model);
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(tree, "models"), model);
+    return model;
+}
+
 void reply_ollama_tags(server *s, exchange *x)
 {
     char when[40];
     struct tm utc;
     gmtime_r(&s->started, &utc);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    cJSON *tree = cJSON_CreateObject(), *model = cJSON_CreateObject();
-    cJSON_AddStringToObject(model, "name", s->options->alias);
-    cJSON_AddStringToObject(model, "model", s->options->alias);
-    cJSON_AddStringToObject(model, "modified_at", when);
-    cJSON_AddNumberToObject(model, "size", (double)s->info.weight_bytes);
-    cJSON_AddStringToObject(model, "digest", "");
-    add_details(s, model);
-    cJSON_AddItemToArray(cJSON_AddArrayToObject(tree, "models"), model);
+    cJSON *tree = cJSON_CreateObject();
+    cJSON_AddStringToObject(add_model(s, tree), "modified_at", when);
+    server_reply_json(x, tree);
+}
+
+/* The model stays loaded as long as the server runs. */
+void reply_ollama_ps(server *s, exchange *x)
+{
+    const bool on_gpu = s->engine->device.context != NULL;
+    cJSON *tree = cJSON_CreateObject(), *model = add_model(s, tree);
+    cJSON_AddStringToObject(model, "expires_at", "9999-12-31T23:59:59Z");
+    cJSON_AddNumberToObject(model, "size_vram", on_gpu ? (double)s->info.weight_bytes : 0);
+    cJSON_AddNumberToObject(model, "context_length", (double)s->info.context);
     server_reply_json(x, tree);
 }
 

@@ -247,6 +247,17 @@ static const char *status_of(const call *c)
     return strcmp(call_finish_reason(a), "length") == 0 ? "incomplete" : "completed";
 }
 
+/* What the request asked for. */
+static cJSON *tool_choice_tree(const parameters *p)
+{
+    if (!*p->tool.field || p->no_tools) return cJSON_CreateString(p->no_tools ? "none" : "auto");
+    if (!p->tool.name) return cJSON_CreateString("required");
+    cJSON *tree = cJSON_CreateObject();
+    cJSON_AddStringToObject(tree, "type", "function");
+    cJSON_AddStringToObject(tree, "name", p->tool.name);
+    return tree;
+}
+
 static cJSON *response_tree(const call *c)
 {
     char id[48];
@@ -275,10 +286,7 @@ static cJSON *response_tree(const call *c)
     cJSON_AddBoolToObject(tree, "store", false);
     cJSON_AddNumberToObject(tree, "temperature", c->p.sampling.value[QP_TEMPERATURE]);
     cJSON_AddNumberToObject(tree, "top_p", c->p.sampling.value[QP_TOP_P]);
-    cJSON_AddStringToObject(tree, "tool_choice",
-                            c->p.no_tools      ? "none"
-                            : *c->p.tool.field ? "required"
-                                               : "auto");
+    cJSON_AddItemToObject(tree, "tool_choice", tool_choice_tree(&c->p));
     cJSON_AddItemToObject(tree, "tools",
                           c->p.tools ? cJSON_Duplicate(c->p.tools, true) : cJSON_CreateArray());
     cJSON_AddStringToObject(tree, "truncation", "disabled");

@@ -69,6 +69,7 @@ const route routes[] = {
     {"POST", "/api/show", "what the model is (Ollama)", API_OLLAMA, .fields = ollama_show_tables,
      .answer = answer_ollama_show},
     {"GET", "/api/tags", "the model (Ollama)", API_OLLAMA, .reply = reply_ollama_tags},
+    {"GET", "/api/ps", "the loaded model (Ollama)", API_OLLAMA, .reply = reply_ollama_ps},
     {"GET", "/api/version", "the version (Ollama)", API_OLLAMA, .open = true,
      .reply = reply_ollama_version},
     {"POST", "/tokenize", "text to token ids", .fields = tokenize_tables,
