@@ -5,6 +5,7 @@
 #include "inspect/launch_print.h"
 #include "inspect/pass_launches.h"
 #include "vm/cuda/chain_check.h"
+#include "vm/cuda/tiles.h"
 
 #include <string.h>
 
@@ -203,6 +204,49 @@ static void test_packed_chains(void **state)
     free_made(&m);
 }
 
+/* The tiles that the chains of a pass of so many sequences read. */
+static void add_tiles(cuda_tiles *tiles, const char *model, int64_t tokens)
+{
+    qp_error error;
+    made m;
+    make(&m, model, "sm_90", tokens, true);
+    for (int e = 0; e < m.pass.list.n_entries; e++)
+        if (m.pass.list.entries[e].chain)
+            assert_ok(cuda_tiles_add(tiles, chain_of(&m, &m.pass.list.entries[e]), &error));
+    free_made(&m);
+}
+
+/* Passes of 2 and of 64 sequences read the same tiles: one of each matrix, and of gate and up
+ * together. A chain whose products read them is right, and wrong without their addresses. */
+static void test_tiles(void **state)
+{
+    (void)state;
+    qp_error error;
+    cuda_tiles tiles = {.area = LAUNCH_TILES};
+    add_tiles(&tiles, "synthetic:llama-3.2-1b:BF16", 2);
+    assert_int_equal(tiles.n_parts, 16 * 4 + 1);
+    const size_t matrices = (size_t)2048 * (16 * (3072 + 2048 + 3 * 8192) + 128256) * 2;
+    assert_true(tiles.bytes >= matrices && tiles.bytes < matrices + (1 << 20));
+    add_tiles(&tiles, "synthetic:llama-3.2-1b:BF16", 64);
+    assert_int_equal(tiles.n_parts, 16 * 4 + 1);
+    made m;
+    make(&m, "synthetic:llama-3.2-1b:BF16", "sm_90", 8, true);
+    static linear_chain own;
+    own = *first_chain(&m);
+    for (int s = 0; s < own.n_steps; s++) {
+        if (own.steps[s].kind != CHAIN_PRODUCT) continue;
+        cuda_tiles_take(&tiles, &own.steps[s].of.product);
+        assert_true(own.steps[s].of.product.tiled);
+        assert_ok(chain_verify(&own, 132, &error));
+    }
+    own.steps[1].of.product.tiles = 0;
+    assert_int_equal(chain_verify(&own, 132, &error), QP_INVALID);
+    free_made(&m);
+    cuda_tiles_free(NULL, &tiles);
+    add_tiles(&tiles, "synthetic:llama-3.1-8b:Q4_0", 8); /* has an order of its own */
+    assert_int_equal(tiles.n_parts, 0);
+}
+
 /* Attention over heads of 128 is a step while half of a block has at most one of them. */
 static void test_wide_heads(void **state)
 {
@@ -335,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_first_chain),
         cmocka_unit_test(test_wrong_chains),
         cmocka_unit_test(test_packed_chains),
+        cmocka_unit_test(test_tiles),
         cmocka_unit_test(test_wide_heads),
         cmocka_unit_test(test_areas),
         cmocka_unit_test(test_wanted_rows),

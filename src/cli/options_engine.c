@@ -89,7 +89,8 @@ static const option_spec engine_options[] = {
      .choices = cli_copies, .fallback = "auto", .argument = "WHEN",
      .help = "on a GPU, whether weights in other types are also kept in BF16: prompts and several "
              "sequences read these copies faster, and round otherwise; auto: where twice the size "
-             "of the weights stays free beside them"},
+             "of the weights stays free beside them; there weights in BF16 are also kept in the "
+             "order in which several sequences read them, except with off"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features not to use, separated by commas"},
     {"ranks", 0, OPTION_INTEGER_AT(SETTINGS, ranks), .argument = "N", .fallback = "0",

@@ -164,8 +164,15 @@ void engine_say_copies(const qp_engine *e)
     const machine_copies copies = machine_copies_of(engine_memory(e));
     const plan_copies choice = e->program.options.bf16_copies;
     char message[200];
+    if (copies.tiles > 0) {
+        snprintf(message, sizeof message,
+                 "the GPU also keeps %.2f GiB of weights in the order in which several sequences "
+                 "read them; --bf16-copies off does not",
+                 (double)copies.tiles / 0x1p30);
+        engine_say(e, QP_LOG_INFO, message);
+    }
     if (copies.wanted == 0) {
-        if (choice != PLAN_COPIES_AUTO)
+        if (choice == PLAN_COPIES_ON || (choice == PLAN_COPIES_OFF && !e->device.context))
             engine_say(e, QP_LOG_WARNING,
                        e->device.context ? "there are no copies in BF16: the weights are in BF16"
                                          : "there are no copies in BF16: they are a GPU's");

@@ -148,9 +148,10 @@ typedef struct machine_pace {
     int passes, runs;
 } machine_pace;
 
-/* Bytes of weights that a GPU can also keep in BF16, and that it does keep; 0: none. */
+/* Bytes of weights that a GPU can also keep in BF16, and that it does keep; and of those in BF16
+ * that it also keeps in the order in which several sequences read them. 0: none. */
 typedef struct machine_copies {
-    uint64_t wanted, made;
+    uint64_t wanted, made, tiles;
 } machine_copies;
 
 /* What computes a node. Kernels of one name give the same bits for the same inputs. */

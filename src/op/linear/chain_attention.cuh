@@ -5,9 +5,11 @@
  * A stage of the ring has the next sixteens of positions: keys and values in boxes of 16 rows of
  * 128 bytes, swizzled as for wgmma; stages of the two halves alternate. With heads of 64 elements a
  * stage has a sixteen for each of the half's four warps; with heads of 128 it has two, for the next
- * warp, as that kernel deals them. Only the last sixteen waits for the new keys and values. Those
- * come from the step before; or, where that is a rope step without blocks, from this block's worker
- * threads, which make them and the queries from the parts of the product before.
+ * warp, as that kernel deals them. Where the step before is a rope step without blocks, this
+ * block's worker threads make the queries and the new keys and values from the parts of the product
+ * before. They keep them in shared memory too, and the warp that takes a head's last sixteen puts
+ * the new key and value into it, so no copy waits for them. Elsewhere the last sixteen waits for
+ * the step before.
  */
 #ifndef QUIPU_OP_CHAIN_ATTENTION_CUH
 #define QUIPU_OP_CHAIN_ATTENTION_CUH
@@ -138,8 +140,8 @@ DEVICE_FN void chain_fetch_round(const chain_attention &c, const chain_walk &wal
 
 /* One of CHAIN_FETCHERS producer warps. */
 struct chain_fetcher {
-    int number, n_meetings, n_appended;
-    uint32_t meeting, appended; /* mbarriers */
+    int number, n_meetings;
+    uint32_t meeting; /* an mbarrier */
 };
 
 /* The producer warps meet: another warp than last time fills a stage. */
@@ -147,18 +149,6 @@ DEVICE_FN void chain_fetchers_meet(chain_fetcher &own)
 {
     if (threadIdx.x % WARP == 0) barrier_arrive(own.meeting);
     barrier_wait(own.meeting, own.n_meetings++ & 1);
-    __syncwarp();
-}
-
-/* A warp: waits until copies find the new keys and values of attention in step s. */
-DEVICE_FN void chain_await_new(const linear_chain &call, int s, chain_fetcher &own)
-{
-    if (chain_turns(call, s)) {
-        barrier_wait(own.appended, own.n_appended++ & 1);
-        asm volatile("fence.proxy.async.global;" ::: "memory");
-    } else if (s > 0) {
-        chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
-    }
     __syncwarp();
 }
 
@@ -171,7 +161,7 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
     const int n_items = c.n_sequences * c.n_kv;
     const chain_walk walk = {(uint32_t)c.page_size / 16, 0xffffffffu / (c.page_size / 16) + 1};
     const uint64_t policy = chain_read_once();
-    bool waited = false;
+    bool waited = s == 0 || chain_turns(call, s); /* the new keys and values are there, or come */
     if ((int)blockIdx.x >= n_items) return;
     device_wait_for_last(); /* page tables, and data that earlier passes wrote */
     chain_fetchers_meet(own);
@@ -186,7 +176,8 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
                 if (round >= head[half].rounds) continue;
                 if ((ring.at >> 1) % CHAIN_FETCHERS == own.number) {
                     if (round + 1 == head[half].rounds && !waited) {
-                        chain_await_new(call, s, own);
+                        chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
+                        __syncwarp();
                         waited = true;
                     }
                     chain_fetch_round(c, walk, head[half], turn.pages[half], round, ring, policy);
@@ -194,7 +185,6 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
                 chain_ring_next(ring);
             }
     }
-    if (!waited) chain_await_new(call, s, own); /* no warp misses a phase of that mbarrier */
     chain_fetchers_meet(own);
 }
 
@@ -211,16 +201,26 @@ DEVICE_FN uint2 chain_narrow(const chain_attention &c, const float4 &v)
     return make_uint2(chain_pack(c, v.x, v.y), chain_pack(c, v.z, v.w));
 }
 
+/* Heads of an item in shared memory: its group's queries, then its new key and value. */
+DEVICE_FN int chain_own_heads(const chain_attention &c)
+{
+    return c.group + 2;
+}
+
 /* Stores elements [i, i + 4) of a head of the block's items, one after another, as rows of 128
  * bytes of boxes in shared memory. */
-DEVICE_FN void chain_put_query(const chain_attention &c, uint32_t queries, int head, int i,
+DEVICE_FN void chain_put(uint32_t heads, int head, int i, uint2 d)
+{
+    const int row = head * CHAIN_BOXES + i / 64;
+    uint32_t to = heads + row * 128 + (i % 64 / 8 ^ row % 8) * 16 + i % 8 * 2;
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(d.x), "r"(d.y) : "memory");
+}
+DEVICE_FN void chain_put_query(const chain_attention &c, uint32_t heads, int head, int i,
                                const float4 &v)
 {
     float sign = c.sm_scale < 0 ? -1.0f : 1.0f; /* as load_query() */
-    uint2 d = chain_narrow(c, make_float4(v.x * sign, v.y * sign, v.z * sign, v.w * sign));
-    const int row = head * CHAIN_BOXES + i / 64;
-    uint32_t to = queries + row * 128 + (i % 64 / 8 ^ row % 8) * 16 + i % 8 * 2;
-    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(d.x), "r"(d.y) : "memory");
+    chain_put(heads, head, i,
+              chain_narrow(c, make_float4(v.x * sign, v.y * sign, v.z * sign, v.w * sign)));
 }
 
 /* The worker threads: copy the queries that others stored in q. */
@@ -231,8 +231,8 @@ DEVICE_FN void chain_take_queries(const chain_attention &c, uint32_t queries)
         int item = (int)blockIdx.x + i / fours * (int)gridDim.x;
         const float *q = c.q + item / c.n_kv * (int64_t)c.q_pitch +
                          (item % c.n_kv * c.group * CHAIN_HEAD + i % fours * 4);
-        chain_put_query(c, queries, i / (CHAIN_HEAD / 4), i % (CHAIN_HEAD / 4) * 4,
-                        __ldcg((const float4 *)q));
+        const int head = i / fours * chain_own_heads(c) + i % fours / (CHAIN_HEAD / 4);
+        chain_put_query(c, queries, head, i % (CHAIN_HEAD / 4) * 4, __ldcg((const float4 *)q));
     }
 }
 
@@ -240,20 +240,22 @@ DEVICE_FN void chain_take_queries(const chain_attention &c, uint32_t queries)
  * value. */
 struct chain_own_eight {
     chain_eight of;
-    int row;  /* row of the queries; or -1 */
-    char *to; /* place in the cache */
+    int head;     /* in shared memory */
+    bool queries; /* else a key or a value: */
+    char *to;     /* its place in the cache */
 };
 
 DEVICE_FN chain_own_eight chain_own_eight_of(const chain_attention &c, const chain_rope &rope,
                                              const chain_place *places, int i)
 {
-    const int heads = c.group + 2, eights = CHAIN_HEAD / 8;
+    const int heads = chain_own_heads(c), eights = CHAIN_HEAD / 8;
     int n = i / eights / heads, h = i / eights % heads;
     int item = (int)blockIdx.x + n * (int)gridDim.x, kv_head = item % c.n_kv;
     int head = h < c.group ? kv_head * c.group + h : rope.n_q + (h - c.group) * c.n_kv + kv_head;
     int token = item / c.n_kv;
     chain_own_eight own;
-    own.row = h < c.group ? n * c.group + h : -1;
+    own.head = n * heads + h;
+    own.queries = h < c.group;
     chain_place place = n < CHAIN_PLACES ? places[n] : chain_place_of(rope, token);
     own.of = chain_eight_of(rope, CHAIN_HEAD, token, head * eights + i % eights, place.angles);
     own.to = chain_cached(rope, own.of, place);
@@ -267,7 +269,7 @@ DEVICE_FN void chain_turn_own(const linear_chain &call, int s, int nth, uint32_t
 {
     const chain_attention &c = call.steps[s].of.attention;
     const chain_rope &rope = call.steps[s - 1].of.rope;
-    const int n = chain_own_items(c) * (c.group + 2) * (CHAIN_HEAD / 8);
+    const int n = chain_own_items(c) * chain_own_heads(c) * (CHAIN_HEAD / 8);
     const chain_place *places = chain_places(nth, up);
     chain_own_eight own = chain_own_eight_of(c, rope, places, min((int)threadIdx.x, n - 1));
     chain_known(own.of.from_a), chain_known(own.of.from_b), chain_known(own.to);
@@ -275,13 +277,15 @@ DEVICE_FN void chain_turn_own(const linear_chain &call, int s, int nth, uint32_t
     for (int i = threadIdx.x; i < n; i += CHAIN_WORKERS) {
         if (i >= CHAIN_WORKERS) own = chain_own_eight_of(c, rope, places, i);
         chain_fours fours = chain_turned(rope, own.of);
-        if (own.row >= 0) {
-            chain_put_query(c, queries, own.row, own.of.a, fours.x);
-            chain_put_query(c, queries, own.row, own.of.b, fours.y);
+        if (own.queries) {
+            chain_put_query(c, queries, own.head, own.of.a, fours.x);
+            chain_put_query(c, queries, own.head, own.of.b, fours.y);
         } else {
-            *(uint2 *)(own.to + own.of.a * 2) = chain_narrow(c, fours.x);
-            *(uint2 *)(own.to + own.of.b * 2) = chain_narrow(c, fours.y);
-            asm volatile("fence.proxy.async.global;" ::: "memory"); /* for this block's copies */
+            const uint2 a = chain_narrow(c, fours.x), b = chain_narrow(c, fours.y);
+            *(uint2 *)(own.to + own.of.a * 2) = a;
+            *(uint2 *)(own.to + own.of.b * 2) = b;
+            chain_put(queries, own.head, own.of.a, a);
+            chain_put(queries, own.head, own.of.b, b);
         }
     }
 }
@@ -347,23 +351,59 @@ DEVICE_FN chain_query chain_query_of(const chain_attention &c, uint32_t queries,
 #pragma unroll
     for (int i = 0; i < CHAIN_HEAD / 32; i++)
         if (g < c.group)
-            query.piece[i] =
-                chain_piece(queries, (n * c.group + g) * CHAIN_BOXES + i / 2, i % 2 * 4 + t);
+            query.piece[i] = chain_piece(
+                queries, (n * chain_own_heads(c) + g) * CHAIN_BOXES + i / 2, i % 2 * 4 + t);
     return query;
 }
 
-/* 16 positions from `first` on. */
-template <typename T>
-DEVICE_FN void chain_add(decode_sums<CHAIN_HEAD> &sums, const chain_query &query,
-                         const uint4 (&key)[2][CHAIN_HEAD / 32],
-                         const uint4 (&value)[4][CHAIN_HEAD / 64], int first, int n_seen,
+/* A new key and value in shared memory, as rows from `row` on; -1: the cache has them. */
+struct chain_new {
+    uint32_t heads;
+    int row;
+};
+
+/* Of the block's nth item. */
+DEVICE_FN chain_new chain_new_of(const chain_attention &c, bool turned, uint32_t heads, int n)
+{
+    return chain_new{heads, turned ? (n * chain_own_heads(c) + c.group) * (int)CHAIN_BOXES : -1};
+}
+
+/* A warp: puts them into its N sixteens from position `first` on, over what copies found there, if
+ * one of them has the last position. */
+template <int N>
+DEVICE_FN void chain_put_new(const chain_new &fresh, uint32_t sixteens, int first, int n_seen)
+{
+    const int lane = (int)threadIdx.x % WARP, last = n_seen - 1 - first, row = last % 16;
+    if (fresh.row < 0 || last < 0 || last >= N * 16) return;
+#pragma unroll 1
+    for (int i = lane; i < CHAIN_COPIES * 8; i += WARP) { /* boxes of eight pieces */
+        const uint4 d = chain_piece(fresh.heads, fresh.row + i / 8, i % 8);
+        uint32_t to = sixteens + (last / 16 * CHAIN_COPIES + i / 8) * CHAIN_BOX + row * 128 +
+                      (i % 8 ^ row % 8) * 16;
+        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(d.x), "r"(d.y),
+                     "r"(d.z), "r"(d.w)
+                     : "memory");
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* copies will write there again */
+    __syncwarp();
+}
+
+/* Scores and values of 16 positions from `first` on. */
+struct chain_sixteen {
+    float s[2][4];
+    uint4 value[4][CHAIN_HEAD / 64];
+    int first;
+};
+
+DEVICE_FN void chain_add(int type, decode_sums<CHAIN_HEAD> &sums, chain_sixteen &of, int n_seen,
                          float scale)
 {
-    float s[2][4];
-    decode_scores<T, CHAIN_HEAD>(s, query.piece, key);
-    float highest = decode_highest(s, first, n_seen, sums.maximum);
+    float highest = decode_highest(of.s, of.first, n_seen, sums.maximum);
     float base = decode_rise<CHAIN_HEAD>(sums, highest, scale);
-    decode_add<T, CHAIN_HEAD>(sums, s, value, base, scale);
+    if (type == DTYPE_BF16)
+        decode_add<__nv_bfloat16, CHAIN_HEAD>(sums, of.s, of.value, base, scale);
+    else
+        decode_add<__half, CHAIN_HEAD>(sums, of.s, of.value, base, scale);
 }
 
 /* The same of a stage with one warp's sixteens, from which keys and values come as they are needed:
@@ -390,37 +430,51 @@ DEVICE_FN void chain_add_stage(decode_sums<CHAIN_HEAD> &sums, const chain_query 
     }
 }
 
-/* One of a warp's rounds: its part of the stage, which it then releases. */
-DEVICE_FN void chain_attend_round(const chain_attention &c, decode_sums<CHAIN_HEAD> &sums,
-                                  const chain_query &query, int round, int n_seen, float scale,
-                                  chain_ring &ring)
+/* One of a warp's rounds, where a stage is one warp's; the warp then releases it. */
+DEVICE_FN void chain_attend_stage(const chain_attention &c, decode_sums<CHAIN_HEAD> &sums,
+                                  const chain_query &query, const chain_new &fresh, int round,
+                                  int n_seen, float scale, chain_ring &ring)
+{
+    const int first = round * CHAIN_SIXTEENS * 16;
+    chain_ring_wait(ring);
+    if (round % CHAIN_FOUR == (int)threadIdx.x / WARP % CHAIN_FOUR) {
+        chain_put_new<CHAIN_SIXTEENS>(fresh, chain_stage(ring), first, n_seen);
+        if (c.type == DTYPE_BF16)
+            chain_add_stage<__nv_bfloat16>(sums, query, chain_stage(ring), first, n_seen, scale);
+        else
+            chain_add_stage<__half>(sums, query, chain_stage(ring), first, n_seen, scale);
+    }
+    __syncwarp(); /* all lanes have read */
+    if (threadIdx.x % WARP == 0) chain_ring_give(ring, CHAIN_READERS / CHAIN_FOUR);
+    chain_ring_next(ring);
+}
+
+/* The same where each warp has a sixteen of the stage, which comes to registers. While it comes the
+ * round before is added, if there is one. */
+template <bool AHEAD>
+DEVICE_FN chain_sixteen chain_take_round(int type, decode_sums<CHAIN_HEAD> &sums,
+                                         chain_sixteen &before, const chain_query &query,
+                                         const chain_new &fresh, int round, int n_seen, float scale,
+                                         chain_ring &ring)
 {
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP % CHAIN_FOUR;
     chain_ring_wait(ring);
-    if (CHAIN_BOXES > 1) {
-        const int first = round * CHAIN_SIXTEENS * 16;
-        const bool mine = round % CHAIN_FOUR == warp;
-        if (mine && c.type == DTYPE_BF16)
-            chain_add_stage<__nv_bfloat16>(sums, query, chain_stage(ring), first, n_seen, scale);
-        if (mine && c.type != DTYPE_BF16)
-            chain_add_stage<__half>(sums, query, chain_stage(ring), first, n_seen, scale);
-        __syncwarp(); /* all lanes have read */
-        if (lane == 0) chain_ring_give(ring, CHAIN_READERS / CHAIN_FOUR);
-        chain_ring_next(ring);
-        return;
-    }
-    const int first = (round * CHAIN_FOUR + warp) * 16;
+    chain_sixteen of;
+    of.first = (round * CHAIN_FOUR + warp) * 16;
     uint32_t tile = chain_stage(ring) + warp * 2 * CHAIN_TILE;
-    uint4 key[2][CHAIN_HEAD / 32], value[4][CHAIN_HEAD / 64];
+    uint4 key[2][CHAIN_HEAD / 32];
+    chain_put_new<1>(fresh, tile, of.first, n_seen);
     chain_load_keys(key, tile);
-    chain_load_values(value, tile + CHAIN_TILE, n_seen - first);
+    chain_load_values(of.value, tile + CHAIN_TILE, n_seen - of.first);
     __syncwarp(); /* all lanes have read */
     if (lane == 0) chain_ring_give(ring, CHAIN_READERS / CHAIN_FOUR);
     chain_ring_next(ring);
-    if (first < n_seen && c.type == DTYPE_BF16)
-        chain_add<__nv_bfloat16>(sums, query, key, value, first, n_seen, scale);
-    if (first < n_seen && c.type != DTYPE_BF16)
-        chain_add<__half>(sums, query, key, value, first, n_seen, scale);
+    if (AHEAD) chain_add(type, sums, before, n_seen, scale);
+    if (type == DTYPE_BF16)
+        decode_scores<__nv_bfloat16, CHAIN_HEAD>(of.s, query.piece, key);
+    else
+        decode_scores<__half, CHAIN_HEAD>(of.s, query.piece, key);
+    return of;
 }
 
 /* A warp's part of a head. The other half has its own number of rounds.
@@ -430,21 +484,35 @@ DEVICE_FN void chain_attend_round(const chain_attention &c, decode_sums<CHAIN_HE
  * the other half's. While both halves have rounds, every second stage is one half's own, of an even
  * number of stages, and so were its previous contents. Before and after rounds that only one half
  * has, the halves meet.
+ *
+ * With few rows, where a block has one head at most and its warps are few, a round's keys and
+ * values come to registers while the round before is added.
  */
-DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own,
-                                 const chain_query &query, int half, int other_rounds,
-                                 chain_ring &ring, decode_part<CHAIN_HEAD> *part)
+template <bool AHEAD>
+DEVICE_FN void chain_attend_head(const chain_attention &c, int type, const chain_head &own,
+                                 const chain_query &query, const chain_new &fresh, int half,
+                                 int other_rounds, chain_ring &ring, decode_part<CHAIN_HEAD> *part)
 {
     float scale = fabsf(c.sm_scale) * 1.4426950408889634f;
     decode_sums<CHAIN_HEAD> sums;
+    chain_sixteen now = {}; /* no position of it is seen */
+    now.first = own.n_seen;
     const bool apart = own.rounds != other_rounds;
     for (int round = 0; round < max(own.rounds, other_rounds); round++) {
         bool other = round < other_rounds;
         if (apart && round == min(own.rounds, other_rounds)) chain_meet();
         chain_ring_next(ring, half && other);
-        if (round < own.rounds) chain_attend_round(c, sums, query, round, own.n_seen, scale, ring);
+        if (CHAIN_BOXES > 1) {
+            if (round < own.rounds)
+                chain_attend_stage(c, sums, query, fresh, round, own.n_seen, scale, ring);
+        } else if (round < own.rounds) {
+            now = chain_take_round<AHEAD>(type, sums, now, query, fresh, round, own.n_seen, scale,
+                                          ring);
+            if (!AHEAD && now.first < own.n_seen) chain_add(type, sums, now, own.n_seen, scale);
+        }
         chain_ring_next(ring, !half && other);
     }
+    if (AHEAD && CHAIN_BOXES == 1) chain_add(type, sums, now, own.n_seen, scale);
     if (apart) chain_meet();
     decode_leave<CHAIN_HEAD, CHAIN_PART_HEADS>(sums, scale, part);
 }
@@ -468,6 +536,7 @@ DEVICE_FN void chain_merge(const chain_attention &c, const chain_head &head,
 
 /* The worker threads. `space`: the warps' parts. `queries`: room for them in the memory of x, which
  * is free between two products. `n_ropes`: rope steps so far in which this block took part. */
+template <bool AHEAD>
 DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_ring &ring,
                             uint32_t queries, float *space, chain_looked_up *up)
 {
@@ -478,17 +547,15 @@ DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_
     int item = blockIdx.x + half * gridDim.x, other = blockIdx.x + !half * gridDim.x;
     chain_head own = chain_head_of(c, item), next;
     int other_rounds = chain_head_of(c, other).rounds;
-    if (chain_turns(call, s)) {
+    const bool turned = chain_turns(call, s);
+    if (turned) {
         chain_turn_own(call, s, n_ropes, queries, up);
     } else {
         chain_wait_all(call, s);
         chain_take_queries(c, queries);
     }
     chain_meet(); /* queries, keys and values are there */
-    if (chain_turns(call, s)) {
-        chain_places_used(n_ropes, up);
-        if (threadIdx.x == 0) barrier_arrive(shared_address(&up->appended));
-    }
+    if (turned) chain_places_used(n_ropes, up);
     for (int n = half; min(item, other) < c.n_sequences * c.n_kv; n += 2, own = next) {
         item += step, other += step;
         chain_delay(s + item);
@@ -496,8 +563,17 @@ DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_
         int next_rounds = chain_head_of(c, other).rounds;
         chain_query query = {};
         if (own.there) query = chain_query_of(c, queries, n);
-        chain_attend_head(c, own, query, half, other_rounds, ring,
-                          parts + (int)threadIdx.x / WARP % CHAIN_FOUR * CHAIN_PART_HEADS);
+        const chain_new fresh = chain_new_of(c, turned, queries, n);
+        decode_part<CHAIN_HEAD> *part =
+            parts + (int)threadIdx.x / WARP % CHAIN_FOUR * CHAIN_PART_HEADS;
+        if (!AHEAD || CHAIN_BOXES > 1)
+            chain_attend_head<false>(c, c.type, own, query, fresh, half, other_rounds, ring, part);
+        else if (c.type == DTYPE_BF16) /* a branch inside its loop would keep instructions apart */
+            chain_attend_head<true>(c, DTYPE_BF16, own, query, fresh, half, other_rounds, ring,
+                                    part);
+        else
+            chain_attend_head<true>(c, DTYPE_F16, own, query, fresh, half, other_rounds, ring,
+                                    part);
         other_rounds = next_rounds;
         chain_half_meets(half); /* the parts are there */
         chain_merge(c, own, parts);

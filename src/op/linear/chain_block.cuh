@@ -119,6 +119,16 @@ DEVICE_FN void chain_ring_give(const chain_ring &ring, int readers)
     barrier_arrive_times(ring.empty + 4 * (ring.at & ~1u), readers);
 }
 
+/* Waits until the stage `count` before this one has come, so that at most so many are on their way.
+ * That they are few keeps the memory system's queues short, and the blocks in step. */
+DEVICE_FN void chain_ring_await(const chain_ring &ring, int count)
+{
+    if (count >= ring.n) return;
+    int at = (int)ring.at - 2 * count;
+    if (at < 0) at = (at + 2 * ring.n) ^ 1;
+    barrier_wait(ring.full + 4 * (at & ~1), at & 1);
+}
+
 /* Acquires a stage that is free, for so many bytes. In the first round all are free. */
 DEVICE_FN uint32_t chain_ring_take(const chain_ring &ring, int bytes)
 {

@@ -38,7 +38,6 @@ struct chain_looked_up {
     chain_place place[2][CHAIN_PLACES];
     uint64_t found[2], used[2]; /* mbarriers */
     uint64_t meeting;           /* of the producer warps */
-    uint64_t appended;          /* for producers that wait for k and v which this block appends */
 };
 
 static_assert(sizeof(chain_looked_up) == CHAIN_LOOKED_UP, "its room");

@@ -62,39 +62,45 @@ DEVICE_FN int chain_depths(const chain_product &p)
     return p.low ? CHAIN_X_DEPTHS : 1;
 }
 
-/* One thread: copies a stage. */
+/* One thread: copies a stage of so many bytes. */
 DEVICE_FN void chain_copy_weight(const chain_product &p, const chain_item &item, int step,
-                                 uint32_t to, uint32_t full, uint64_t policy)
+                                 int bytes, uint32_t to, uint32_t full, uint64_t policy)
 {
     int at = item.tile * p.weight_step;
-    if (p.low)
+    if (p.tiled) {
+        const int64_t before = (int64_t)item.tile * p.n_depths + item.first + step; /* steps */
+        packed_copy(to, (const char *)p.tiles + before * (bytes / chain_depths(p)), bytes, full,
+                    policy);
+    } else if (p.low) {
         stream_copy_3d_with(to, p.weight_map, at, item.first + step, full, policy);
-    else
+    } else {
         stream_copy_5d(to, p.weight_map, chain_column(item, step), p.weight_dimension == 1 ? at : 0,
                        p.weight_dimension == 3 ? at : 0, full, policy);
+    }
 }
 
-DEVICE_FN void chain_fetch_item(const chain_product &p, const chain_item &item, int bytes,
-                                chain_ring &ring, uint64_t policy)
+DEVICE_FN void chain_fetch_item(const linear_chain &call, const chain_product &p,
+                                const chain_item &item, chain_ring &ring, uint64_t policy)
 {
+    const int bytes = chain_tile_rows(&p) * chain_depths(p) * LINEAR_STREAM_DEPTH * 2;
     for (int i = 0; i < item.n; i += chain_depths(p)) {
+        chain_ring_await(ring, call.in_flight);
         uint32_t full = chain_ring_take(ring, bytes);
-        chain_copy_weight(p, item, i, chain_stage(ring), full, policy);
+        chain_copy_weight(p, item, i, bytes, chain_stage(ring), full, policy);
         chain_ring_next(ring);
     }
 }
 
 /* One thread. */
-DEVICE_FN void chain_fetch_weight(const chain_product &p, chain_ring &ring, uint64_t policy)
+DEVICE_FN void chain_fetch_weight(const linear_chain &call, const chain_product &p,
+                                  chain_ring &ring, uint64_t policy)
 {
-    const int rows = p.weight_step * (p.weight_dimension == 3 ? 16 : 1);
-    const int bytes = rows * chain_depths(p) * LINEAR_STREAM_DEPTH * 2;
     for (int item = blockIdx.x; item < p.n_tiles * p.ranks; item += gridDim.x) {
         chain_item of = chain_item_of(p, item);
         if (CHAIN_PACKED)
             packed_fetch(p, of.tile, of.first, of.n, ring, policy);
         else
-            chain_fetch_item(p, of, bytes, ring, policy);
+            chain_fetch_item(call, p, of, ring, policy);
     }
 }
 
@@ -143,7 +149,7 @@ DEVICE_FN void chain_fetch(const linear_chain &call, chain_fetcher own, chain_ri
         if (step.kind == CHAIN_ATTENTION) {
             chain_fetch_cache(call, s, own, weights);
         } else if (step.kind == CHAIN_PRODUCT && own.number == 0) {
-            if (one) chain_fetch_weight(step.of.product, weights, policy);
+            if (one) chain_fetch_weight(call, step.of.product, weights, policy);
             weights.at = __shfl_sync(0xffffffffu, weights.at, 0);
         } else if (step.kind == CHAIN_PRODUCT) {
             chain_ring_skip(weights, chain_stages_of(step.of.product));
@@ -159,20 +165,23 @@ DEVICE_FN void chain_fetch(const linear_chain &call, chain_fetcher own, chain_ri
 /* ---- products ------------------------------------------------------------------------------ */
 
 /* Only the first warpgroup multiplies a low tile; with both, reading shared memory would take
- * longer. The groups meet before the second one reads a stage again. */
+ * longer. The groups meet before the second one reads a stage again. With few columns a stage is
+ * released while the tensor cores multiply the next one, so that they never pause. */
 template <int COLUMNS, bool LOW>
 DEVICE_FN void chain_multiply(const chain_item &item, chain_ring &weights, chain_ring &xs,
                               stream_sums<COLUMNS> &sums)
 {
     const int DEPTHS = LOW ? CHAIN_X_DEPTHS : 1, X_STEP = CHAIN_X_BYTES(COLUMNS) / CHAIN_X_DEPTHS;
     const int WEIGHT_STEP = CHAIN_WEIGHT_BYTES / DEPTHS, READERS = CHAIN_READERS / (LOW ? 1 : 2);
+    const int LATER = COLUMNS == 16;
     const int group = threadIdx.x / 128;
-    bool one = threadIdx.x % 128 == 0;
+    bool one = threadIdx.x % 128 == 0, ended = false;
     if (LOW && group > 0) {
         chain_ring_skip(weights, item.n / DEPTHS);
         chain_ring_skip(xs, item.n / DEPTHS);
         return;
     }
+    chain_ring done = weights, x_done = xs; /* the last stages whose products are under way */
     for (int i = 0; i < item.n; i += DEPTHS) {
         int depth = i % CHAIN_X_DEPTHS, next = depth + DEPTHS;
         bool ends = next == CHAIN_X_DEPTHS || i + DEPTHS == item.n;
@@ -183,14 +192,22 @@ DEVICE_FN void chain_multiply(const chain_item &item, chain_ring &weights, chain
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < DEPTHS * LINEAR_STREAM_DEPTH / 16; k++)
-            wgmma_scores(__nv_bfloat16(), sums.of, weight + k / 4 * (WEIGHT_STEP / 16) + k % 4 * 2,
-                         x + k / 4 * (X_STEP / 16) + k % 4 * 2, i > 0 || k > 0);
+            wgmma_scores(__nv_bfloat16(), sums.of,
+                         wgmma_further(weight, k / 4 * WEIGHT_STEP + k % 4 * 32),
+                         wgmma_further(x, k / 4 * X_STEP + k % 4 * 32), i > 0 || k > 0);
         wgmma_commit();
-        wgmma_wait<0>();
-        if (one) chain_ring_give(weights, READERS);
-        if (one && ends) chain_ring_give(xs, READERS);
+        wgmma_wait<LATER>();
+        if (one && (!LATER || i > 0)) {
+            chain_ring_give(LATER ? done : weights, READERS);
+            if (LATER ? ended : ends) chain_ring_give(LATER ? x_done : xs, READERS);
+        }
+        done = weights, x_done = xs, ended = ends;
         chain_ring_next(weights);
         if (ends) chain_ring_next(xs);
+    }
+    if (LATER) {
+        wgmma_wait<0>();
+        if (one) chain_ring_give(done, READERS), chain_ring_give(x_done, READERS);
     }
     wgmma_hold(sums.of);
 }
@@ -520,7 +537,7 @@ DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ri
         else if (call.steps[s].kind == CHAIN_ROPE)
             chain_rope_step(call, s, n_ropes++, up);
         else
-            chain_attend(call, s, n_ropes, weights, xs.stages, space, up);
+            chain_attend<COLUMNS == 16>(call, s, n_ropes, weights, xs.stages, space, up);
         if (call.steps[s].kind == CHAIN_ATTENTION && chain_turns(call, s)) n_ropes++;
         chain_signal(call.arrived + s);
     }
@@ -547,7 +564,6 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
     device_let_next_begin();
     if (threadIdx.x == CHAIN_WORKERS) {
         barrier_init(shared_address(&up->meeting), CHAIN_FETCHERS);
-        barrier_init(shared_address(&up->appended), 1);
         for (int i = 0; i < 2; i++) {
             barrier_init(shared_address(&up->found[i]), 1);
             barrier_init(shared_address(&up->used[i]), 1);
@@ -562,8 +578,8 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads(); /* the mbarriers are initialised */
-    chain_fetcher own = {(int)threadIdx.x / WARP - CHAIN_WORKERS / WARP, 0, 0,
-                         shared_address(&up->meeting), shared_address(&up->appended)};
+    chain_fetcher own = {(int)threadIdx.x / WARP - CHAIN_WORKERS / WARP, 0,
+                         shared_address(&up->meeting)};
     if (own.number != 0) device_wait_for_last(); /* weights may be copied before */
     if (own.number >= 0) return chain_fetch(call, own, weights, xs, up);
     chain_work<COLUMNS>(call, weights, xs, shared + (xs.stages - at), space, up);

@@ -64,11 +64,13 @@ typedef struct chain_packed {
 } chain_packed;
 
 typedef struct chain_product {
-    /* CUtensorMaps: of the weight, five dimensions, or three for low tiles, or where the weight is
-     * in its order for chains; and of x in BF16, three. */
+    /* CUtensorMaps: of the weight, five dimensions, or three for low tiles; and of x in BF16,
+     * three. Or, in place of the weight's: where it is in its order for chains; or the address of
+     * its tiles as stages (tiled_matrix), if it is tiled. */
     union {
         char weight_map[128] __attribute__((aligned(64)));
         chain_packed packed;
+        uint64_t tiles;
     };
     char x_map[128] __attribute__((aligned(64)));
     float *out;
@@ -80,7 +82,14 @@ typedef struct chain_product {
     int32_t end;                           /* chain_end */
     int32_t weight_dimension, weight_step; /* as linear_stream's */
     int32_t low; /* tiles of LINEAR_STREAM_LOW_ROWS rows, in parts of whole stages */
+    int32_t tiled;
 } chain_product;
+
+/* Rows of the weight in a tile. */
+OP_FN int chain_tile_rows(const chain_product *p)
+{
+    return p->weight_step * (p->weight_dimension == 3 ? 16 : 1);
+}
 
 /* The parts of a product: (n_parts, n_rows, n_features). */
 typedef struct chain_parts {
@@ -150,11 +159,12 @@ typedef struct linear_chain {
     int32_t n_ids;     /* 0: the chain has no such step */
     int32_t n_steps;
     int32_t weight_stages, x_stages;
-    int32_t packed;  /* weights of all products are packed */
-    int32_t head;    /* head_dim of attention; 0: there is none */
-    int32_t reduces; /* a step sums rows over ranks */
-    int32_t wide;    /* a step has rows of more than CHAIN_ROW features */
-    exchange ranks;  /* with them */
+    int32_t in_flight; /* stages of weights on their way at a time, at most */
+    int32_t packed;    /* weights of all products are packed */
+    int32_t head;      /* head_dim of attention; 0: there is none */
+    int32_t reduces;   /* a step sums rows over ranks */
+    int32_t wide;      /* a step has rows of more than CHAIN_ROW features */
+    exchange ranks;    /* with them */
 } linear_chain;
 
 /* Rows of sums that are transposed together in shared memory, for tiles of this many rows, and
@@ -164,7 +174,7 @@ typedef struct linear_chain {
 /* Memory of the worker threads: rows that will be stored; or a row of CHAIN_ROWS with a float for
  * 256 of its elements; or the warps' parts of attention. It also holds tokens' places and
  * mbarriers. */
-#define CHAIN_LOOKED_UP (2 * CHAIN_PLACES * 24 + 6 * 8)
+#define CHAIN_LOOKED_UP (2 * CHAIN_PLACES * 24 + 5 * 8)
 #define CHAIN_SPACE(wide)                                                                          \
     (((wide)                                                                                       \
           ? CHAIN_WIDE_ROW + CHAIN_WIDE_ROW / 256                                                  \

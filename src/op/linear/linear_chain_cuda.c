@@ -4,10 +4,11 @@
 #include <stdio.h>
 
 /* Stages that fit into a multiprocessor's shared memory: of weights, an even number because
- * chain_attention.cuh needs one, and of x, CHAIN_X_DEPTHS deep. */
+ * chain_attention.cuh needs one, and of x, CHAIN_X_DEPTHS deep; and how many of weights are on
+ * their way at a time. */
 static const struct {
-    int columns, weights, x;
-} stages[] = {{16, 10, 8}, {32, 8, 6}, {64, 6, 4}};
+    int columns, weights, x, in_flight;
+} stages[] = {{16, 10, 8, 4}, {32, 8, 6, 8}, {64, 6, 4, 6}};
 
 void cuda_linear_chain_set_stages(linear_chain *chain, int columns)
 {
@@ -16,6 +17,7 @@ void cuda_linear_chain_set_stages(linear_chain *chain, int columns)
         form++;
     chain->weight_stages = stages[form].weights;
     chain->x_stages = stages[form].x;
+    chain->in_flight = stages[form].in_flight;
 }
 
 qp_status cuda_linear_chain(cuda_ops *ops, const linear_chain *chain, int columns, qp_error *error)

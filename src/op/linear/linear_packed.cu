@@ -1,4 +1,4 @@
-/* Brings quantised matrices into the order of linear_packed.h, once, before the first pass. */
+/* Brings matrices into the orders of linear_packed.h, once, before the first pass. */
 #include "op/device.cuh"
 #include "op/linear/linear_packed.h"
 #include "tensor/decode.cuh"
@@ -123,5 +123,33 @@ extern "C" __global__ void __launch_bounds__(256)
         pack_levels(m, rows, column, lane, (uint32_t *)unit);
         if (lane % 4 == 0)
             pack_scales(m, rows, column, lane / 4, (float *)(unit + packed_level_bytes(m.kind)));
+    }
+}
+
+/* ---- tiles of BF16 ------------------------------------------------------------------------- */
+
+/* The stored row for a row of a tile; -1: there is none. */
+DEVICE_FN int64_t tiled_row(const tiled_matrix &m, int64_t tile, int row)
+{
+    const int64_t at = tile * m.tile_rows + row;
+    if (!m.pairs) return at < m.rows ? at : -1;
+    const int64_t half = m.rows / 2, feature = at / 16 * 8 + at % 8;
+    return feature < half ? feature + (at % 16 >= 8 ? half : 0) : -1;
+}
+
+/* A thread moves 16 bytes at a time. */
+extern "C" __global__ void __launch_bounds__(256)
+    tile_matrix(const __grid_constant__ tiled_matrix m)
+{
+    const int64_t steps = m.columns / PACKED_COLUMNS;
+    const int64_t n = (m.rows + m.tile_rows - 1) / m.tile_rows * steps * m.tile_rows * 8;
+    const int64_t threads = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += threads) {
+        const int64_t line = i / 8, stage = line / m.tile_rows;
+        const int piece = (int)(i % 8), row = (int)(line % m.tile_rows);
+        const int64_t from = tiled_row(m, stage / steps, row);
+        const char *source = (const char *)m.from + from * m.row_bytes + stage % steps * 128;
+        const uint4 d = from < 0 ? make_uint4(0, 0, 0, 0) : *(const uint4 *)(source + piece * 16);
+        *(uint4 *)((char *)m.to + line * 128 + (piece ^ row % 8) * 16) = d;
     }
 }

@@ -60,6 +60,17 @@ typedef struct packed_matrix {
     int32_t rows, columns; /* rows of both; columns: a multiple of PACKED_COLUMNS */
 } packed_matrix;
 
+/* A matrix in BF16, or a gate with its up below it, to be stored again as the tiles of a chain's
+ * product (linear_chain.h): tile by tile, and in a tile 64 columns by 64, as rows of 128 bytes in
+ * the 128-byte swizzle of shared memory. Rows after the last are zeros. */
+typedef struct tiled_matrix {
+    uint64_t from, to; /* addresses */
+    int64_t row_bytes;
+    int32_t rows, columns; /* rows of both; columns: a multiple of 64 */
+    int32_t tile_rows;
+    int32_t pairs; /* a tile has eight rows of the gate, then eight of the up, and so on */
+} tiled_matrix;
+
 OP_FN int64_t packed_groups(int64_t rows, int64_t columns)
 {
     return (rows + PACKED_GROUP_ROWS - 1) / PACKED_GROUP_ROWS * (columns / PACKED_COLUMNS);

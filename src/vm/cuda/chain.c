@@ -417,12 +417,12 @@ bool cuda_chain_rope(cuda_chain *c, const op_call *rope, const op_call *append)
 
 /* ---- attention ----------------------------------------------------------------------------- */
 
-/* Whether the queries of a block's heads fit into the room of x. */
+/* Whether the queries of a block's heads, and their new keys and values, fit into the room of x. */
 static bool queries_fit(const cuda_chain *c, const tensor *q, const tensor *k)
 {
     int64_t items = groups_of(q->shape[0] * k->shape[2], c->ops->device->n_multiprocessors);
-    int64_t group = q->shape[1] / k->shape[2];
-    return items * group * q->shape[2] * 2 <= c->run.x_stages * CHAIN_X_BYTES(c->columns);
+    int64_t heads = q->shape[1] / k->shape[2] + 2;
+    return items * heads * q->shape[2] * 2 <= c->run.x_stages * CHAIN_X_BYTES(c->columns);
 }
 
 /* All attention of a chain has heads of one size. Those of 128 elements have room for four in a
@@ -579,6 +579,9 @@ static void end_sum(cuda_chain *c)
 qp_status cuda_chain_launch(cuda_chain *c, qp_error *error)
 {
     end_sum(c);
+    for (int s = 0; s < c->run.n_steps && c->tiles && !c->packed; s++)
+        if (c->run.steps[s].kind == CHAIN_PRODUCT)
+            cuda_tiles_take(c->tiles, &c->run.steps[s].of.product);
     if (!cuda_chain_ends_with_norm(c)) c->x.rank = 0;
     if (c->ops->recording) TRY(chain_verify(&c->run, c->ops->device->n_multiprocessors, error));
     return cuda_linear_chain(c->ops, &c->run, c->columns, error);

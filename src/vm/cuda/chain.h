@@ -15,6 +15,7 @@
 
 #include "op/linear/linear_chain_cuda.h"
 #include "vm/cuda/packed.h"
+#include "vm/cuda/tiles.h"
 
 typedef struct cuda_chain {
     cuda_ops *ops;
@@ -23,6 +24,7 @@ typedef struct cuda_chain {
     int columns;                /* of x's tiles */
     int n_products;
     const cuda_packed *packed;   /* products read these parts; NULL: weights in BF16 */
+    const cuda_tiles *tiles;     /* products read these; NULL: rows */
     cuda_address decoded, parts; /* where weights in BF16 and parts begin */
     int64_t n_chunks;        /* of attention: parts of each sequence; 0: not all sequences decode */
     tensor x;                /* the input of the next product; rank 0: nothing is in BF16 */

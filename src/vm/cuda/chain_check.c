@@ -114,11 +114,12 @@ static bool adds_parts(const chain_step *step)
                     (step->kind == CHAIN_ROPE && step->of.rope.parts.n_parts > 0));
 }
 
-/* The weight's map, or its parts. */
+/* The weight's map, its tiles, or its parts. */
 static bool has_weight(const checking *c, const chain_product *p)
 {
     const chain_packed *w = &p->packed;
     cuda_map map;
+    if (p->tiled) return p->tiles != 0 && !c->chain->packed;
     if (!c->chain->packed) return cuda_map_read(p->weight_map, &map);
     if (w->first[0] != 0 || w->n_groups * PACKED_GROUP_ROWS < p->n_features) return false;
     for (int i = 0; i < CHAIN_PACKED_PARTS; i++)
@@ -225,7 +226,7 @@ qp_status chain_verify(const linear_chain *chain, int n_multiprocessors, qp_erro
                          chain->n_steps, CHAIN_MAX_STEPS);
     if (!chain->arrived || chain->weight_stages % 2 != 0 || chain->weight_stages < 2 ||
         chain->weight_stages > CHAIN_MAX_STAGES || chain->x_stages < 2 ||
-        chain->x_stages > CHAIN_MAX_STAGES)
+        chain->x_stages > CHAIN_MAX_STAGES || chain->in_flight < 1)
         return error_set(error, QP_INVALID, "a chain has no counters, or a wrong number of stages");
     for (; c.step < chain->n_steps; c.step++) {
         TRY(check_step(&c, &chain->steps[c.step]));

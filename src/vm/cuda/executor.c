@@ -140,14 +140,20 @@ static qp_status find_weights(cuda_executor *x, qp_error *error)
     return QP_OK;
 }
 
-/* Whether there is room for so many bytes of copies: by default with as much again as all weights
- * take, for the megakernel's order of them and for other programs. */
+/* Bytes that stay free beside copies of weights, for the megakernel's order of them and for other
+ * programs. */
+static size_t kept_free(const cuda_executor *x)
+{
+    return 2 * x->weights.bytes;
+}
+
+/* Whether there is room for so many bytes of copies. */
 static qp_status check_copies(const cuda_executor *x, size_t copies, bool *fit, qp_error *error)
 {
     const bool demanded = x->program->options.bf16_copies == PLAN_COPIES_ON;
     size_t available;
     TRY(cuda_device_free_memory(x->device, &available, error));
-    *fit = copies + (demanded ? 0 : 2 * x->weights.bytes) <= available;
+    *fit = copies + (demanded ? 0 : kept_free(x)) <= available;
     if (*fit || !demanded) return QP_OK;
     return error_set(error, QP_NO_MEMORY,
                      "copies of the weights in BF16 take %.2f GiB, but %.2f GiB of the GPU are "
@@ -163,6 +169,42 @@ static qp_status decode_weights(cuda_executor *x, qp_error *error)
     TRY(check_copies(x, cuda_weights_copies(w), &w->decodes, error));
     w->packs = w->packs && w->decodes;
     return w->decodes ? cuda_weights_decode(&x->ops, w, error) : QP_OK;
+}
+
+/* The launches of passes in which two sequences decode: they have all products of chains. */
+static launch_class class_of_chains(const program *p)
+{
+    launch_class of = {
+        .sizes = p->capacity, .last = p->logits_end, .n_chunks = 1, .likeliest = true};
+    of.sizes.of[AXIS_TOKENS] = of.sizes.of[AXIS_SEQUENCES] = of.sizes.of[AXIS_OUTPUTS] = 2;
+    of.sizes.of[AXIS_SEQUENCE_ENDS] = 3;
+    program_set_phase(&of.sizes);
+    return of;
+}
+
+/* Stores the weights of chains as tiles too, if several sequences may decode and there is room. */
+static qp_status tile_weights(cuda_executor *x, qp_error *error)
+{
+    const launch_class of = class_of_chains(x->program);
+    cuda_tiles *tiles = &x->tiles;
+    launch_list list;
+    size_t available;
+    if (x->ops.few_rows > 1 || !cuda_weights_have_tiles(x->program)) return QP_OK;
+    qp_status status = launch_list_make(&x->setting, &of, NULL, NULL, &list, error);
+    for (int i = 0; i < list.n_entries && status == QP_OK; i++)
+        if (list.entries[i].chain)
+            status = cuda_tiles_add(
+                tiles, cuda_recording_argument(&list.recording, list.entries[i].record, 0), error);
+    launch_list_free(&list);
+    TRY(status);
+    TRY(cuda_device_free_memory(x->device, &available, error));
+    if (tiles->n_parts == 0 || tiles->bytes + kept_free(x) > available) return QP_OK;
+    const cuda_address areas[CUDA_MAX_AREAS] = {[LAUNCH_WEIGHTS] = x->weights.memory.address,
+                                                [LAUNCH_DECODED] = x->weights.decoded.address};
+    tiles->area = LAUNCH_TILES;
+    TRY(cuda_tiles_make(tiles, x->device, areas, error));
+    x->setting.tiles = tiles;
+    return QP_OK;
 }
 
 static qp_status allocate(cuda_executor *x, progress *progress, qp_error *error)
@@ -183,10 +225,11 @@ static qp_status allocate(cuda_executor *x, progress *progress, qp_error *error)
     progress_stage_ended(progress, "opening cuBLASLt");
     x->ops.few_rows = cuda_few_rows(p, d);
     TRY(decode_weights(x, error));
-    progress_stage_ended(progress, "arranging weights on the GPU");
     TRY(launch_setting_init(&x->setting, p, &x->weights, d, x->ops.blas, x->ops.has_blas,
                             x->ops.workspace.bytes, error));
     x->setting.ops.given = given;
+    TRY(tile_weights(x, error));
+    progress_stage_ended(progress, "arranging weights on the GPU");
     size_t logits = p->tensors[PLAN_LOGITS].bytes;
     if (logits <= PINNED_LOGITS) TRY(cuda_pinned_alloc(d, logits, "logits", &x->logits, error));
     place_tensors(x);
@@ -287,6 +330,7 @@ void cuda_executor_free(cuda_executor *x)
     cuda_buffer_free(d, &x->k_cache);
     cuda_buffer_free(d, &x->rope_table);
     cuda_buffer_free(d, &x->arena);
+    cuda_tiles_free(d, &x->tiles);
     cuda_weights_free(d, &x->weights);
     free(x->weight_data);
     *x = (cuda_executor){0};

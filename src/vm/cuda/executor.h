@@ -59,6 +59,7 @@ typedef struct cuda_executor {
     cuda_device *device;
     cuda_ops ops;
     cuda_weights weights;
+    cuda_tiles tiles;
     const exchange *exchange; /* with the other ranks, by kernels; or NULL */
     cuda_buffer arena, rope_table, k_cache, v_cache, inputs, state;
     cuda_pinned logits;         /* pinned memory for logits of few outputs */

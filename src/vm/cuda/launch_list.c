@@ -292,6 +292,7 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
     if (b->setting->packed)
         cuda_chain_pack(&chain, b->setting->packed, cuda_area_address(LAUNCH_DECODED, 0),
                         cuda_area_address(LAUNCH_PACKED, 0));
+    chain.tiles = b->setting->tiles;
     for (int n = node, taken; n < b->end; n += taken) {
         const int n_steps = chain.run.n_steps;
         taken = chain_nodes(b, n, &chain);

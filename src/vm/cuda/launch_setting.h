@@ -4,6 +4,7 @@
 #define QUIPU_VM_CUDA_LAUNCH_SETTING_H
 
 #include "plan/program.h"
+#include "vm/cuda/tiles.h"
 #include "vm/cuda/weights.h"
 
 /* Areas (cuda/launch.h): the program's tensors by their ids, with whole caches, then these. */
@@ -11,6 +12,7 @@ enum {
     LAUNCH_WEIGHTS = PLAN_TENSOR_COUNT,
     LAUNCH_DECODED, /* matrices in BF16 that are stored in other types */
     LAUNCH_PACKED,  /* matrices in the order of chains (packed.h) */
+    LAUNCH_TILES,   /* matrices in BF16 as tiles of chains (tiles.h) */
     LAUNCH_WORKSPACE,
     LAUNCH_LIKELIEST, /* where the likeliest token of each row goes */
     LAUNCH_COUNTERS,  /* counters of the exchange with other ranks */
@@ -31,6 +33,7 @@ typedef struct launch_setting {
     const void *
         *decoded; /* the same in LAUNCH_DECODED, or NULL for a weight; NULL: none is there */
     const cuda_packed *packed; /* what chains read; NULL: weights in BF16 */
+    const cuda_tiles *tiles;   /* what they read of weights in BF16; NULL: rows */
     bool without_chains;       /* for measurements */
 } launch_setting;
 

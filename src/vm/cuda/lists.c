@@ -27,6 +27,8 @@ static cuda_address area_address(const cuda_executor *x, int area)
         return x->weights.decoded.address;
     case LAUNCH_PACKED:
         return x->weights.packed.memory.address;
+    case LAUNCH_TILES:
+        return x->tiles.memory.address;
     case LAUNCH_WORKSPACE:
         return x->ops.workspace.address;
     case LAUNCH_LIKELIEST:

@@ -45,7 +45,7 @@ static qp_status count_copies(const program *p, uint64_t *bytes, qp_error *error
 {
     cuda_weights weights;
     qp_status status = cuda_weights_place(p, &weights, error);
-    *bytes = cuda_weights_copies(&weights);
+    *bytes = cuda_weights_copies(&weights) + cuda_weights_tiles(&weights);
     cuda_weights_free(NULL, &weights);
     return status;
 }
@@ -333,8 +333,10 @@ static qp_status wait_cuda(void *self, int *passes, qp_error *error)
 
 static machine_copies copies_of_cuda(const void *self)
 {
-    const cuda_weights *w = &((const cuda_machine *)self)->executor.weights;
-    return (machine_copies){.wanted = w->decoded_bytes, .made = cuda_weights_copies(w)};
+    const cuda_executor *x = &((const cuda_machine *)self)->executor;
+    return (machine_copies){.wanted = x->weights.decoded_bytes,
+                            .made = cuda_weights_copies(&x->weights),
+                            .tiles = x->tiles.memory.bytes};
 }
 
 /* ---- times --------------------------------------------------------------------------------- */

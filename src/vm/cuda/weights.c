@@ -44,17 +44,23 @@ static size_t decoded_bytes(const tensor *part)
     return round_up((size_t)(part->shape[0] * part->shape[1]) * 2, CUDA_ALIGNMENT);
 }
 
-/* Whether products read the weight, or one that is tied to it, in another type than BF16. */
-static bool is_decoded(const program *p, int weight)
+/* Whether products read the weight, or one that is tied to it. */
+static bool is_multiplied(const program *p, int weight)
 {
-    const tensor part = program_weight_part(&p->weights[weight]);
-    if (part.rank != 2 || part.type == DTYPE_BF16 || part.shape[1] % 8 != 0) return false;
     for (int n = 0; n < p->n_nodes; n++) {
         const program_weight *read =
             p->nodes[n].op == OP_LINEAR ? program_weight_of(p, n, LINEAR_WEIGHT) : NULL;
         if (read && read->stored == weight) return true;
     }
     return false;
+}
+
+/* Whether they do in another type than BF16. */
+static bool is_decoded(const program *p, int weight)
+{
+    const tensor part = program_weight_part(&p->weights[weight]);
+    return part.rank == 2 && part.type != DTYPE_BF16 && part.shape[1] % 8 == 0 &&
+           is_multiplied(p, weight);
 }
 
 static qp_status place_one(void *context, const program *p, int weight, qp_error *error)
@@ -284,6 +290,26 @@ qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *w, qp_error *error)
 size_t cuda_weights_copies(const cuda_weights *w)
 {
     return w->decodes ? w->decoded_bytes + (w->packs ? w->packed.bytes : 0) : 0;
+}
+
+bool cuda_weights_have_tiles(const program *p)
+{
+    return p->options.max_sequences > 1 && !p->options.few_alike &&
+           p->options.bf16_copies != PLAN_COPIES_OFF;
+}
+
+size_t cuda_weights_tiles(const cuda_weights *w)
+{
+    const program *p = w->program;
+    size_t bytes = 0;
+    if (w->packs || !cuda_weights_have_tiles(p)) return 0;
+    for (int i = 0; i < p->n_weights; i++) {
+        const tensor part = program_weight_part(&p->weights[i]);
+        const bool is_bf16 = part.type == DTYPE_BF16 || w->decoded_at[i] != CUDA_AS_STORED;
+        if (p->weights[i].stored == i && part.rank == 2 && is_bf16 && is_multiplied(p, i))
+            bytes += decoded_bytes(&part);
+    }
+    return bytes;
 }
 
 void cuda_weights_free(const cuda_device *device, cuda_weights *weights)

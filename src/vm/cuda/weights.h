@@ -46,6 +46,11 @@ qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *weights, qp_error *er
 /* Bytes of matrices in BF16 and of the order for chains. */
 size_t cuda_weights_copies(const cuda_weights *weights);
 
+/* Whether chains may read weights in BF16 as tiles (tiles.h), and about how many bytes those take:
+ * a matrix ends with a whole tile. */
+bool cuda_weights_have_tiles(const program *program);
+size_t cuda_weights_tiles(const cuda_weights *weights);
+
 void cuda_weights_free(const cuda_device *device, cuda_weights *weights);
 
 /* The address of a weight; 0: there is none. */
