@@ -2,7 +2,7 @@
 """Times quipu and other engines on the CPU, on the same GGUF files in turn; prints a Markdown table with ratios.
 
     bench/peers.py MODEL.gguf... [--quipu build/quipu] [--llama-bench PATH]... [-t 2,1] [-p 512]
-                   [-n 128] [--rounds 3] [--budget 850]
+                   [-n 128] [--rounds 3] [--budget 850] [--warm-up]
 
 Engines: quipu; llama.cpp through the PyPI package llama-cpp-python, if it is installed; and each given
 llama-bench, a build of llama.cpp or of ik_llama.cpp (which also runs with -rtr 1: weights repacked at run
@@ -74,6 +74,8 @@ def list_engines(options):
         text = subprocess.run([binary, "--help"], capture_output=True, text=True)
         help_text = text.stdout + text.stderr
         cold = ["--no-warmup"] if "--no-warmup" in help_text else ["-w", "0"]
+        if options.warm_up:
+            cold = []
         engines[name] = time_llama_bench(binary, cold)
         if "-rtr" in help_text:
             engines[name + ", repacked"] = time_llama_bench(binary, [*cold, "-rtr", "1"])
@@ -138,6 +140,7 @@ def main():
     parser.add_argument("-p", type=int, default=512)
     parser.add_argument("-n", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm-up", action="store_true", help="let llama-bench run once before")
     parser.add_argument("--budget", type=float, default=850)
     options = parser.parse_args()
     engines = list_engines(options)
