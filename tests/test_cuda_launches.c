@@ -50,13 +50,13 @@ static linear_chain *chain_of(const made *m, const launch_entry *entry)
     return cuda_recording_argument(&m->pass.list.recording, entry->record, 0);
 }
 
-/* Every node is one entry's, in order; records are entries' in order; rows that come in BF16 were
- * left so by the entry before that runs. */
+/* Every node is one entry's, in order; records are entries' in order; rows that come in BF16 or FP8
+ * were left so by the entry before that runs. */
 static void check_list(const made *m)
 {
     const launch_list *l = &m->pass.list;
     int node = 0, record = 0;
-    bool narrowed = false;
+    bool narrowed = false, rounded = false;
     for (int i = 0; i < l->n_entries; i++) {
         const launch_entry *e = &l->entries[i];
         assert_int_equal(e->node, node);
@@ -66,6 +66,8 @@ static void check_list(const made *m)
         if (e->n_records == 0) continue;
         assert_true(e->chain != (e->kernel != NULL));
         if (e->input == LAUNCH_BF16) assert_true(narrowed);
+        assert_int_equal(e->input == LAUNCH_F8, rounded);
+        rounded = e->output == LAUNCH_F8;
         if (e->output == LAUNCH_BF16 || e->output == LAUNCH_BOTH)
             narrowed = true;
         else if (e->input == LAUNCH_ROUNDS)
@@ -100,6 +102,30 @@ static void test_lists(void **state)
                     assert_false(m.pass.list.entries[e].chain); /* made of Hopper's instructions */
                 free_made(&m);
             }
+}
+
+/* Weights in FP8: every product takes x in FP8, which norms and silu_and_mul leave. */
+static void test_f8(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"synthetic:llama-3.2-1b:F8", "synthetic:llama-3.1-8b:F8",
+                                         "synthetic:tiny:F8"};
+    static const int64_t tokens[] = {1, 8, 64, 65, 512, 2048};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (size_t j = 0; j < sizeof tokens / sizeof *tokens; j++) {
+            made m;
+            int n = 0;
+            make(&m, models[i], "sm_90", tokens[j], false);
+            check_list(&m);
+            for (int e = 0; e < m.pass.list.n_entries; e++) {
+                const launch_entry *entry = &m.pass.list.entries[e];
+                n += entry->output == LAUNCH_F8;
+                if (entry->kernel && entry->kernel->op == OP_LINEAR)
+                    assert_true(entry->kernel->takes_f8);
+            }
+            assert_true(n >= 2 * m.pass.program.config.n_layers - 1); /* norms, but for the last */
+            free_made(&m);
+        }
 }
 
 /* The chain that decoding of nine sequences begins with: rows, QKV, rope, attention, ... */
@@ -376,6 +402,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_f8),
         cmocka_unit_test(test_first_chain),
         cmocka_unit_test(test_wrong_chains),
         cmocka_unit_test(test_packed_chains),

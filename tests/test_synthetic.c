@@ -142,7 +142,7 @@ static void test_single_elements(void **state)
     synthetic_spec spec = {.config = synthetic_preset(0), .seed = 1};
     synthetic_distribution wanted = {0.0f, 0.5f};
     for (int t = 0; t < N_TYPES; t++) {
-        if (types[t] == DTYPE_F8_128) continue; /* a GPU has no weights in FP8 */
+        if (types[t] == DTYPE_F8_128) continue; /* encoded on the GPU */
         synthetic_stream stream = synthetic_stream_of(&spec, 4, types[t], wanted);
         synthetic_fill(&spec, 4, types[t], wanted, row, 2, 1, COLS);
         int64_t n = dtype_block_elements(types[t]);

@@ -29,6 +29,7 @@ static qp_status tell_device(const cli_call *call, const plan_print_options *o, 
                                         .reduce = o->reduce,
                                         .kv_type = o->kv_type,
                                         .memory = call->settings->memory,
+                                        .activations = cli_activations[call->settings->activations],
                                         .arch = call->settings->arch,
                                         .json = o->json};
     return cuda_print_run(&options, out, call->error);

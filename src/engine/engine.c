@@ -54,12 +54,19 @@ static void say_fp8(const qp_engine *e)
     char message[240];
     snprintf(message, sizeof message,
              "of %lld matrices in FP8 %lld stay so and %lld are multiplied as BF16, which takes "
-             "twice their bytes%s; inputs are not rounded to FP8, so scales of inputs are not used",
+             "twice their bytes%s; scales of inputs are not used",
              (long long)n, (long long)kept, (long long)(n - kept),
              kept == n || !(e->device.context || e->ranks.size > 1) ? ""
-             : e->device.context                                    ? ", as on every GPU"
-                                                                    : ", as on several ranks");
+             : e->device.context ? ", as on a GPU without --activations 8"
+                                 : ", as on several ranks");
     engine_say(e, QP_LOG_INFO, message);
+}
+
+/* Whether a GPU keeps matrices in FP8, by which it rounds activations to FP8. */
+static bool keeps_fp8(const qp_engine *e, const qp_engine_options *options)
+{
+    return options->activations && strcmp(options->activations, "8") == 0 &&
+           cuda_device_is_hopper(&e->device) && !e->has_cuda_kernels;
 }
 
 /* Sizes first, so that what does not fit is refused before weights are made; for a GPU they are
@@ -67,7 +74,7 @@ static void say_fp8(const qp_engine *e)
 static qp_status open_model(qp_engine *e, const qp_engine_options *options,
                             const machine_type *type, qp_error *error)
 {
-    const bool as_bf16 = e->device.context || e->ranks.size > 1;
+    const bool as_bf16 = e->ranks.size > 1 || (e->device.context && !keeps_fp8(e, options));
     model_options sizes_only = {.sizes_only = true, .fp8_as_bf16 = as_bf16};
     TRY(model_open(options->model, &sizes_only, &e->model, error));
     progress_stage_ended(&e->progress, "reading the file's header");

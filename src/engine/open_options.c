@@ -145,7 +145,8 @@ enum { SMALL_MODEL_BYTES = 256 << 20 };
 static const char *no_activations(const qp_engine *e, const machine_type *type, uint32_t bits)
 {
     const dtype stored = model_get_weight(e->model, WEIGHT_FFN_DOWN, 0)->weight.type;
-    if (e->device.context) return "a GPU does not round them";
+    if (e->device.context)
+        return stored == DTYPE_F8_128 ? NULL : "a GPU rounds them for weights in FP8 alone";
     if (type->references) return "reference kernels do not round them";
     if (bits & OP_X_BF16)
         return stored != DTYPE_BF16                   ? "the model's weights are not in BF16"
@@ -164,7 +165,8 @@ static void say_activations(const qp_engine *e, const char *choice, const machin
     char message[160];
     if (!why)
         snprintf(message, sizeof message, "%s products take activations %s",
-                 bits & OP_X_BF16 ? "BF16" : "quantised", op_x_bits_text(bits));
+                 bits & OP_X_BF16 ? "BF16" : "quantised",
+                 e->device.context ? "rounded to FP8" : op_x_bits_text(bits));
     else if (option_is_automatic(choice) || bits & OP_X_FLOAT)
         return;
     else

@@ -1,5 +1,7 @@
 /* Synthetic weights made on the GPU, where they are needed: the same bits as synthetic_fill()'s. */
 #include "file/synthetic_bits.h"
+#include "tensor/codec_blocks.h"
+#include "tensor/float8.h"
 
 /* Elements [0, count) of a plain type, a word of the stream (two of them) a thread. */
 extern "C" __global__ void synthetic_plain(synthetic_stream stream, dtype type, uint64_t count,
@@ -32,8 +34,33 @@ extern "C" __global__ void synthetic_blocks(synthetic_stream stream, dtype type,
     }
 }
 
-/* The same for a part of a matrix: row blockIdx.y of the part is the elements [at, at + columns) of
- * the tensor, at = first + blockIdx.y * pitch. A part's rows are contiguous in `out`. */
+/* Blocks [0, count) of F8_128, a block a warp: encode_f8_128() of codec_f8.c. */
+extern "C" __global__ void synthetic_f8(synthetic_stream stream, uint64_t count, uint8_t *out)
+{
+    const uint64_t warps = (uint64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
+    for (uint64_t i = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < count;
+         i += warps) {
+        float value[4], largest = 0;
+        for (uint64_t j = 0; j < 4; j++) {
+            value[j] = synthetic_value(&stream, i * BLOCK_128 + lane * 4 + j);
+            largest = fmaxf(largest, fabsf(value[j]));
+        }
+        for (int step = 16; step > 0; step /= 2)
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+        float scale = largest / F8_LARGEST, inverse = 1 / scale;
+        if (!isfinite(inverse)) scale = inverse = 0;
+        uint32_t word = 0;
+        for (int j = 0; j < 4; j++)
+            word |= (uint32_t)f32_to_f8(value[j] * inverse) << 8 * j;
+        uint32_t *block = (uint32_t *)(out + i * BLOCK_BYTES_F8_128);
+        block[1 + lane] = word;
+        if (lane == 0) block[0] = float_bits(scale);
+    }
+}
+
+/* Elements of a plain type of a part of a matrix: row blockIdx.y of the part is the elements [at,
+ * at + columns) of the tensor, at = first + blockIdx.y * pitch. A part's rows are contiguous in
+ * `out`. */
 extern "C" __global__ void synthetic_plain_part(synthetic_stream stream, dtype type, uint64_t first,
                                                 uint64_t pitch, uint64_t columns, void *out)
 {

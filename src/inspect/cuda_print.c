@@ -172,7 +172,10 @@ static qp_status print_run(memory_view *v, const cuda_print_options *o, pass_lau
 qp_status cuda_print_run(const cuda_print_options *o, strbuf *out, qp_error *error)
 {
     model *model;
-    model_options sizes_only = {.sizes_only = true, .config_is_enough = true, .fp8_as_bf16 = true};
+    const bool rounds = o->activations && strcmp(o->activations, "8") == 0;
+    const bool as_bf16 = o->ranks > 1 || !rounds || !pass_launches_on_hopper(o->arch);
+    model_options sizes_only = {
+        .sizes_only = true, .config_is_enough = true, .fp8_as_bf16 = as_bf16};
     pass_launches launches;
     TRY(model_open(o->model, &sizes_only, &model, error));
     memory_view v = {.model = model, .options = plan_default_options(model_get_config(model))};

@@ -14,8 +14,9 @@ typedef struct cuda_print_options {
     int64_t ranks, rank;                           /* the same; 0 ranks: one */
     bool reduce;
     const char *kv_type;
-    uint64_t memory;  /* bytes to compare the run with; 0: the free memory of the GPU here */
-    const char *arch; /* "sm_90": a GPU known by its figures alone; NULL: the GPU here */
+    uint64_t memory;         /* bytes to compare the run with; 0: the free memory of the GPU here */
+    const char *activations; /* as in qp_engine_options; or NULL */
+    const char *arch;        /* "sm_90": a GPU known by its figures alone; NULL: the GPU here */
     bool json;
 } cuda_print_options;
 

@@ -132,10 +132,21 @@ static qp_status check_memory(const diff *d, qp_error *error)
                      d->options->model, (double)total / 0x1p30, (double)available / 0x1p30);
 }
 
+/* Whether the GPU has the kernels for weights in FP8. */
+static bool has_hopper(void)
+{
+    cuda_device device = {0};
+    const bool found = cuda_device_open(&device, NULL) == QP_OK && cuda_device_is_hopper(&device);
+    cuda_device_close(&device);
+    return found;
+}
+
 static qp_status open_model(diff *d, qp_error *error)
 {
     const diff_options *o = d->options;
-    const bool as_bf16 = d->type_a->on_gpu || d->type_b->on_gpu || o->ranks > 1;
+    const bool on_gpu = d->type_a->on_gpu || d->type_b->on_gpu;
+    const bool rounds = o->activations && strcmp(o->activations, "8") == 0;
+    const bool as_bf16 = o->ranks > 1 || (on_gpu && !(rounds && has_hopper()));
     model_options sizes_only = {.sizes_only = true, .fp8_as_bf16 = as_bf16};
     model_options whole = {.fp8_as_bf16 = as_bf16, .pool = d->pool, .progress = &d->progress};
     TRY(model_open(o->model, &sizes_only, &d->model, error));

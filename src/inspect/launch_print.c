@@ -5,8 +5,11 @@
 #include "vm/cuda/chain_check.h"
 
 static const char *const forms[] = {
-    [LAUNCH_PLAIN] = "plain",         [LAUNCH_BF16] = "BF16",
-    [LAUNCH_BOTH] = "plain and BF16", [LAUNCH_ROUNDS] = "plain, rounded to BF16 first",
+    [LAUNCH_PLAIN] = "plain",
+    [LAUNCH_BF16] = "BF16",
+    [LAUNCH_BOTH] = "plain and BF16",
+    [LAUNCH_ROUNDS] = "plain, rounded to BF16 first",
+    [LAUNCH_F8] = "FP8",
     [LAUNCH_Q] = "q as the cache",
 };
 

@@ -29,6 +29,12 @@ static qp_status find_gpu(const char *arch, cuda_device *out, qp_error *error)
                      "no GPU of architecture '%.40s' is known; expected sm_90 or sm_100", arch);
 }
 
+bool pass_launches_on_hopper(const char *arch)
+{
+    cuda_device gpu = {0};
+    return find_gpu(arch, &gpu, NULL) == QP_OK && cuda_device_is_hopper(&gpu);
+}
+
 static launch_class class_of(const program *program, int64_t tokens, int64_t sequences)
 {
     const bool decodes = tokens <= sequences;

@@ -15,6 +15,9 @@ typedef struct pass_launches {
     launch_list list;
 } pass_launches;
 
+/* Whether that GPU has the kernels for sm_90a. `arch`: as below. */
+bool pass_launches_on_hopper(const char *arch);
+
 /* Makes the launches of a pass of `tokens` tokens at the plan's full context: a prompt's, or, where
  * there are as many sequences as tokens, one of each sequence. `arch`: "sm_90" or "sm_100"; NULL:
  * the GPU here, or sm_90 where there is none. pass_launches_free() the result, also after a

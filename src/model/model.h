@@ -31,7 +31,7 @@ typedef struct model_options {
                       * parts of a fused matrix, matrices in FP8): those views have no data */
     bool config_is_enough; /* with sizes_only: of a directory without safetensors config.json is
                             * read alone, and weights are views without data of its type */
-    bool fp8_as_bf16;      /* weights in FP8 are read as BF16: for GPUs, ranks and other files */
+    bool fp8_as_bf16;      /* weights in FP8 are read as BF16: for ranks, other files, most GPUs */
     bool discardable;      /* model_discard_weight() may be called: there is one reader */
     thread_pool *pool;     /* makes synthetic weights; may be NULL */
     progress *progress;    /* shows how far they are made; may be NULL */

@@ -38,7 +38,9 @@ typedef struct cuda_ops {
  * contiguous. */
 typedef struct cuda_forms {
     cuda_address x;   /* of a product: x in BF16; 0: the launch makes it, cuda_narrow_x() */
+    bool x_in_f8;     /* x is in FP8 instead, as op/linear/linear_f8.h says */
     cuda_address out; /* address for the output in BF16; 0: none */
+    bool out_in_f8;   /* in FP8 instead */
     bool out_alone;   /* no other node reads it: CUDA_NARROWS_EITHER then stores only the BF16 */
     int64_t n_chunks; /* of paged_decode: parts of each sequence; 0: blocks search for theirs */
     int64_t out_rows; /* of paged_decode: rows of `out`, which then is the only output, where the
@@ -52,6 +54,7 @@ enum { CUDA_MAX_FUSED = 2 };
 /* What a fused launch stores elsewhere than its calls say. */
 typedef struct cuda_left {
     cuda_address narrowed; /* the last call's output, in BF16 only; 0: where the call says */
+    bool in_f8;            /* it is in FP8 instead, as op/linear/linear_f8.h says */
     tensor q;              /* the q that attention reads; rank 0: where the call says */
 } cuda_left;
 
@@ -62,6 +65,7 @@ typedef struct cuda_fusion {
     int n_with;
     bool moves_q; /* only where attention follows that reads q in the type of the cache */
     bool narrows; /* only where a product follows that reads the output in BF16 */
+    bool rounds;  /* the same in FP8 */
     /* The calls in their order, the kernel's own first. */
     bool (*accepts)(const cuda_ops *ops, const op_call *calls);
     /* `x`: address of the first call's x in BF16. NULL: nothing is stored elsewhere. */
@@ -87,10 +91,12 @@ typedef struct cuda_kernel {
                         const cuda_forms *forms, qp_error *error);
     /* Whether it can store its output in BF16 for a product; NULL: it cannot. */
     bool (*narrows)(const op_call *call);
+    bool (*rounds)(const op_call *call); /* the same in FP8 */
     /* Whether it then also stores the output as the call describes it: always, never, or unless
      * cuda_forms.out_alone. */
     enum { CUDA_NARROWS_TOO, CUDA_NARROWS_ALONE, CUDA_NARROWS_EITHER } narrow_form;
     bool takes_narrowed; /* a product of x in BF16 */
+    bool takes_f8;       /* and also of x in FP8 */
     bool takes_moved_q;  /* attention that reads q in the type of the cache, at any address */
     bool early;          /* launched by units; it waits for its predecessor itself */
     bool aligned;        /* tensors must lie at multiples of 16 bytes, as plans place them */

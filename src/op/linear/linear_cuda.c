@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "op/linear/linear.h"
 #include "op/linear/linear_eight_cuda.h"
+#include "op/linear/linear_f8_cuda.h"
 #include "op/linear/linear_stream_cuda.h"
 #include "op/linear/linear_wide_cuda.h"
 #include "op/silu_and_mul/silu_and_mul.h"
@@ -23,6 +24,12 @@ enum {
     BIAS_THREADS = 256,
 };
 
+/* Matrices in panels (linear_f8.h) have kernels of their own. */
+static bool tiles_accepts(const op_call *call)
+{
+    return op_call_has_no_f64(call) && call->tensors[LINEAR_WEIGHT].type != DTYPE_F8;
+}
+
 /* ---- few rows ------------------------------------------------------------------------------ */
 
 /* Types with kernels of their own; all others share one kernel that branches on the type. */
@@ -35,7 +42,7 @@ enum { N_FEW_ROWS = 3 };
 
 static bool few_accepts(const op_call *call)
 {
-    return op_call_has_no_f64(call) && call->tensors[LINEAR_X].shape[0] <= FEW_ROWS;
+    return tiles_accepts(call) && call->tensors[LINEAR_X].shape[0] <= FEW_ROWS;
 }
 
 /* Weights that the stream kernel reads are its own from few_rows on. */
@@ -106,7 +113,7 @@ static bool rows_are_aligned(const tensor *view)
 static bool blas_accepts(const op_call *call)
 {
     const tensor *t = call->tensors;
-    return op_call_has_no_f64(call) && t[LINEAR_OUT].type == DTYPE_F32 &&
+    return tiles_accepts(call) && t[LINEAR_OUT].type == DTYPE_F32 &&
            (!t[LINEAR_RESIDUAL].rank || t[LINEAR_RESIDUAL].type == DTYPE_F32) &&
            t[LINEAR_X].shape[0] > 0 && t[LINEAR_X].shape[1] > 0 && t[LINEAR_X].shape[1] % 8 == 0 &&
            t[LINEAR_WEIGHT].shape[0] % 4 == 0 && rows_are_aligned(&t[LINEAR_OUT]);
@@ -235,6 +242,33 @@ static const cuda_fusion stream_fusions[] = {
      .launch = cuda_linear_stream_silu},
     {0},
 };
+static const cuda_fusion f8_stream_fusions[] = {
+    {.name = "silu_and_mul",
+     .with = {OP_SILU_AND_MUL},
+     .n_with = 1,
+     .rounds = true,
+     .accepts = cuda_f8_stream_activates,
+     .leaves = cuda_f8_stream_leaves,
+     .launch = cuda_f8_stream_silu},
+    {0},
+};
+static const cuda_fusion f8_wide_fusions[] = {
+    {.name = "silu_and_mul",
+     .with = {OP_SILU_AND_MUL},
+     .n_with = 1,
+     .rounds = true,
+     .accepts = cuda_f8_wide_activates,
+     .leaves = cuda_f8_wide_leaves,
+     .launch = cuda_f8_wide_silu},
+    {.name = "rope, kv_append",
+     .with = {OP_ROPE, OP_KV_APPEND},
+     .n_with = 2,
+     .moves_q = true,
+     .accepts = cuda_f8_wide_turns,
+     .leaves = cuda_linear_wide_rope_leaves,
+     .launch = cuda_f8_wide_rope},
+    {0},
+};
 static const cuda_fusion blas_fusions[] = {
     {.name = "silu_and_mul",
      .with = {OP_SILU_AND_MUL},
@@ -254,10 +288,7 @@ static const cuda_fusion blas_fusions[] = {
 };
 
 const cuda_kernel linear_cuda[] = {
-    {.op = OP_LINEAR,
-     .name = "cuda_tiles",
-     .accepts = op_call_has_no_f64,
-     .launch = cuda_linear_tiles},
+    {.op = OP_LINEAR, .name = "cuda_tiles", .accepts = tiles_accepts, .launch = cuda_linear_tiles},
     {.op = OP_LINEAR,
      .name = "cublaslt",
      .needs_blas = true,
@@ -282,6 +313,32 @@ const cuda_kernel linear_cuda[] = {
      .whole = true,
      .tolerances = cuda_linear_narrowed_tolerances,
      .fusions = stream_fusions},
+    {.op = OP_LINEAR,
+     .name = "cuda_f8_stream",
+     .architecture = CUDA_HOPPER_ONLY,
+     .takes_narrowed = true,
+     .takes_f8 = true,
+     .accepts = cuda_f8_stream_accepts,
+     .pays = cuda_f8_pays,
+     .workspace = cuda_f8_workspace,
+     .launch = cuda_f8_stream,
+     .aligned = true,
+     .whole = true,
+     .tolerances = cuda_f8_tolerances,
+     .fusions = f8_stream_fusions},
+    {.op = OP_LINEAR,
+     .name = "cuda_f8",
+     .architecture = CUDA_HOPPER_ONLY,
+     .takes_narrowed = true,
+     .takes_f8 = true,
+     .accepts = cuda_f8_wide_accepts,
+     .pays = cuda_f8_pays,
+     .workspace = cuda_f8_workspace,
+     .launch = cuda_f8_wide,
+     .aligned = true,
+     .whole = true,
+     .tolerances = cuda_f8_tolerances,
+     .fusions = f8_wide_fusions},
     {.op = OP_LINEAR,
      .name = "cuda",
      .accepts = few_accepts,

@@ -216,20 +216,20 @@ DEVICE_FN wide_angles<HEAD_DIM> wide_angles_of(const rope_rows &rope, int64_t to
     return angles;
 }
 
-/* Rotates a lane's part of its row r of a head, whose eights of sums begin at `first`. */
+/* Rotates a lane's part of its row r of a head, whose eights of sums these are. */
 template <int HEAD_DIM>
-DEVICE_FN void wide_turn(bool interleaved, const wide_angles<HEAD_DIM> &angles, int first, int r,
-                         wide_sums &sums)
+DEVICE_FN void wide_turn(bool interleaved, const wide_angles<HEAD_DIM> &angles, int r,
+                         float (*sums)[4])
 {
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 16; i++) {
         const float2 c = angles.cosine[i], s = angles.sine[i];
         if (interleaved) {
-            float *a = &sums[first + 2 * i][2 * r], *b = &sums[first + 2 * i + 1][2 * r];
+            float *a = &sums[2 * i][2 * r], *b = &sums[2 * i + 1][2 * r];
             rope_pair(&a[0], &a[1], c.x, s.x);
             rope_pair(&b[0], &b[1], c.y, s.y);
         } else {
-            float *a = &sums[first + i][2 * r], *b = &sums[first + HEAD_DIM / 16 + i][2 * r];
+            float *a = &sums[i][2 * r], *b = &sums[HEAD_DIM / 16 + i][2 * r];
             rope_pair(&a[0], &b[0], c.x, s.x);
             rope_pair(&a[1], &b[1], c.y, s.y);
         }
@@ -301,7 +301,7 @@ DEVICE_FN void wide_turn_heads(const linear_wide &call, const rope_rows &rope,
 #pragma unroll
         for (int h = 0; h < LINEAR_WIDE_FEATURES / HEAD_DIM; h++)
             if (feature / HEAD_DIM + h < rope.n_heads)
-                wide_turn<HEAD_DIM>(rope.interleaved, angles, h * HEAD_DIM / 8, r, sums);
+                wide_turn<HEAD_DIM>(rope.interleaved, angles, r, sums + h * HEAD_DIM / 8);
         wide_group_meets(group); /* what was there has been copied */
 #pragma unroll
         for (int i = 0; i < LINEAR_WIDE_FEATURES / 8; i++)

@@ -1,5 +1,7 @@
 /* rms_norm on the GPU, and what add_rms_norm shares with it: see rows_cuda.h. */
+#include "op/linear/linear_f8.h"
 #include "op/rms_norm/rms_norm.h"
+#include "op/rms_norm/rms_norm_f8.h"
 #include "op/rows_cuda.h"
 #include "op/variants.h"
 
@@ -75,6 +77,37 @@ qp_status cuda_launch_norm(cuda_ops *ops, norm_rows rows, int64_t n_rows, const 
                                 error);
 }
 
+/* ---- for products of x in FP8 --------------------------------------------------------------- */
+
+static bool rounds(const op_call *call)
+{
+    const norm_rows rows = cuda_norm_rows(call);
+    return rows.n % F8_COLUMNS == 0 && rows.n <= NORM_F8_MOST && call->begin == 0 &&
+           cuda_norm_by_eights(&rows);
+}
+
+/* Many rows have four eights a thread. */
+static qp_status launch_f8(cuda_ops *ops, const op_call *call, const cuda_forms *forms,
+                           qp_error *error)
+{
+    const int64_t rows = call->end;
+    norm_f8_rows run = {.of = cuda_norm_rows(call), .out = cuda_host_form(forms->out)};
+    run.scales = cuda_host_form(forms->out + (cuda_address)F8_X_NUMBERS(rows, run.of.n));
+    run.group = F8_GROUP(rows);
+    run.pitch = (int32_t)F8_X_PITCH(rows);
+    const int eights = rows >= SMALL_LONG_ROWS * ops->device->n_multiprocessors ? 4 : 1;
+    const int64_t each = CUDA_ROWS_EIGHT * eights;
+    cuda_start start = {.image = "rms_norm_f8",
+                        .grid = {(unsigned)rows, 1, 1},
+                        .threads =
+                            (unsigned)cuda_warps_of((run.of.n + each - 1) / each, NORM_THREADS),
+                        .cluster = 1};
+    snprintf(start.name, sizeof start.name, "run_rms_norm_f8_%d", eights);
+    return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(run)), error);
+}
+
+/* ---- the table ----------------------------------------------------------------------------- */
+
 /* Without a rounding before the weight. */
 static bool accepts(const op_call *call)
 {
@@ -85,6 +118,7 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
                         const cuda_forms *forms, qp_error *error)
 {
     (void)kernel;
+    if (forms->out_in_f8) return launch_f8(ops, call, forms, error);
     return cuda_launch_norm(ops, cuda_norm_rows(call), call->end - call->begin, forms, error);
 }
 
@@ -92,6 +126,7 @@ const cuda_kernel rms_norm_cuda[] = {
     {.op = OP_RMS_NORM,
      .name = "cuda",
      .narrows = cuda_narrows_always,
+     .rounds = rounds,
      .narrow_form = CUDA_NARROWS_EITHER,
      .accepts = accepts,
      .launch = launch},

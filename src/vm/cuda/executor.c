@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "plan/weights.h"
 #include "op/carrier_cuda.h"
+#include "op/linear/linear.h"
 #include "op/paged_decode/paged_decode.h"
 #include "op/attention/attention_cuda.h"
 
@@ -54,6 +55,9 @@ static size_t workspace_bytes(const program *p, const cuda_kernel *given)
         op_call call;
         program_bind(p, n, NULL, p->capacity.of, &call);
         const op_code op = p->nodes[n].op;
+        if (op == OP_LINEAR &&
+            cuda_weights_in_panels(p, program_weight_of(p, n, LINEAR_WEIGHT)->stored))
+            call.tensors[LINEAR_WEIGHT].type = DTYPE_F8;
         size_t bytes = cuda_ops_workspace(given, op, &call);
         if (op == OP_PAGED_PREFILL) bytes = larger(bytes, decoding_workspace(p, given, &call));
         most = larger(most, bytes);
@@ -135,7 +139,7 @@ static qp_status find_weights(cuda_executor *x, qp_error *error)
     x->weight_data = calloc((size_t)x->program->n_weights + 1, sizeof *x->weight_data);
     if (!x->weight_data) return error_no_memory(error, "addresses of weights", 0);
     for (int i = 0; i < x->program->n_weights; i++)
-        x->weight_data[i] = cuda_host_form(x->weights.memory.address + x->weights.offsets[i]);
+        x->weight_data[i] = cuda_host_form(x->weights.memory.address + x->weights.rows_at[i]);
     x->memory.weights = x->weight_data;
     return QP_OK;
 }

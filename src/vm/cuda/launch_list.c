@@ -33,6 +33,7 @@ typedef struct builder {
     cuda_ops ops;
     tensor narrowed; /* the rows that are in BF16; rank 0: none */
     cuda_address narrowed_at;
+    bool narrowed_in_f8; /* they are in FP8 instead */
     wanted_rows wanted;
     tensor q, moved_q; /* q, and the moved copy of it that attention reads; rank 0: none */
     launch_list *list;
@@ -84,27 +85,46 @@ static tensor output_of(op_code op, const op_call *call)
 
 /* ---- what the next nodes need --------------------------------------------------------------- */
 
-/* Whether a node, a product, takes its rows in BF16. */
-static bool multiplies_narrowed(const builder *b, int node)
+/* The kernel of a node, a product. */
+static const cuda_kernel *product_of(const builder *b, int node)
 {
     op_call call;
     bind(b, node, &call);
-    const cuda_kernel *product = cuda_ops_choose(&b->ops, OP_LINEAR, &call);
+    return cuda_ops_choose(&b->ops, OP_LINEAR, &call);
+}
+
+/* Whether a node, a product, takes its rows in BF16. */
+static bool multiplies_narrowed(const builder *b, int node)
+{
+    const cuda_kernel *product = product_of(b, node);
     return product && product->takes_narrowed;
+}
+
+/* Whether what a node writes is what the next node, a product, reads. */
+static bool is_multiplied(const builder *b, int node, const tensor *out)
+{
+    op_call next;
+    if (node + 1 >= b->end || b->program->nodes[node + 1].op != OP_LINEAR) return false;
+    bind(b, node + 1, &next);
+    return same_rows(&next.tensors[LINEAR_X], out);
 }
 
 /* Whether what a node writes is what the next node multiplies in BF16. */
 static bool feeds_product(const builder *b, int node, const tensor *out)
 {
-    op_call next;
-    if (node + 1 >= b->end || b->program->nodes[node + 1].op != OP_LINEAR) return false;
-    bind(b, node + 1, &next);
-    return same_rows(&next.tensors[LINEAR_X], out) && multiplies_narrowed(b, node + 1);
+    return is_multiplied(b, node, out) && multiplies_narrowed(b, node + 1);
 }
 
-/* Whether only such products read a node's output. Any node may read the output of the pass's last
- * node, unless it is also the program's last node. */
-static bool feeds_products_alone(const builder *b, int node)
+/* Whether a node, a product, takes its rows in FP8. */
+static bool multiplies_f8(const builder *b, int node)
+{
+    const cuda_kernel *product = product_of(b, node);
+    return product && product->takes_f8;
+}
+
+/* Whether only such products, by multiplies_...(), read a node's output. Any node may read the
+ * output of the pass's last node, unless it is also the program's last node. */
+static bool feeds_alone(const builder *b, int node, bool (*takes)(const builder *b, int node))
 {
     const program *program = b->program;
     int id = program_tensor_of(program, node, first_output(program->nodes[node].op));
@@ -115,7 +135,7 @@ static bool feeds_products_alone(const builder *b, int node)
             if (program_tensor_of(program, n, t) != id) continue;
             if (op->tensors[t].direction == OP_OUT)
                 return program_operand(program, n, t)->columns == 0;
-            if (reader != OP_LINEAR || t != LINEAR_X || !multiplies_narrowed(b, n)) return false;
+            if (reader != OP_LINEAR || t != LINEAR_X || !takes(b, n)) return false;
         }
     }
     return b->end == program->n_nodes;
@@ -167,6 +187,7 @@ static void leave_narrowed(builder *b, const tensor *rows, cuda_address at)
 {
     b->narrowed = *rows;
     b->narrowed_at = at;
+    b->narrowed_in_f8 = false;
 }
 
 /* Whether two products of the same x can be merged: their weights and outputs are adjacent. Weights
@@ -176,7 +197,7 @@ static bool lies_next(const op_call *first, const op_call *next)
     const tensor *a = first->tensors, *b = next->tensors;
     const tensor *w = &a[LINEAR_WEIGHT], *w2 = &b[LINEAR_WEIGHT];
     return same_rows(&a[LINEAR_X], &b[LINEAR_X]) && w->type == w2->type &&
-           (w->type == DTYPE_BF16 || a[LINEAR_X].shape[0] <= DIRECT_ROWS) &&
+           (w->type == DTYPE_BF16 || w->type == DTYPE_F8 || a[LINEAR_X].shape[0] <= DIRECT_ROWS) &&
            w->stride[0] == w2->stride[0] &&
            (char *)w->data + w->shape[0] * w->stride[0] == w2->data &&
            a[LINEAR_OUT].type == DTYPE_F32 && b[LINEAR_OUT].type == DTYPE_F32 &&
@@ -286,7 +307,8 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
     cuda_chain chain, whole, normed;
     int n_normed = 0;
     *count = 0;
-    if (!b->chains || !cuda_chain_begin(&b->ops, b->of->sizes.of[AXIS_TOKENS], &b->narrowed,
+    const tensor none = {0}, *narrowed = b->narrowed_in_f8 ? &none : &b->narrowed;
+    if (!b->chains || !cuda_chain_begin(&b->ops, b->of->sizes.of[AXIS_TOKENS], narrowed,
                                         b->narrowed_at, b->of->n_chunks, &chain))
         return QP_OK;
     if (b->setting->packed)
@@ -322,7 +344,7 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
     entry.follows = true; /* before that it may only read weights */
     entry.epilogue = found ? "argmax" : NULL;
     entry.input =
-        b->narrowed.rank && whole.run.steps[0].kind == CHAIN_PRODUCT ? LAUNCH_BF16 : LAUNCH_PLAIN;
+        narrowed->rank && whole.run.steps[0].kind == CHAIN_PRODUCT ? LAUNCH_BF16 : LAUNCH_PLAIN;
     const int n_steps = whole.run.n_steps;
     TRY(cuda_chain_launch(&whole, error));
     if (whole.run.n_steps > n_steps) whole.nodes[n_steps] = node + *count - 1; /* adds parts */
@@ -363,6 +385,7 @@ static bool fuses(const builder *b, const cuda_fusion *fusion, int next, op_call
     if (!fusion->accepts(&b->ops, calls)) return false;
     if (fusion->moves_q && !is_read_moved(b, last + 1, &calls[1].tensors[ROPE_Q])) return false;
     const tensor out = output_of(nodes[last].op, &calls[fusion->n_with]);
+    if (fusion->rounds) return is_multiplied(b, last, &out) && multiplies_f8(b, last + 1);
     return !fusion->narrows || feeds_product(b, last, &out);
 }
 
@@ -379,8 +402,8 @@ static cuda_forms take_x(builder *b, const tensor *x, launch_entry *entry)
 {
     cuda_forms forms = {0};
     bool there = same_view(&b->narrowed, x);
-    entry->input = there ? LAUNCH_BF16 : LAUNCH_ROUNDS;
-    if (there) forms.x = b->narrowed_at;
+    entry->input = !there ? LAUNCH_ROUNDS : b->narrowed_in_f8 ? LAUNCH_F8 : LAUNCH_BF16;
+    if (there) forms.x = b->narrowed_at, forms.x_in_f8 = b->narrowed_in_f8;
     if (!there) leave_narrowed(b, x, cuda_narrow_place(&b->ops));
     return forms;
 }
@@ -399,7 +422,8 @@ static qp_status add_fused(builder *b, const cuda_fusion *fusion, const op_call 
     if (left.narrowed) {
         const tensor out = output_of(fusion->with[fusion->n_with - 1], &calls[fusion->n_with]);
         leave_narrowed(b, &out, left.narrowed);
-        entry->output = LAUNCH_BF16;
+        b->narrowed_in_f8 = left.in_f8;
+        entry->output = left.in_f8 ? LAUNCH_F8 : LAUNCH_BF16;
     } else {
         leave_narrowed(b, &none, 0);
     }
@@ -426,11 +450,14 @@ static cuda_forms forms_of(builder *b, op_code op, const op_call *call, launch_e
     if (!kernel->narrows || !kernel->narrows(call) || !feeds_product(b, entry->node, &out))
         return forms;
     forms.out = cuda_narrow_place(&b->ops);
-    forms.out_alone = feeds_products_alone(b, entry->node);
+    forms.out_alone = feeds_alone(b, entry->node, multiplies_narrowed);
+    forms.out_in_f8 =
+        kernel->rounds && kernel->rounds(call) && feeds_alone(b, entry->node, multiplies_f8);
     leave_narrowed(b, &out, forms.out);
+    b->narrowed_in_f8 = forms.out_in_f8;
     const bool alone = kernel->narrow_form == CUDA_NARROWS_ALONE ||
                        (kernel->narrow_form == CUDA_NARROWS_EITHER && forms.out_alone);
-    entry->output = alone ? LAUNCH_BF16 : LAUNCH_BOTH;
+    entry->output = !alone ? LAUNCH_BOTH : forms.out_in_f8 ? LAUNCH_F8 : LAUNCH_BF16;
     return forms;
 }
 

@@ -28,6 +28,7 @@ typedef enum launch_form {
     LAUNCH_PLAIN,  /* as the program has them */
     LAUNCH_BF16,   /* in BF16 only */
     LAUNCH_BOTH,   /* as the program has them, and in BF16 */
+    LAUNCH_F8,     /* in FP8 only */
     LAUNCH_ROUNDS, /* of an input: this launch converts it to BF16 first */
     LAUNCH_Q,      /* q in the type of the cache */
 } launch_form;

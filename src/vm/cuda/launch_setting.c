@@ -53,12 +53,17 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
                 .few_rows = cuda_few_rows(program, device),
                 .workspace = {cuda_area_address(LAUNCH_WORKSPACE, 0), workspace_bytes}}};
     setting->weights = calloc((size_t)program->n_weights + 1, sizeof *setting->weights);
-    if (!setting->weights)
+    setting->panels = calloc((size_t)program->n_weights + 1, sizeof *setting->panels);
+    if (!setting->weights || !setting->panels)
         return error_no_memory(error, "places of weights",
                                (size_t)program->n_weights * sizeof *setting->weights);
-    for (int i = 0; i < program->n_weights; i++)
+    for (int i = 0; i < program->n_weights; i++) {
         setting->weights[i] =
-            cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, weights->offsets[i]));
+            cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, weights->rows_at[i]));
+        if (cuda_weights_in_panels(program, program->weights[i].stored))
+            setting->panels[i] =
+                cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, weights->offsets[i]));
+    }
     if (weights->decodes) TRY(place_decoded(setting, weights, error));
     if (program->options.ranks > 1) place_exchange(setting);
     if (weights->packs && cuda_device_is_hopper(device)) setting->packed = &weights->packed;
@@ -77,8 +82,20 @@ void launch_setting_carry(launch_setting *setting, struct cuda_carrier *carrier)
 void launch_setting_free(launch_setting *setting)
 {
     free(setting->weights);
+    free(setting->panels);
     free(setting->decoded);
     *setting = (launch_setting){0};
+}
+
+/* Products read matrices of FP8 in panels. */
+static void take_panels(const launch_setting *setting, int node, op_call *call)
+{
+    tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    const program_weight *of = program_weight_of(setting->program, node, LINEAR_WEIGHT);
+    const void *panels = setting->panels[of - setting->program->weights];
+    if (!panels) return;
+    weight->data = (void *)(uintptr_t)panels;
+    weight->type = DTYPE_F8;
 }
 
 /* Products of more than few rows read a weight in BF16, if it is there. */
@@ -97,6 +114,7 @@ static void take_decoded(const launch_setting *setting, int node, op_call *call)
 void launch_bind(const launch_setting *setting, const program_sizes *sizes, int node, op_call *call)
 {
     program_bind(setting->program, node, &setting->memory, sizes->of, call);
-    if (setting->decoded && setting->program->nodes[node].op == OP_LINEAR)
-        take_decoded(setting, node, call);
+    if (setting->program->nodes[node].op != OP_LINEAR) return;
+    take_panels(setting, node, call);
+    if (setting->decoded) take_decoded(setting, node, call);
 }

@@ -29,7 +29,8 @@ typedef struct launch_setting {
     program_memory memory; /* areas */
     cuda_ops ops;          /* its workspace is LAUNCH_WORKSPACE; it has no recording */
     exchange exchange;     /* with the other ranks, in areas; ops refers to it if there are any */
-    const void **weights;  /* [program->n_weights]: places in LAUNCH_WEIGHTS */
+    const void **weights;  /* [program->n_weights]: places in LAUNCH_WEIGHTS, of rows as stored */
+    const void **panels;   /* the same of matrices in panels; NULL for a weight that is not */
     const void *
         *decoded; /* the same in LAUNCH_DECODED, or NULL for a weight; NULL: none is there */
     const cuda_packed *packed; /* what chains read; NULL: weights in BF16 */

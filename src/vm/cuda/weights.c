@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "op/linear/linear.h"
+#include "op/linear/linear_f8_cuda.h"
 #include "plan/weights.h"
 
 #include <stdlib.h>
@@ -24,11 +25,43 @@ static qp_status visit_all(const program *p, visit_weight *visit, void *context,
     return QP_OK;
 }
 
+/* Whether a node reads the weight: a product's, or another one's. */
+static bool is_read(const program *p, int weight, bool product)
+{
+    for (int n = 0; n < p->n_nodes; n++) {
+        const op_code op = p->nodes[n].op;
+        for (int t = 0; t < op_n_tensors(op_get(op)); t++) {
+            const program_weight *read = program_weight_of(p, n, t);
+            if (read && read->stored == weight && (op == OP_LINEAR) == product) return true;
+        }
+    }
+    return false;
+}
+
+bool cuda_weights_in_panels(const program *p, int weight)
+{
+    const tensor part = program_weight_part(&p->weights[weight]);
+    return part.type == DTYPE_F8_128 && part.rank == 2 && is_read(p, weight, true);
+}
+
+static size_t stored_bytes(const tensor *part)
+{
+    return round_up(tensor_bytes(part), CUDA_ALIGNMENT);
+}
+
+/* Whole panels lie next to each other, as rows do, so that products can be merged. */
+static size_t panel_bytes(const tensor *part)
+{
+    return round_up(cuda_f8_bytes(part->shape[0], part->shape[1]), CUDA_ALIGNMENT);
+}
+
 static qp_status add_bytes(void *context, const program *p, int weight, qp_error *error)
 {
     (void)error;
     const tensor part = program_weight_part(&p->weights[weight]);
-    *(size_t *)context += round_up(tensor_bytes(&part), CUDA_ALIGNMENT);
+    const bool panels = cuda_weights_in_panels(p, weight);
+    if (panels) *(size_t *)context += panel_bytes(&part);
+    if (!panels || is_read(p, weight, false)) *(size_t *)context += stored_bytes(&part);
     return QP_OK;
 }
 
@@ -44,29 +77,21 @@ static size_t decoded_bytes(const tensor *part)
     return round_up((size_t)(part->shape[0] * part->shape[1]) * 2, CUDA_ALIGNMENT);
 }
 
-/* Whether products read the weight, or one that is tied to it. */
-static bool is_multiplied(const program *p, int weight)
-{
-    for (int n = 0; n < p->n_nodes; n++) {
-        const program_weight *read =
-            p->nodes[n].op == OP_LINEAR ? program_weight_of(p, n, LINEAR_WEIGHT) : NULL;
-        if (read && read->stored == weight) return true;
-    }
-    return false;
-}
-
-/* Whether they do in another type than BF16. */
+/* Whether products read the weight, or one that is tied to it, in another type than BF16, as rows.
+ */
 static bool is_decoded(const program *p, int weight)
 {
     const tensor part = program_weight_part(&p->weights[weight]);
     return part.rank == 2 && part.type != DTYPE_BF16 && part.shape[1] % 8 == 0 &&
-           is_multiplied(p, weight);
+           !cuda_weights_in_panels(p, weight) && is_read(p, weight, true);
 }
 
 static qp_status place_one(void *context, const program *p, int weight, qp_error *error)
 {
     cuda_weights *w = context;
-    w->offsets[weight] = w->bytes;
+    const tensor own = program_weight_part(&p->weights[weight]);
+    w->offsets[weight] = w->rows_at[weight] = w->bytes;
+    if (cuda_weights_in_panels(p, weight)) w->rows_at[weight] += panel_bytes(&own);
     w->decoded_at[weight] = CUDA_AS_STORED;
     if (is_decoded(p, weight)) {
         const tensor part = program_weight_part(&p->weights[weight]);
@@ -89,8 +114,9 @@ qp_status cuda_weights_place(const program *p, cuda_weights *out, qp_error *erro
 {
     *out = (cuda_weights){.program = p};
     out->offsets = calloc((size_t)p->n_weights + 1, sizeof *out->offsets);
+    out->rows_at = calloc((size_t)p->n_weights + 1, sizeof *out->rows_at);
     out->decoded_at = calloc((size_t)p->n_weights + 1, sizeof *out->decoded_at);
-    if (!out->offsets || !out->decoded_at)
+    if (!out->offsets || !out->rows_at || !out->decoded_at)
         return error_no_memory(error, "the table of weights",
                                (size_t)p->n_weights * sizeof *out->offsets);
     TRY(visit_all(p, place_one, out, error));
@@ -98,6 +124,7 @@ qp_status cuda_weights_place(const program *p, cuda_weights *out, qp_error *erro
         if (p->weights[i].stored == i) continue;
         const size_t decoded = out->decoded_at[p->weights[i].stored];
         out->offsets[i] = out->offsets[p->weights[i].stored] + bytes_before_tied(p, i, false);
+        out->rows_at[i] = out->rows_at[p->weights[i].stored] + bytes_before_tied(p, i, false);
         out->decoded_at[i] = decoded;
         if (decoded != CUDA_AS_STORED) out->decoded_at[i] += bytes_before_tied(p, i, true);
     }
@@ -112,6 +139,7 @@ typedef struct load_context {
     cuda_device *device;
     cuda_weights *weights;
     cuda_upload upload;
+    cuda_buffer stored; /* for a matrix as stored that is only needed in panels */
     thread_pool *pool;
     progress *progress;
 } load_context;
@@ -175,13 +203,16 @@ static qp_status launch_maker(cuda_device *device, const char *name, uint64_t th
 static qp_status make_whole(cuda_device *device, const synthetic_stream *stream, const tensor *view,
                             cuda_address to, qp_error *error)
 {
-    enum { ELEMENTS_A_THREAD = 2 };
+    enum { ELEMENTS_A_THREAD = 2, THREADS_A_BLOCK_OF_F8 = 32 };
     synthetic_stream own = *stream;
     dtype type = view->type;
     uint64_t count = (uint64_t)(tensor_elements(view) / dtype_block_elements(type));
     uint32_t block_bytes = (uint32_t)dtype_block_bytes(type);
     void *plain[] = {&own, &type, &count, &to};
     void *quantized[] = {&own, &type, &count, &block_bytes, &to};
+    void *f8[] = {&own, &count, &to};
+    if (type == DTYPE_F8_128)
+        return launch_maker(device, "synthetic_f8", count * THREADS_A_BLOCK_OF_F8, 1, f8, error);
     if (dtype_is_quantized(type))
         return launch_maker(device, "synthetic_blocks", count, 1, quantized, error);
     return launch_maker(device, "synthetic_plain",
@@ -238,14 +269,14 @@ static qp_status copy_rows(load_context *load, const program *p, int weight, cud
     return QP_OK;
 }
 
-static qp_status load_one(void *context, const program *p, int weight, qp_error *error)
+/* Copies or makes a weight as stored. */
+static qp_status load_stored(load_context *load, const program *p, int weight, cuda_address to,
+                             qp_error *error)
 {
-    load_context *load = context;
     synthetic_stream stream;
     const program_weight *w = &p->weights[weight];
     const tensor part = program_weight_part(w);
     const bool whole = tensor_elements(&part) == tensor_elements(&w->whole);
-    cuda_address to = load->weights->memory.address + load->weights->offsets[weight];
     if (!program_weight_stream(p, weight, &stream)) {
         TRY(copy_rows(load, p, weight, to, error));
         program_release_weight(p, weight);
@@ -257,6 +288,34 @@ static qp_status load_one(void *context, const program *p, int weight, qp_error 
     return QP_OK;
 }
 
+static qp_status load_one(void *context, const program *p, int weight, qp_error *error)
+{
+    load_context *load = context;
+    const cuda_address memory = load->weights->memory.address;
+    const bool panels = cuda_weights_in_panels(p, weight);
+    const bool kept = !panels || is_read(p, weight, false);
+    const cuda_address rows = kept ? memory + load->weights->rows_at[weight] : load->stored.address;
+    tensor part = program_weight_part(&p->weights[weight]);
+    TRY(load_stored(load, p, weight, rows, error));
+    if (!panels) return QP_OK;
+    cuda_ops ops = {.device = load->device};
+    part.data = cuda_host_form(rows);
+    return cuda_f8_arrange(&ops, &part, memory + load->weights->offsets[weight], error);
+}
+
+/* Room for the largest matrix that is only kept in panels. */
+static qp_status take_room(load_context *load, const program *p, qp_error *error)
+{
+    size_t most = 0;
+    for (int i = 0; i < p->n_weights; i++) {
+        const tensor part = program_weight_part(&p->weights[i]);
+        if (p->weights[i].stored != i || !cuda_weights_in_panels(p, i) || is_read(p, i, false))
+            continue;
+        if (stored_bytes(&part) > most) most = stored_bytes(&part);
+    }
+    return cuda_buffer_alloc(load->device, most, "a matrix as stored", &load->stored, error);
+}
+
 qp_status cuda_weights_load(cuda_device *device, const program *p, thread_pool *pool,
                             progress *progress, cuda_weights *out, qp_error *error)
 {
@@ -265,8 +324,10 @@ qp_status cuda_weights_load(cuda_device *device, const program *p, thread_pool *
     load_context load = {.device = device, .weights = out, .pool = pool, .progress = progress};
     progress_begin(progress, "copying weights to the GPU", program_weight_bytes(p));
     qp_status status = cuda_upload_begin(device, &load.upload, error);
+    if (status == QP_OK) status = take_room(&load, p, error);
     if (status == QP_OK) status = visit_all(p, load_one, &load, error);
     qp_status ended = cuda_upload_end(&load.upload, status == QP_OK ? error : NULL);
+    cuda_buffer_free(device, &load.stored);
     progress_end(progress);
     return status == QP_OK ? ended : status;
 }
@@ -278,9 +339,9 @@ qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *w, qp_error *error)
     for (int i = 0; i < p->n_weights; i++) {
         if (p->weights[i].stored != i || w->decoded_at[i] == CUDA_AS_STORED) continue;
         tensor part = program_weight_part(&p->weights[i]);
+        const cuda_address to = w->decoded.address + w->decoded_at[i];
         part.data = cuda_host_form(w->memory.address + w->offsets[i]);
-        TRY(cuda_narrow_rows(ops, &part, 0, part.shape[0], w->decoded.address + w->decoded_at[i],
-                             error));
+        TRY(cuda_narrow_rows(ops, &part, 0, part.shape[0], to, error));
     }
     if (w->packs)
         TRY(cuda_packed_make(p, ops->device, w->memory.address, w->offsets, &w->packed, error));
@@ -306,7 +367,7 @@ size_t cuda_weights_tiles(const cuda_weights *w)
     for (int i = 0; i < p->n_weights; i++) {
         const tensor part = program_weight_part(&p->weights[i]);
         const bool is_bf16 = part.type == DTYPE_BF16 || w->decoded_at[i] != CUDA_AS_STORED;
-        if (p->weights[i].stored == i && part.rank == 2 && is_bf16 && is_multiplied(p, i))
+        if (p->weights[i].stored == i && part.rank == 2 && is_bf16 && is_read(p, i, true))
             bytes += decoded_bytes(&part);
     }
     return bytes;
@@ -318,6 +379,7 @@ void cuda_weights_free(const cuda_device *device, cuda_weights *weights)
     if (weights->offsets) cuda_buffer_free(device, &weights->decoded);
     cuda_packed_free(device, &weights->packed);
     free(weights->offsets);
+    free(weights->rows_at);
     free(weights->decoded_at);
     *weights = (cuda_weights){0};
 }

@@ -18,7 +18,9 @@
 typedef struct cuda_weights {
     const program *program;
     cuda_buffer memory;
-    size_t *offsets; /* [program->n_weights] */
+    size_t *offsets; /* [program->n_weights]; of matrices in panels, those of the panels */
+    size_t *rows_at; /* the same of rows as stored: another place where a matrix is in panels and
+                        more than products read it */
     size_t bytes;    /* of all */
     cuda_buffer decoded;
     size_t *decoded_at; /* [program->n_weights]: offset of the matrix in BF16; or CUDA_AS_STORED */
@@ -29,6 +31,10 @@ typedef struct cuda_weights {
 } cuda_weights;
 
 #define CUDA_AS_STORED SIZE_MAX
+
+/* Whether products read a matrix of FP8 in panels (op/linear/linear_f8.h), which the GPU then has
+ * instead of the matrix as stored. `weight`: one that holds its elements. */
+bool cuda_weights_in_panels(const program *program, int weight);
 
 /* The exact number of bytes that the weights take on the GPU. */
 size_t cuda_weights_bytes(const program *program);

@@ -1,0 +1,18 @@
+/* rms_norm for products that take x in FP8: its output is stored only so. Shared by host and
+ * kernel.
+ */
+#ifndef QUIPU_OP_RMS_NORM_F8_H
+#define QUIPU_OP_RMS_NORM_F8_H
+
+#include "op/device_rows.h"
+
+enum { NORM_F8_MOST = 8192 /* elements of a row, a multiple of 128 */ };
+
+typedef struct norm_f8_rows {
+    norm_rows of;
+    char *out;     /* (n_rows, n), contiguous, as op/linear/linear_f8.h describes x */
+    float *scales; /* (n / group, pitch) */
+    int32_t group, pitch;
+} norm_f8_rows;
+
+#endif
