@@ -62,8 +62,7 @@ qp_status batcher_create(const batcher_options *options, qp_engine *engine, batc
     b->options = *options;
     if (b->options.max_queued == 0) b->options.max_queued = DEFAULT_QUEUED;
     if (b->options.age_limit_ns == 0) b->options.age_limit_ns = 2000000000;
-    const bool on_gpu = engine->device.context != NULL;
-    if (b->options.prompt_ns == 0) b->options.prompt_ns = on_gpu ? 6000000 : 5000000;
+    if (b->options.prompt_ns == 0) b->options.prompt_ns = 5000000;
     if (b->options.prompt_passes == 0) b->options.prompt_passes = 1;
     if (b->options.group_ns == 0) b->options.group_ns = 4000000;
     b->engine = engine;
