@@ -452,10 +452,14 @@ static void print_together(const diff *d, strbuf *out)
                       r->same_choice, r->logit_rows);
     if (r->same_choice < r->logit_rows)
         strbuf_printf(out, " (elsewhere it leads by %.3g at most)", r->closest_margin);
-    strbuf_printf(out, "\nat once          %s%s\n",
+    strbuf_printf(out, "\nat once          %s%s",
                   r->at_once_differs ? "bits that differ from those step by step: "
                                      : "the same bits",
                   r->at_once);
+    if (r->at_once_norm > 0)
+        strbuf_printf(out, "; logits, by the kernels of few rows, differ by %.3g in norm",
+                      r->at_once_norm);
+    strbuf_puts(out, "\n");
 }
 
 static void print_text(const diff *d, strbuf *out)

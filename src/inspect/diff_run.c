@@ -7,11 +7,16 @@
 #include "inspect/diff_side.h"
 #include "vm/rounded.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef enum diff_round { ROUND_ALONE, ROUND_TOGETHER, ROUND_AT_ONCE } diff_round;
+
+/* Logits of a long pass at once: the most difference in norm, as rounding x to BF16 or to FP8 in
+ * one layer makes. */
+#define MOST_AT_ONCE 0.05
 
 typedef struct runner {
     const program *program;
@@ -29,6 +34,7 @@ typedef struct runner {
     bool all_same;        /* every node has the same kernel on both sides */
     uint64_t *left;       /* [passes][PLAN_TENSOR_COUNT]: hashes of b's tensors in round two */
     uint64_t *left_cache; /* [layers][2] */
+    float *left_logits;   /* of the first pass, where their bits may differ at once; or NULL */
 } runner;
 
 /* --- tensors --------------------------------------------------------------------------------- */
@@ -324,11 +330,44 @@ static void hold(const runner *r, diff_round round, uint64_t *kept, uint64_t now
     }
 }
 
+/* Whether a GPU runs the pass with other kernels at once: of a long pass its last layer then has
+ * only the rows whose logits are wanted, and few rows have other bits than many. */
+static bool may_differ_at_once(const runner *r)
+{
+    return r->b.of->type->on_gpu && r->pass == 0 &&
+           batch_outputs(&r->batch) < batch_tokens(&r->batch);
+}
+
+/* Keeps the logits in round two; in round three measures how far they are from those. True where
+ * they are near enough, so that neither they nor what was chosen by them must have the same bits.
+ */
+static bool logits_are_near(runner *r, diff_round round)
+{
+    const size_t bytes = used_bytes(r, PLAN_LOGITS), n = bytes / sizeof(float);
+    const float *now = diff_side_copy(&r->b, PLAN_LOGITS);
+    double difference = 0, norm = 0;
+    if (round == ROUND_TOGETHER) {
+        free(r->left_logits);
+        r->left_logits = malloc(bytes);
+        if (r->left_logits) memcpy(r->left_logits, now, bytes);
+        return false;
+    }
+    if (!r->left_logits || memcmp(r->left_logits, now, bytes) == 0) return false;
+    for (size_t i = 0; i < n; i++) {
+        const double d = (double)now[i] - (double)r->left_logits[i];
+        difference += d * d;
+        norm += (double)r->left_logits[i] * (double)r->left_logits[i];
+    }
+    r->report->at_once_norm = norm > 0 ? sqrt(difference / norm) : INFINITY;
+    return r->report->at_once_norm <= MOST_AT_ONCE;
+}
+
 /* Compares the outputs and what the last step writes. */
-static qp_status hold_tensors(const runner *r, diff_round round, qp_error *error)
+static qp_status hold_tensors(runner *r, diff_round round, qp_error *error)
 {
     const program *p = r->program;
     int last = r->request->last - 1;
+    bool near = false;
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
         bool output = p->tensors[id].kind == PLAN_OUTPUT, written = false;
@@ -338,7 +377,10 @@ static qp_status hold_tensors(const runner *r, diff_round round, qp_error *error
         if (!written) continue;
         TRY(fetch(r, &r->b, id, -1, error));
         uint64_t now = hash_bytes(diff_side_copy(&r->b, id), used_bytes(r, id));
-        hold(r, round, &r->left[r->pass * PLAN_TENSOR_COUNT + id], now, p->tensors[id].name, -1);
+        if (id == PLAN_LOGITS && may_differ_at_once(r)) near = logits_are_near(r, round);
+        if (!near)
+            hold(r, round, &r->left[r->pass * PLAN_TENSOR_COUNT + id], now, p->tensors[id].name,
+                 -1);
     }
     return QP_OK;
 }
@@ -471,6 +513,7 @@ qp_status diff_run(const machine_setup *setup, machine *a, machine *b, const dif
     if (status == QP_OK) status = run_rounds(&r, error);
     free(r.left);
     free(r.left_cache);
+    free(r.left_logits);
     page_list_free(&r.list, &r.pages);
     page_pool_free(&r.pages);
     batch_free(&r.batch);
