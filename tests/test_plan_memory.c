@@ -140,7 +140,7 @@ static void the_verifier_catches_wrong_orders(void **state)
         snprintf(want, sizeof want, "reads tensor \"%s\", but its bytes hold %s", swaps[i].tensor,
                  swaps[i].holds);
         if (program_verify(&p, &error) != QP_INVALID || !strstr(error.message, want))
-            fail_msg("%s and the step behind it: %s", swaps[i].step, error.message);
+            fail_msg("%s and the step after it: %s", swaps[i].step, error.message);
         p.steps[s + 1] = p.steps[s];
         p.steps[s] = first;
     }

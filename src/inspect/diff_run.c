@@ -5,6 +5,7 @@
 #include "engine/pages.h"
 #include "inspect/diff_compare.h"
 #include "inspect/diff_side.h"
+#include "op/linear/linear_stream.h"
 #include "vm/rounded.h"
 
 #include <math.h>
@@ -34,7 +35,7 @@ typedef struct runner {
     bool all_same;        /* every node has the same kernel on both sides */
     uint64_t *left;       /* [passes][PLAN_TENSOR_COUNT]: hashes of b's tensors in round two */
     uint64_t *left_cache; /* [layers][2] */
-    float *left_logits;   /* of the first pass, where their bits may differ at once; or NULL */
+    float **left_logits;  /* [passes]: of round two, where their bits may differ at once; or NULL */
 } runner;
 
 /* --- tensors --------------------------------------------------------------------------------- */
@@ -334,7 +335,7 @@ static void hold(const runner *r, diff_round round, uint64_t *kept, uint64_t now
  * only the rows whose logits are wanted, and few rows have other bits than many. */
 static bool may_differ_at_once(const runner *r)
 {
-    return r->b.of->type->on_gpu && r->pass == 0 &&
+    return r->b.of->type->on_gpu && batch_tokens(&r->batch) > LINEAR_STREAM_MAX_X &&
            batch_outputs(&r->batch) < batch_tokens(&r->batch);
 }
 
@@ -345,21 +346,22 @@ static bool logits_are_near(runner *r, diff_round round)
 {
     const size_t bytes = used_bytes(r, PLAN_LOGITS), n = bytes / sizeof(float);
     const float *now = diff_side_copy(&r->b, PLAN_LOGITS);
+    float *kept = r->left_logits[r->pass];
     double difference = 0, norm = 0;
     if (round == ROUND_TOGETHER) {
-        free(r->left_logits);
-        r->left_logits = malloc(bytes);
-        if (r->left_logits) memcpy(r->left_logits, now, bytes);
+        kept = r->left_logits[r->pass] = malloc(bytes);
+        if (kept) memcpy(kept, now, bytes);
         return false;
     }
-    if (!r->left_logits || memcmp(r->left_logits, now, bytes) == 0) return false;
+    if (!kept || memcmp(kept, now, bytes) == 0) return false;
     for (size_t i = 0; i < n; i++) {
-        const double d = (double)now[i] - (double)r->left_logits[i];
+        const double d = (double)now[i] - (double)kept[i];
         difference += d * d;
-        norm += (double)r->left_logits[i] * (double)r->left_logits[i];
+        norm += (double)kept[i] * (double)kept[i];
     }
-    r->report->at_once_norm = norm > 0 ? sqrt(difference / norm) : INFINITY;
-    return r->report->at_once_norm <= MOST_AT_ONCE;
+    const double found = norm > 0 ? sqrt(difference / norm) : INFINITY;
+    if (!(found <= r->report->at_once_norm)) r->report->at_once_norm = found;
+    return found <= MOST_AT_ONCE;
 }
 
 /* Compares the outputs and what the last step writes. */
@@ -485,7 +487,9 @@ static qp_status open_runner(runner *r, const machine_setup *setup, machine *a, 
     size_t left = (size_t)r->report->n_passes * PLAN_TENSOR_COUNT;
     r->left = calloc(left, sizeof *r->left);
     r->left_cache = calloc(2 * (size_t)p->config.n_layers, sizeof *r->left_cache);
-    if (!r->left || !r->left_cache) return error_no_memory(error, "the comparison", left);
+    r->left_logits = calloc((size_t)r->report->n_passes, sizeof *r->left_logits);
+    if (!r->left || !r->left_cache || !r->left_logits)
+        return error_no_memory(error, "the comparison", left);
     diff_list_rows(p, a, b, r->request, r->report);
     if (!r->report->rows) return error_no_memory(error, "the report", (size_t)p->n_nodes);
     r->all_same = true;
@@ -513,6 +517,8 @@ qp_status diff_run(const machine_setup *setup, machine *a, machine *b, const dif
     if (status == QP_OK) status = run_rounds(&r, error);
     free(r.left);
     free(r.left_cache);
+    for (int i = 0; i < report->n_passes && r.left_logits; i++)
+        free(r.left_logits[i]);
     free(r.left_logits);
     page_list_free(&r.list, &r.pages);
     page_pool_free(&r.pages);

@@ -62,7 +62,8 @@ typedef struct diff_report {
     /* The likeliest token by the logits, row by row; b ran on its own values. */
     int64_t logit_rows, same_choice;
     double closest_margin; /* largest lead of a's likeliest token where b chose another */
-    double at_once_norm;   /* in round three, of logits that other kernels made; 0: the same bits */
+    double at_once_norm;   /* in round three, the most of logits that other kernels made; 0: equal
+                              bits */
     bool at_once_differs;
     char at_once[160]; /* where round three differs */
     bool equal;        /* nothing is wrong in any round */
