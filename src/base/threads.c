@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef struct pool_thread {
     thread_pool *pool;
@@ -211,4 +212,12 @@ int threads_available(void)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
     return 1;
+}
+
+bool threads_bound_by_parent(void)
+{
+    cpu_set_t own, parents;
+    return sched_getaffinity(0, sizeof own, &own) == 0 &&
+           sched_getaffinity(getppid(), sizeof parents, &parents) == 0 &&
+           !CPU_EQUAL(&own, &parents);
 }

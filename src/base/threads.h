@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct thread_pool thread_pool;
@@ -28,6 +29,10 @@ void thread_pool_destroy(thread_pool *pool);
 
 /* The processors that this process may use (its affinity mask), at least 1. */
 int threads_available(void);
+
+/* Whether the process that started this one has bound it to other processors than its own, as
+ * mpirun may. A set of processors that both have, of a container or by taskset, does not count. */
+bool threads_bound_by_parent(void);
 
 /* Binds this thread, and those that it creates, to processors of its own: of those that the process
  * may use, `count` after those of `index` others. Does nothing if there are fewer than all of

@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MOST_RANKS = 1024, TAG_GPUS = 0x67707573 };
 
@@ -168,17 +167,11 @@ void engine_ranks_abort(const engine_ranks *ranks, const char *why)
     if (ranks->world) comm_abort(ranks->world, why);
 }
 
-/* Whether mpirun has bound this process to some of the host's processors. */
-static bool is_bound(void)
-{
-    return threads_available() < sysconf(_SC_NPROCESSORS_ONLN);
-}
-
 int engine_ranks_threads(const engine_ranks *ranks)
 {
     int rank = 0, size = ranks->size;
     if (ranks->world) option_world_host(&rank, &size);
-    if (ranks->world && is_bound()) return threads_available();
+    if (ranks->world && threads_bound_by_parent()) return threads_available();
     const int each = threads_available() / size;
     return each > 0 ? each : 1;
 }
@@ -186,7 +179,7 @@ int engine_ranks_threads(const engine_ranks *ranks)
 void engine_ranks_bind(const engine_ranks *ranks, int threads)
 {
     int rank, size;
-    if (!ranks->world || is_bound()) return;
+    if (!ranks->world || threads_bound_by_parent()) return;
     option_world_host(&rank, &size);
     threads_bind(rank, size - 1, threads);
 }
