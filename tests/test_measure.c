@@ -186,6 +186,45 @@ static void test_one_setting_and_guesses(void **state)
     strbuf_free(&text);
 }
 
+/* A saved schedule runs beside the strategies, in its own setting and with its own workers. */
+static void test_a_saved_schedule_is_compared(void **state)
+{
+    (void)state;
+    qp_error error;
+    strbuf text = {0};
+    char saved[300];
+    snprintf(saved, sizeof saved, "%s-sched", path);
+    const schedule_print_options made = {.model = usual.model,
+                                         .workers = 3,
+                                         .setting = "throughput",
+                                         .assignment = "dag",
+                                         .context = 64,
+                                         .chunk = 48,
+                                         .save = saved};
+    assert_ok(schedule_print(&made, &text, &error));
+    compare_options options = usual;
+    options.load = saved;
+    cJSON *json = compare(options);
+    const cJSON *settings = json_get(json, "settings");
+    assert_int_equal(cJSON_GetArraySize(settings), 1);
+    assert_string_equal(json_get(settings->child, "setting")->valuestring, "throughput");
+    assert_int_equal(number(settings->child, "workers"), 3);
+    const cJSON *strategies = json_get(settings->child, "strategies");
+    assert_int_equal(cJSON_GetArraySize(strategies), 6);
+    const cJSON *loaded = cJSON_GetArrayItem(strategies, 5);
+    assert_string_equal(json_get(loaded, "assign")->valuestring, "dag");
+    assert_string_equal(json_get(loaded, "file")->valuestring, saved);
+    check_side(json_get(loaded, "predicted"), number(loaded, "critical_path_ns") - 1);
+    assert_true(number(json_get(loaded, "measured"), "ns") > 0);
+    cJSON_Delete(json);
+    options.context = 128;
+    assert_int_equal(schedule_compare(&options, &text, &error), QP_FORMAT); /* another program */
+    options.device = "cuda";
+    assert_int_equal(schedule_compare(&options, &text, &error), QP_INVALID);
+    unlink(saved);
+    strbuf_free(&text);
+}
+
 static void test_what_cannot_be_is_refused(void **state)
 {
     (void)state;
@@ -268,6 +307,7 @@ int main(void)
         cmocka_unit_test(test_schedules_tell_where_their_costs_are_from),
         cmocka_unit_test(test_five_strategies_in_both_settings),
         cmocka_unit_test(test_one_setting_and_guesses),
+        cmocka_unit_test(test_a_saved_schedule_is_compared),
         cmocka_unit_test(test_what_cannot_be_is_refused),
         cmocka_unit_test(test_a_gpu_is_measured_and_compared),
     };

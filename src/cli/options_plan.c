@@ -153,9 +153,11 @@ static const option_spec schedule_options[] = {
     {"save", 0, OPTION_STRING_AT(SETTINGS, save), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write the queues to a file"},
     {"load", 0, OPTION_STRING_AT(SETTINGS, load), .argument = "FILE", .hint = OPTION_HINT_FILE,
-     .help = "show a schedule that --save wrote. It is proved sound again and compared with the "
-             "schedule that the same options give now. Workers and setting come from the file; the "
-             "other options must be given as they were for --save"},
+     .help =
+         "show a schedule that --save wrote. It is proved sound again and compared with the "
+         "schedule that the same options give now; with --compare it runs beside the strategies. "
+         "Workers and setting come from the file; the other options must be given as they were "
+         "for --save"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 const option_group cli_schedule_options = {"Schedule", schedule_options};

@@ -59,19 +59,32 @@ static qp_status measure(const cli_call *call, const target *target, strbuf *out
     return status;
 }
 
+/* 0: the command line leaves it to the default. */
+static int64_t asked_chunk(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    const bool asked = option_source_at(call->options, &s->chunk) != OPTION_FROM_DEFAULT;
+    return asked ? s->chunk : 0;
+}
+
 static qp_status compare(const cli_call *call, const target *target, strbuf *out)
 {
     const cli_settings *s = call->settings;
-    bool asked = option_source_at(call->options, &s->setting) != OPTION_FROM_DEFAULT;
+    const bool asked = option_source_at(call->options, &s->setting) != OPTION_FROM_DEFAULT;
+    int workers = (int)target->workers;
+    if (s->load) TRY(compare_find_workers(s->load, &workers, call->error));
     compare_options options = {.device = target->gpu ? target->device : NULL,
                                .machine = target->gpu,
-                               .threads = (int)target->workers,
+                               .threads = workers,
                                .context = s->context,
-                               .chunk = s->chunk,
-                               .costs = cli_costs_path(target->device, target->workers),
+                               .chunk = asked_chunk(call),
+                               .costs = cli_costs_path(target->device, workers),
                                .memory_fraction = s->memory_fraction,
                                .latency = asked && s->setting == 0,
                                .throughput = asked && s->setting == 1,
+                               .load = s->load,
+                               .fuse = s->fuse,
+                               .kv_partitions = s->kv_partitions,
                                .json = s->json,
                                .progress = cli_progress(),
                                .cancel = &cli_interrupted};
@@ -85,16 +98,13 @@ static qp_status compare(const cli_call *call, const target *target, strbuf *out
 static qp_status print(const cli_call *call, const target *target, strbuf *out)
 {
     const cli_settings *s = call->settings;
-    const bool asked = option_source_at(call->options, &s->chunk) != OPTION_FROM_DEFAULT;
     strbuf page = {0};
     schedule_print_options options = {.workers = target->workers,
                                       .setting = cli_schedule_settings[s->setting],
                                       .assignment = cli_schedule_assignments[s->assign],
                                       .memory_fraction = s->memory_fraction,
                                       .context = s->context,
-                                      .chunk = target->gpu ? 1
-                                               : asked     ? s->chunk
-                                                           : 0,
+                                      .chunk = target->gpu ? 1 : asked_chunk(call),
                                       .kv_partitions = s->kv_partitions,
                                       .form = (plan_form)s->plan_form,
                                       .fuse = s->fuse,
@@ -141,11 +151,18 @@ static qp_status check_together(const cli_call *call)
     if (s->types && !s->measure)
         return error_set(call->error, QP_INVALID,
                          "--types says what --measure measures and has no effect without it");
-    if ((s->measure || s->compare) && (s->list || s->verify || s->html || s->save || s->load))
+    if ((s->measure || s->compare) && (s->list || s->verify || s->html || s->save))
         return error_set(call->error, QP_INVALID,
-                         "--list, --verify, --html, --save and --load concern one schedule and "
-                         "cannot be combined with --%s",
+                         "--list, --verify, --html and --save concern one schedule and cannot be "
+                         "combined with --%s",
                          s->measure ? "measure" : "compare");
+    if (s->compare && s->load && s->kernel_device)
+        return error_set(call->error, QP_INVALID,
+                         "--compare runs a schedule of --load on CPU threads: leave out --device "
+                         "cuda");
+    if (s->measure && s->load)
+        return error_set(call->error, QP_INVALID,
+                         "--load has no effect on --measure, which times operators and not queues");
     if (s->ranks > 1 && (s->measure || s->compare || s->kernel_device || s->fuse || s->sums))
         return error_set(call->error, QP_INVALID,
                          "--ranks concerns schedules of CPU threads, printed, saved and loaded; it "

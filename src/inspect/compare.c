@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "inspect/timed.h"
+#include "schedule/build.h"
 #include "schedule/cost.h"
 #include "schedule/predict.h"
 
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STRATEGIES = SCHEDULE_POOL + 1, LEAST_ROUNDS = 3, MOST_ROUNDS = 256 };
+enum { STRATEGIES = SCHEDULE_POOL + 1, LOADED = STRATEGIES, LEAST_ROUNDS = 3, MOST_ROUNDS = 256 };
 static const uint64_t LONG_ENOUGH_NS = 10000000000, LONG_ENOUGH_CUDA_NS = 1000000000;
 
 /* One schedule's figures, predicted and measured, in ns except for balance. */
@@ -34,8 +35,10 @@ typedef struct comparison {
     timed_model model;
     cost_table *costs;       /* NULL: costs are guesses */
     char why[QP_ERROR_SIZE]; /* there are none */
-    int n_rounds;
-    contestant of[STRATEGIES];
+    int threads;
+    int n_rounds, n; /* of rounds, of contestants */
+    contestant of[STRATEGIES + 1];
+    schedule_options loaded; /* of the saved schedule */
 } comparison;
 
 static compare_figures figures_of(const double *busy, int workers, double total)
@@ -77,18 +80,20 @@ static int compare_doubles(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-static qp_status open_contestant(comparison *x, schedule_setting setting, int strategy,
-                                 int64_t tokens, int64_t context, qp_error *error)
+static qp_status open_contestant(comparison *x, schedule_setting setting, int which, int64_t tokens,
+                                 int64_t context, qp_error *error)
 {
+    const char *file = which == LOADED ? x->options->load : NULL;
     const schedule_options options = {.setting = setting,
-                                      .assignment = (schedule_assignment)strategy,
+                                      .assignment =
+                                          file ? x->loaded.assignment : (schedule_assignment)which,
                                       .memory_fraction = x->options->memory_fraction,
                                       .tokens = tokens,
                                       .context = context,
                                       .last_step = x->model.program.logits_end,
                                       .costs = x->costs};
-    contestant *c = &x->of[strategy];
-    TRY(timed_machine_open(&x->model, &options, false, &c->machine, error));
+    contestant *c = &x->of[which];
+    TRY(timed_machine_open(&x->model, &options, file, false, &c->machine, error));
     TRY(schedule_predict(c->machine.schedule, &c->prediction, error));
     c->predicted =
         figures_of(c->prediction.busy, c->machine.schedule->options.workers, c->prediction.total);
@@ -108,14 +113,14 @@ static qp_status take_rounds(comparison *x, qp_error *error)
 {
     const uint64_t begin = clock_ns();
     for (x->n_rounds = 0; !is_over(x, begin); x->n_rounds++) {
-        for (int i = 0; i < STRATEGIES; i++) {
+        for (int i = 0; i < x->n; i++) {
             if (x->options->cancel && *x->options->cancel)
                 return error_set(error, QP_CANCELLED, "stopped");
             TRY(timed_run(&x->model, &x->of[i].machine, error));
             x->of[i].rounds[x->n_rounds] = x->of[i].machine.last_ns;
         }
     }
-    for (int i = 0; i < STRATEGIES; i++) {
+    for (int i = 0; i < x->n; i++) {
         contestant *c = &x->of[i];
         TRY(measure(c, error));
         qsort(c->rounds, (size_t)x->n_rounds, sizeof *c->rounds, compare_doubles);
@@ -131,9 +136,9 @@ static bool was_busy(const comparison *x)
 {
     int busy = 0;
     if (x->options->device) return false; /* blocks wait for one another, not for other programs */
-    for (int i = 0; i < STRATEGIES; i++)
+    for (int i = 0; i < x->n; i++)
         busy += x->of[i].measured.total > 1.1 * x->of[i].undisturbed;
-    return busy > STRATEGIES / 2;
+    return busy > x->n / 2;
 }
 
 static void print_table(const comparison *x, strbuf *out)
@@ -147,13 +152,14 @@ static void print_table(const comparison *x, strbuf *out)
                   (long long)s->options.tokens, s->options.tokens == 1 ? "" : "s",
                   (long long)s->options.context, x->n_rounds, "assign", "predicted us",
                   "measured us", "undisturbed", "ratio", "balance", "critical us", "waiting");
-    for (int i = 0; i < STRATEGIES; i++) {
+    for (int i = 0; i < x->n; i++) {
         const contestant *c = &x->of[i];
         const compare_figures *p = &c->predicted, *m = &c->measured;
         strbuf_printf(out, "%-8s %12.1f %12.1f %12.1f %8.3f %6.3f  %6.3f %12.1f %5.1f%%  %5.1f%%\n",
-                      schedule_assignment_name(i), p->total / 1e3, m->total / 1e3,
-                      c->undisturbed / 1e3, m->total / p->total, p->balance, m->balance,
-                      c->prediction.critical_path / 1e3, 100 * p->waiting / (p->total * workers),
+                      i == LOADED ? "loaded" : schedule_assignment_name(i), p->total / 1e3,
+                      m->total / 1e3, c->undisturbed / 1e3, m->total / p->total, p->balance,
+                      m->balance, c->prediction.critical_path / 1e3,
+                      100 * p->waiting / (p->total * workers),
                       100 * m->waiting / (m->total * workers));
     }
     if (was_busy(x))
@@ -182,11 +188,13 @@ static void add_json(const comparison *x, cJSON *settings)
     cJSON_AddNumberToObject(object, "rounds", x->n_rounds);
     cJSON_AddBoolToObject(object, "busy", was_busy(x));
     cJSON *strategies = cJSON_AddArrayToObject(object, "strategies");
-    for (int i = 0; i < STRATEGIES; i++) {
+    for (int i = 0; i < x->n; i++) {
         const contestant *c = &x->of[i];
         cJSON *item = cJSON_CreateObject();
         cJSON_AddItemToArray(strategies, item);
-        cJSON_AddStringToObject(item, "assign", schedule_assignment_name(i));
+        const schedule_assignment how = c->machine.schedule->options.assignment;
+        cJSON_AddStringToObject(item, "assign", schedule_assignment_name((int)how));
+        if (i == LOADED) cJSON_AddStringToObject(item, "file", x->options->load);
         add_figures(item, "predicted", &c->predicted);
         add_figures(item, "measured", &c->measured);
         cJSON_AddNumberToObject(item, "median_ns", c->median);
@@ -199,7 +207,7 @@ static void add_json(const comparison *x, cJSON *settings)
 
 static void close_contestants(comparison *x)
 {
-    for (int i = 0; i < STRATEGIES; i++) {
+    for (int i = 0; i < x->n; i++) {
         prediction_free(&x->of[i].prediction);
         timed_machine_close(&x->of[i].machine);
         x->of[i] = (contestant){0};
@@ -213,8 +221,12 @@ static qp_status run_setting(comparison *x, schedule_setting setting, strbuf *ou
     int64_t tokens = setting == SCHEDULE_LATENCY ? 1 : o->max_tokens;
     if (tokens > o->context) tokens = o->context;
     int64_t context = setting == SCHEDULE_LATENCY ? o->context : tokens;
+    if (x->options->load) { /* what its costs were predicted for */
+        tokens = x->loaded.tokens;
+        context = x->loaded.context;
+    }
     TRY(timed_fill(&x->model, tokens, context, error));
-    for (int i = 0; i < STRATEGIES; i++)
+    for (int i = 0; i < x->n; i++)
         TRY(open_contestant(x, setting, i, tokens, context, error));
     TRY(take_rounds(x, error));
     if (json)
@@ -228,15 +240,17 @@ static qp_status compare_setting(comparison *x, schedule_setting setting, strbuf
                                  qp_error *error)
 {
     const compare_options *o = x->options;
-    const timed_options options = {.model = o->model,
-                                   .device = o->device,
-                                   .threads = o->threads,
-                                   .context = o->context,
-                                   .chunk = o->chunk,
-                                   .fuse =
-                                       !o->device && setting == SCHEDULE_LATENCY && timed_fuses(),
-                                   .progress = o->progress,
-                                   .progress_context = o->progress_context};
+    const timed_options options = {
+        .model = o->model,
+        .device = o->device,
+        .threads = x->threads,
+        .context = o->context,
+        .chunk = o->chunk,
+        .fuse = o->load ? o->fuse : !o->device && setting == SCHEDULE_LATENCY && timed_fuses(),
+        .as_run = o->load != NULL,
+        .kv_partitions = o->kv_partitions,
+        .progress = o->progress,
+        .progress_context = o->progress_context};
     qp_status status = timed_open(&options, &x->model, error);
     if (status == QP_OK) status = run_setting(x, setting, out, json, error);
     close_contestants(x);
@@ -247,7 +261,7 @@ static qp_status compare_setting(comparison *x, schedule_setting setting, strbuf
 static void load_costs(comparison *x)
 {
     qp_error why = {0};
-    const cost_origin origin = {x->options->device, x->options->machine, x->options->threads};
+    const cost_origin origin = {x->options->device, x->options->machine, x->threads};
     cost_table *table = x->options->costs ? malloc(sizeof *table) : NULL;
     if (table && cost_load(x->options->costs, &origin, table, &why) == QP_OK) {
         x->costs = table;
@@ -257,6 +271,21 @@ static void load_costs(comparison *x)
     free(table);
 }
 
+/* Workers and setting are those of the file. */
+static qp_status take_loaded(comparison *x, bool *latency, bool *throughput, qp_error *error)
+{
+    const compare_options *o = x->options;
+    if (o->device)
+        return error_set(error, QP_INVALID,
+                         "a saved schedule is compared on CPU threads: leave out --device cuda");
+    TRY(schedule_peek(o->load, &x->loaded, error));
+    x->n = STRATEGIES + 1;
+    x->threads = x->loaded.workers;
+    *latency = x->loaded.setting == SCHEDULE_LATENCY;
+    *throughput = !*latency;
+    return QP_OK;
+}
+
 static qp_status compare(comparison *x, strbuf *out, cJSON *json, qp_error *error)
 {
     const compare_options *o = x->options;
@@ -264,14 +293,18 @@ static qp_status compare(comparison *x, strbuf *out, cJSON *json, qp_error *erro
         return error_set(
             error, QP_INVALID,
             "the megakernel has passes of one token: a GPU compares --setting latency");
+    bool latency = o->latency || !o->throughput, throughput = o->throughput || !o->latency;
+    if (o->load) TRY(take_loaded(x, &latency, &throughput, error));
     load_costs(x);
-    if (o->latency || !o->throughput) TRY(compare_setting(x, SCHEDULE_LATENCY, out, json, error));
-    if (!o->device && (o->throughput || !o->latency))
-        TRY(compare_setting(x, SCHEDULE_THROUGHPUT, out, json, error));
+    if (latency) TRY(compare_setting(x, SCHEDULE_LATENCY, out, json, error));
+    if (!o->device && throughput) TRY(compare_setting(x, SCHEDULE_THROUGHPUT, out, json, error));
     if (json) return QP_OK;
     strbuf_puts(out, "measured: the quickest of the rounds; undisturbed: with the quickest of each "
                      "instruction;\nratio: measured over predicted; balance and waiting: "
                      "predicted, then measured\n");
+    if (o->load)
+        strbuf_printf(out, "loaded: %s; predicted from the costs that it was saved with\n",
+                      o->load);
     if (x->costs)
         strbuf_printf(out, "predicted from costs measured on this machine, in %s\n", o->costs);
     else
@@ -282,11 +315,21 @@ static qp_status compare(comparison *x, strbuf *out, cJSON *json, qp_error *erro
     return QP_OK;
 }
 
+qp_status compare_find_workers(const char *load, int *workers, qp_error *error)
+{
+    schedule_options of;
+    TRY(schedule_peek(load, &of, error));
+    *workers = of.workers;
+    return QP_OK;
+}
+
 qp_status schedule_compare(const compare_options *options, strbuf *out, qp_error *error)
 {
     comparison *x = calloc(1, sizeof *x);
     if (!x) return error_no_memory(error, "the comparison", sizeof *x);
     x->options = options;
+    x->threads = options->threads;
+    x->n = STRATEGIES;
     cJSON *root = options->json ? cJSON_CreateObject() : NULL;
     cJSON *settings = root ? cJSON_AddArrayToObject(root, "settings") : NULL;
     qp_status status = compare(x, out, settings, error);

@@ -1,4 +1,5 @@
-/* Compares the five strategies: the times that are predicted for them and the measured ones. */
+/* Compares the five strategies, and a saved schedule: the times that are predicted for them and the
+ * measured ones. */
 #ifndef QUIPU_INSPECT_COMPARE_H
 #define QUIPU_INSPECT_COMPARE_H
 
@@ -15,6 +16,11 @@ typedef struct compare_options {
     double memory_fraction;   /* for pool; 0: from the costs */
     int64_t rounds;           /* at most 256; 0: at least 3, and as many as ten seconds allow */
     bool latency, throughput; /* settings to compare; neither set: both */
+    /* A schedule of CPU threads in a file, which is compared with the strategies. They get its
+     * setting, its number of workers, and the plan of a run, as it has. NULL: there is none. */
+    const char *load;
+    bool fuse; /* with `load`: as for the run that it was saved for */
+    int64_t kv_partitions;
     bool json;
     void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
     void *progress_context;
@@ -27,5 +33,8 @@ typedef struct compare_options {
  * was disturbed least; "undisturbed" is the time of the queues with every instruction's own least
  * time. Setting latency runs one token after the context, throughput a chunk of a prompt. */
 qp_status schedule_compare(const compare_options *options, strbuf *out, qp_error *error);
+
+/* The number of workers of a saved schedule, which its comparison has. */
+qp_status compare_find_workers(const char *load, int *workers, qp_error *error);
 
 #endif

@@ -90,7 +90,7 @@ static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_
 {
     const schedule_options options = {.last_step = last_step};
     timed_machine machine;
-    qp_status status = timed_machine_open(r, &options, alone, &machine, error);
+    qp_status status = timed_machine_open(r, &options, NULL, alone, &machine, error);
     if (status == QP_OK) status = timed_warm_up(r, &machine, error);
     double seconds = m->options->seconds > 0 ? m->options->seconds : 0.25;
     uint64_t until = clock_ns() + (uint64_t)(seconds * 1e9);

@@ -104,7 +104,7 @@ static qp_status time_model(measuring_cuda *m, timed_model *r, qp_error *error)
     machine_profile limits;
     TRY(timed_fill(r, 1, DEPTH, error));
     snprintf(m->table.machine, sizeof m->table.machine, "%s", r->device.name);
-    qp_status status = timed_machine_open(r, &usual, false, &machine, error);
+    qp_status status = timed_machine_open(r, &usual, NULL, false, &machine, error);
     if (status == QP_OK) status = time_launches(m, r, &machine, error);
     timed_machine_close(&machine);
     if (status != QP_OK || m->tiny) return status;

@@ -11,6 +11,7 @@
 enum {
     USUAL_TIMED_CONTEXT = 1024,
     USUAL_CHUNK = 512,
+    USUAL_RUN_CONTEXT = 8192,
     LAUNCH = 9, /* passes of the megakernel in a run; the first one begins with an empty ring and is
                    not counted */
 };
@@ -31,11 +32,11 @@ static void on_progress(void *context, const progress *progress)
 
 /* ---- the model ----------------------------------------------------------------------------- */
 
-static qp_status build_plan(timed_model *m, qp_error *error)
+/* A plan that is good for timing: a cache of usual size, and fused operators with a part of a KV
+ * head for each worker. */
+static void plan_for_timing(const timed_options *o, const model_config *config, plan_options *out)
 {
-    const timed_options *o = m->options;
-    const model_config *config = model_get_config(m->model);
-    plan_options options = plan_default_options(config);
+    plan_options options = *out;
     options.max_tokens = o->chunk ? o->chunk : USUAL_CHUNK;
     options.context = o->context;
     if (options.context == 0) {
@@ -46,6 +47,24 @@ static qp_status build_plan(timed_model *m, qp_error *error)
     options.fuse = o->fuse && plan_can_fuse(config);
     if (options.fuse)
         options.kv_partitions = schedule_kv_partitions(o->threads, config->n_kv_heads);
+    *out = options;
+}
+
+static void plan_as_run(const timed_options *o, const model_config *config, plan_options *out)
+{
+    out->context =
+        o->context ? o->context : at_most(config_usual_context(config), USUAL_RUN_CONTEXT);
+    if (o->chunk) out->max_tokens = o->chunk;
+    out->fuse = o->fuse;
+    out->kv_partitions = o->kv_partitions;
+}
+
+static qp_status build_plan(timed_model *m, qp_error *error)
+{
+    const timed_options *o = m->options;
+    const model_config *config = model_get_config(m->model);
+    plan_options options = plan_default_options(config);
+    (o->as_run ? plan_as_run : plan_for_timing)(o, config, &options);
     TRY(plan_build(config, m->model, &options, &m->program, error));
     if (m->device.context) return QP_OK; /* its memory is counted there */
     uint64_t need = program_count_bytes(&m->program, model_weight_bytes(m->model)).total;
@@ -194,15 +213,16 @@ static qp_status take_memory(const timed_model *m, timed_machine *t, qp_error *e
     return QP_OK;
 }
 
-qp_status timed_machine_open(timed_model *m, const schedule_options *options, bool alone,
-                             timed_machine *out, qp_error *error)
+qp_status timed_machine_open(timed_model *m, const schedule_options *options, const char *file,
+                             bool alone, timed_machine *out, qp_error *error)
 {
     const bool gpu = m->device.context != NULL;
     *out = (timed_machine){0};
     schedule_options chosen = *options;
     if (gpu) chosen.workers = m->options->threads;
     chosen.unshared = true;
-    const machine_setup setup = setup_of(m, &chosen, alone);
+    machine_setup setup = setup_of(m, &chosen, alone);
+    setup.schedule_file = file;
     TRY(machine_open(gpu ? &machine_megakernel : &machine_threads, &setup, &out->of, error));
     out->schedule = machine_schedule(&out->of);
     return take_memory(m, out, error);

@@ -16,6 +16,9 @@ typedef struct timed_options {
     int threads;            /* the megakernel's blocks; 0: one for each multiprocessor */
     int64_t context, chunk; /* positions of the sequence, tokens in a pass; 0: the default */
     bool fuse;              /* the plan for few tokens, if the model has one */
+    bool as_run;            /* the plan is that of a run with the same options; the defaults are a
+                               run's then, and so is `kv_partitions` */
+    int64_t kv_partitions;  /* 0: one */
     void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
     void *progress_context;
 } timed_options;
@@ -62,11 +65,12 @@ typedef struct timed_machine {
     int passes;              /* runs counted so far */
 } timed_machine;
 
-/* Makes the schedule for the options, and a machine that runs it, with as many workers as the model
- * has threads, or with one. Its instructions are not shared, so that each one's time is its own.
- * timed_machine_close() it, also after a failure. */
-qp_status timed_machine_open(timed_model *model, const schedule_options *options, bool alone,
-                             timed_machine *out, qp_error *error);
+/* Makes the schedule for the options, or reads that of `file` (NULL: none), and makes a machine
+ * that runs it, with as many workers as the model has threads, or with one. Its instructions are
+ * not shared, so that each one's time is its own. timed_machine_close() it, also after a failure.
+ */
+qp_status timed_machine_open(timed_model *model, const schedule_options *options, const char *file,
+                             bool alone, timed_machine *out, qp_error *error);
 void timed_machine_close(timed_machine *machine);
 
 /* One run over the batch, timed. */

@@ -62,10 +62,20 @@ static qp_status build(const program *p, int workers, const schedule_options *op
     return schedule_verify(out, error);
 }
 
+/* As schedule_options.unshared, of a schedule that was saved. */
+static void unshare(schedule *s)
+{
+    for (int w = 0; w < s->options.workers; w++)
+        for (int i = 0; i < s->length[w]; i++)
+            s->instructions[(size_t)w * (size_t)s->longest + (size_t)i].flags &=
+                (uint16_t)~INSTRUCTION_SHARED;
+}
+
 qp_status scheduled_make(const program *p, int workers, const schedule_options *options,
                          const char *file, schedule *out, qp_error *error)
 {
     TRY(file ? load(p, workers, file, out, error) : build(p, workers, options, out, error));
+    if (file && options && options->unshared) unshare(out);
     return options && options->skip ? schedule_leave_out(out, options->skip, error) : QP_OK;
 }
 
