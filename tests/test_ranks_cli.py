@@ -115,7 +115,7 @@ def check_trace(path):
     names = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
     check("tracks", names == ["passes", "rank 0 worker 0", "rank 1 worker 0"], names)
     met = [[(event["ts"], event["ts"] + event["dur"]) for event in events
-            if event["name"] == "all_gather" and event.get("cat") == "work" and event["tid"] == rank + 1]
+            if event["name"] == "all_gather" and event.get("cat") == "work" and event["tid"] == rank + 2]
            for rank in range(2)]
     apart = [pair for pair in zip(*met) if max(begin for begin, _ in pair) > min(end for _, end in pair) + 50]
     check("exchanges overlap", met[0] and len(met[0]) == len(met[1]) and not apart, apart)

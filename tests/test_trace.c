@@ -339,7 +339,7 @@ static double check_parts(const cJSON *json, int tracks)
             counts[i] += strcmp(string(event, "name"), kinds[i]) == 0;
         const cJSON *category = json_get(event, "cat"), *args = json_get(event, "args");
         if (!category || strcmp(category->valuestring, "work") != 0) continue;
-        assert_in_range((int)number(event, "tid"), 1, tracks);
+        assert_in_range((int)number(event, "tid"), 2, tracks + 1);
         assert_true(strncmp(string(args, "module"), "model", 5) == 0 ||
                     strcmp(string(args, "module"), "lm_head") == 0);
         assert_true(strlen(string(args, "inputs")) > 0 && strlen(string(args, "outputs")) > 0);

@@ -45,7 +45,7 @@ static inline const char *string(const cJSON *json, const char *key)
 }
 
 /* Events of a track come in order, and none begins before the one before has ended. Returns how
- * many passes there are; works[track], of tracks 1 and on: slices of work. */
+ * many passes there are; works[track], of tracks 1 and on (threads 2 and on): slices of work. */
 static inline int check_tracks(const cJSON *json, int tracks, int works[MAX_TRACKS + 1])
 {
     double free_at[MAX_TRACKS + 1] = {0};
@@ -55,7 +55,7 @@ static inline int check_tracks(const cJSON *json, int tracks, int works[MAX_TRAC
     cJSON_ArrayForEach(event, json_get(json, "traceEvents"))
     {
         if (strcmp(string(event, "ph"), "X") != 0) continue;
-        int track = (int)number(event, "tid");
+        int track = (int)number(event, "tid") - 1;
         const char *category = string(event, "cat");
         assert_true(number(event, "dur") >= 0);
         assert_in_range(track, 0, tracks);

@@ -5,7 +5,9 @@
 
 #include <inttypes.h>
 
-enum { PROCESS = 1, PASSES = 0 }; /* workers are the threads 1 and on */
+/* Numbers of threads. Perfetto takes thread 0 for the kernel's idle task and does not show its
+ * name. */
+enum { PROCESS = 1, PASSES = 1, WORKERS = 2 };
 
 static void name_thread(const timeline *t, int thread, strbuf *out)
 {
@@ -17,7 +19,7 @@ static void name_thread(const timeline *t, int thread, strbuf *out)
     if (thread == PASSES)
         strbuf_puts(out, "passes");
     else
-        timeline_print_track(t, thread - 1, out);
+        timeline_print_track(t, thread - WORKERS, out);
     strbuf_puts(out, "\"}}");
 }
 
@@ -31,7 +33,7 @@ void timeline_chrome_begin(const timeline *t, strbuf *out)
                   "},\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\","
                   "\"args\":{\"name\":\"quipu\"}}",
                   PROCESS);
-    for (int thread = PASSES; thread <= t->n_tracks; thread++)
+    for (int thread = PASSES; thread < WORKERS + t->n_tracks; thread++)
         name_thread(t, thread, out);
 }
 
@@ -99,7 +101,7 @@ static void print_work(const timeline *t, const timeline_slice *slice, strbuf *o
 static void print_slice(const timeline *t, const timeline_panel *panel, const timeline_slice *slice,
                         uint64_t begin, strbuf *out)
 {
-    int thread = slice->track + 1;
+    const int thread = slice->track + WORKERS;
     if (slice->work > slice->wait) {
         print_event(thread, begin + slice->wait, begin + slice->work, "wait", out);
         print_wait(t, panel, slice, out);
