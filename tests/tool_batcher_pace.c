@@ -16,6 +16,7 @@
  */
 #include "base/hash.h"
 #include "engine/engine.h"
+#include "engine/step_parts.h"
 #include "server/batcher_state.h"
 
 #include <pthread.h>
@@ -48,7 +49,8 @@ enum {
     GAP,
     PASSES,
     MORE,
-    READERS
+    READERS,
+    INVARIANT
 };
 static setting settings[] = {
     [STREAMS] = {"streams", "requests at a time", 64},
@@ -65,6 +67,7 @@ static setting settings[] = {
     [READERS] = {"readers", "threads that read events meanwhile; 0: this one does, between steps",
                  0},
     [MORE] = {"more", "ms, batcher_options.prompt_ns; 0: the default", 0},
+    [INVARIANT] = {"invariant", "1: passes of fixed shapes, as with batch_invariant", 0},
 };
 enum { N_SETTINGS = sizeof settings / sizeof *settings };
 
@@ -358,14 +361,16 @@ int main(int argc, char **argv)
 {
     qp_error error;
     if (take_settings(argc, argv)) return 2;
-    const int64_t streams = (int64_t)value(STREAMS);
+    const int64_t streams = (int64_t)value(STREAMS), fillers = value(INVARIANT) != 0;
+    const double filled = value(INPUT) + value(OUTPUT) > value(CHUNK) ? 0 : value(CHUNK);
     const qp_engine_options options = {.size = sizeof options,
                                        .model = "synthetic:tiny",
                                        .device = "cpu",
                                        .threads = 1,
-                                       .context = (int64_t)(value(INPUT) + value(OUTPUT)) + 128,
+                                       .context =
+                                           (int64_t)(value(INPUT) + value(OUTPUT) + filled) + 128,
                                        .chunk = (int64_t)value(CHUNK),
-                                       .max_sessions = streams,
+                                       .max_sessions = streams + fillers,
                                        .max_outputs = streams < 32 ? 32 : streams};
     const batcher_options loop_options = {.prompt_passes = value(PASSES),
                                           .prompt_ns = (uint64_t)(value(MORE) * 1e6)};
@@ -375,6 +380,8 @@ int main(int argc, char **argv)
     machine *memory = &w.engine->slots[ENGINE_MACHINES - 1];
     const machine own = *memory;
     *memory = (machine){.type = &machine_time_only};
+    w.engine->max_sessions = streams;
+    if (fillers && step_fix_shapes(w.engine, &error) != QP_OK) fail(&error);
     w.engine->device.context = (void *)&fake; /* the batcher's rules are those of a GPU */
     if (batcher_create(&loop_options, w.engine, &w.batcher, &error) != QP_OK) fail(&error);
     pthread_mutex_init(&w.mutex, NULL);

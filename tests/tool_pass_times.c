@@ -1,12 +1,14 @@
 /* How long passes take that read tokens of prompts beside sequences that decode.
  *
- *     tool_pass_times MODEL DEVICE KV-TYPE DECODING CONTEXT ROWS[t]...
+ *     tool_pass_times MODEL DEVICE KV-TYPE DECODING CONTEXT ROWS[k|m][t]...
  *
  * DECODING sequences have CONTEXT positions and decode a token in each pass; a pass reads ROWS
  * tokens of prompts besides, at most 1,024 of each, after 256 positions. Prints milliseconds of the
- * first pass with so many rows, and the least and the median of seven further ones. After `t` a
- * table says what each kind of operator takes. QUIPU_TRACES=NAME writes the launches of these
- * passes as JSON to NAME-ROWS.json.
+ * first pass with so many rows, and the least and the median of seven further ones. With `k` each
+ * token that is decoded has a mask of allowed tokens, which stays the same; with `m` all masks
+ * change before each pass, and the time includes handing them over. After `t` a table says what
+ * each kind of operator takes. QUIPU_TRACES=NAME writes the launches of these passes as JSON to
+ * NAME-ROWS.json.
  */
 #include "base/clock.h"
 #include "base/hash.h"
@@ -23,6 +25,9 @@ static qp_session *decoding[MOST], *prompts[MOST_PROMPTS];
 static qp_sampler *samplers[MOST];
 static int32_t *ids, last[MOST];
 static size_t n_decoding;
+static enum { NO_MASKS, MASKS_KEPT, MASKS_CHANGE } masks;
+static uint32_t *mask; /* all tokens but one of the first 32 */
+static size_t mask_words;
 
 static void check(qp_status status, const qp_error *error)
 {
@@ -59,6 +64,18 @@ static void read_all(qp_session *s, qp_sampler *sampler, size_t count, int32_t *
     }
 }
 
+/* Gives each sampler a mask that differs from its last one, or that stays, or none. */
+static void set_masks(void)
+{
+    static uint32_t turn;
+    qp_error error;
+    if (masks == MASKS_CHANGE) turn++;
+    memset(mask, 0xff, mask_words * sizeof *mask);
+    mask[0] ^= 1u << turn % 32;
+    for (size_t i = 0; i < n_decoding; i++)
+        check(qp_sampler_allow(samplers[i], masks == NO_MASKS ? NULL : mask, &error), &error);
+}
+
 /* A pass: a token of each decoding sequence, and `rows` of prompts. */
 static double step(size_t rows)
 {
@@ -76,6 +93,7 @@ static double step(size_t rows)
         rows -= count;
     }
     const uint64_t begin = clock_ns();
+    set_masks();
     check(qp_step(engine, all, n, &error), &error);
     const double ms = (double)(clock_ns() - begin) * 1e-6;
     for (int i = 0; i < MOST_PROMPTS; i++)
@@ -91,13 +109,14 @@ static int by_value(const void *a, const void *b)
 
 static void print_times(size_t rows)
 {
+    static const char *const with[] = {"", ", masks stay", ", masks change"};
     double ms[PASSES];
     const double first = step(rows);
     for (int i = 0; i < PASSES; i++)
         ms[i] = step(rows);
     qsort(ms, PASSES, sizeof *ms, by_value);
-    printf("%zu decoding, %4zu of prompts: first %6.2f least %6.2f median %6.2f ms\n", n_decoding,
-           rows, first, ms[0], ms[PASSES / 2]);
+    printf("%zu decoding%s, %4zu of prompts: first %6.2f least %6.2f median %6.2f ms\n", n_decoding,
+           with[masks], rows, first, ms[0], ms[PASSES / 2]);
     fflush(stdout);
 }
 
@@ -147,6 +166,8 @@ static void open_engine(char **argv)
                                        .max_outputs = sessions};
     qp_sampling likeliest = {.size = sizeof likeliest};
     check(qp_engine_open(&options, &engine, &error), &error);
+    mask_words = ((size_t)qp_engine_get_info(engine)->vocab_size + 31) / 32;
+    mask = malloc(mask_words * sizeof *mask);
     ids = malloc(longest * sizeof *ids);
     for (size_t i = 0; i < longest; i++)
         ids[i] = (int32_t)(hash_random(7, 1, i) % (uint64_t)qp_engine_get_info(engine)->vocab_size);
@@ -167,7 +188,8 @@ static void open_engine(char **argv)
 int main(int argc, char **argv)
 {
     if (argc < 7) {
-        fprintf(stderr, "usage: %s MODEL DEVICE KV-TYPE DECODING CONTEXT ROWS[t]...\n", argv[0]);
+        fprintf(stderr, "usage: %s MODEL DEVICE KV-TYPE DECODING CONTEXT ROWS[k|m][t]...\n",
+                argv[0]);
         return 2;
     }
     n_decoding = strtoul(argv[4], NULL, 10);
@@ -176,6 +198,8 @@ int main(int argc, char **argv)
     for (int i = 6; i < argc; i++) {
         char *end;
         const size_t rows = strtoul(argv[i], &end, 10);
+        masks = *end == 'k' ? MASKS_KEPT : *end == 'm' ? MASKS_CHANGE : NO_MASKS;
+        end += masks != NO_MASKS;
         print_times(rows);
         if (*end == 't') print_trace(rows);
     }

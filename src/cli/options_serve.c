@@ -18,9 +18,10 @@ static const option_spec serve_options[] = {
      .help =
          "keep cached prompts in this folder when the server ends, and use them when it starts"},
     {"batch-invariant", 0, OPTION_FLAG_AT(SETTINGS, batch_invariant), .expert = true,
-     .help = "on a GPU, the same answer to the bit whatever other requests there are, as on a CPU: "
-             "passes that read prompts have --chunk (1,024) rows, and those that make tokens 9 to "
-             "--parallel"},
+     .help =
+         "on a GPU, the same answer to the bit whatever other requests there are, as on a CPU: "
+         "passes that read prompts have --chunk rows (2,048, or 1,024 with fewer than 16 slots), "
+         "and those that make tokens 9 to --parallel"},
     {"alias", 0, OPTION_STRING_AT(SETTINGS, alias), .argument = "NAME",
      .help = "the model's name in replies; without it that of its file"},
     {"chat-template-kwargs", 0, OPTION_STRING_AT(SETTINGS, template_kwargs), .expert = true,

@@ -105,12 +105,12 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     return QP_OK;
 }
 
-/* What sessions and samplers need. */
-static qp_status open_decoding(qp_engine *e, bool fixed, qp_error *error)
+/* What sessions and samplers need. `fixed`: passes have fixed shapes. */
+static qp_status open_decoding(qp_engine *e, int64_t sessions, bool fixed, qp_error *error)
 {
     const qp_sampling greedy = {.size = sizeof greedy,
                                 .value = {[QP_TOP_P] = 1, [QP_REPETITION_PENALTY] = 1}};
-    e->max_sessions = e->program.options.max_sequences - fixed;
+    e->max_sessions = sessions;
     e->sessions = calloc((size_t)e->max_sessions, sizeof *e->sessions);
     if (!e->sessions)
         return error_no_memory(error, "sessions", (size_t)e->max_sessions * sizeof *e->sessions);
@@ -217,7 +217,8 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
     TRY(engine_open_machines(e, options, chosen, type, error));
     TRY(batch_init(&e->batch, &e->program, error));
     const bool fixed = engine_has_fixed_shapes(options, e->device.context != NULL);
-    TRY(open_decoding(e, fixed, error));
+    const int64_t sessions = options->max_sessions ? options->max_sessions : 1;
+    TRY(open_decoding(e, sessions, fixed, error));
     TRY(page_pool_init(&e->pages, e->program.options.n_pages - fixed, e->program.options.page_size,
                        error));
     progress_stage_ended(&e->progress, "taking memory for batches");

@@ -14,7 +14,8 @@ enum {
     DEFAULT_CONTEXT = 8192,
     DEFAULT_CHUNK = 512,
     DEVICE_CHUNK = 2048, /* a GPU wants more at once */
-    FIXED_CHUNK = 1024,  /* if all prompts are read in passes of the same size */
+    LONE_CHUNK = 1024,   /* if all prompts are read in passes of one size, and there are */
+    LONE_SESSIONS = 16,  /* fewer sessions than these, so that a pass has often only one prompt */
     DEFAULT_PAGE_SIZE = 16
 };
 
@@ -41,16 +42,21 @@ static int64_t speculated_rows(int64_t max_sessions)
     return rows < SPECULATE_MOST ? SPECULATE_MOST : rows < SPECULATE_ROWS ? rows : SPECULATE_ROWS;
 }
 
-/* Room for the rows that fill passes of fixed shapes: one more sequence, and a page that all of
- * these rows write to. */
+/* How many sequences fill a pass: each has at most a context's positions. */
+static int64_t fillers(const plan_options *o)
+{
+    return (o->max_tokens + o->context - 1) / o->context;
+}
+
+/* Room for the rows that fill passes of fixed shapes: sequences of their own, and a page that all
+ * of these rows write to. */
 static void fix_shapes(plan_options *o)
 {
     const int64_t pages = (o->context + o->page_size - 1) / o->page_size;
     o->n_pages = (o->n_pages ? o->n_pages : pages * o->max_sequences) + 1;
-    if (o->max_tokens > o->context) o->max_tokens = o->context;
     if (o->max_tokens < o->max_sequences) o->max_tokens = o->max_sequences;
     if (o->max_outputs < o->max_sequences) o->max_outputs = o->max_sequences;
-    o->max_sequences++;
+    o->max_sequences += fillers(o);
 }
 
 /* On a CPU the bits depend on nothing else anyway. */
@@ -84,13 +90,14 @@ qp_status engine_choose_plan(const qp_engine_options *given, const model_config 
                              bool on_gpu, plan_options *out, qp_error *error)
 {
     const bool fixed = engine_has_fixed_shapes(given, on_gpu);
-    const int64_t chunk = fixed ? FIXED_CHUNK : on_gpu ? DEVICE_CHUNK : DEFAULT_CHUNK;
     *out = plan_default_options(config);
     const int64_t usual = config_usual_context(config) < DEFAULT_CONTEXT
                               ? config_usual_context(config)
                               : DEFAULT_CONTEXT;
     out->context = given->context ? given->context : usual;
     out->max_sequences = given->max_sessions ? given->max_sessions : 1;
+    const bool lone = fixed && out->max_sequences < LONE_SESSIONS;
+    const int64_t chunk = lone ? LONE_CHUNK : on_gpu ? DEVICE_CHUNK : DEFAULT_CHUNK;
     out->max_tokens = given->chunk ? given->chunk : chunk;
     if (out->max_tokens > 0 && out->max_tokens < out->max_sequences)
         out->max_tokens = out->max_sequences;

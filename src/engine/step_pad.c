@@ -5,7 +5,7 @@
  * that continue sequences have one row for each session, or where all numbers of rows from
  * LEAST_ROWS on have the same bits, at least that many. A pass never mixes the two: a token's bits
  * then depend on whether it was read with a prompt, and not on its neighbours. Rows that no
- * sequence needs read token 0 at the first positions of a text of their own. They all write to one
+ * sequence needs read token 0 at the first positions of texts of their own. They all write to one
  * page, which nothing else reads.
  */
 #include "engine/step_parts.h"
@@ -46,7 +46,7 @@ qp_status step_fix_shapes(qp_engine *e, qp_error *error)
     for (size_t i = 0; i < pages; i++)
         f->pages[i] = (int32_t)o->n_pages - 1;
     f->slot = (int32_t)o->max_sequences - 1;
-    f->rows = least_rows(&e->program, f->slot);
+    f->rows = least_rows(&e->program, e->max_sessions);
     return QP_OK;
 }
 
@@ -72,12 +72,14 @@ static void pad_prompts(qp_engine *e)
 {
     batch *b = &e->batch;
     const step_fixed *f = &e->step.fixed;
-    const int64_t row = batch_tokens(b), count = e->program.options.max_tokens - row;
-    if (count > 0) {
+    const plan_options *o = &e->program.options;
+    while (batch_tokens(b) < o->max_tokens) {
+        const int64_t row = batch_tokens(b), rest = o->max_tokens - row;
+        const int64_t count = rest < o->context ? rest : o->context;
         batch_add(b, f->zeros, count, 0, f->pages);
         batch_set_angles(b, row, 0, count, count);
     }
-    while (batch_outputs(b) < e->program.options.max_outputs)
+    while (batch_outputs(b) < o->max_outputs)
         add_output(e, batch_tokens(b) - 1);
 }
 

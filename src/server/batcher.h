@@ -18,7 +18,7 @@ typedef struct batcher_options {
     uint64_t age_limit_ns; /* one that has waited for longer comes before those with more of their
                             * prompts in the cache; default 2 s */
     uint64_t prompt_ns;    /* about what prompts may add to a pass while other choices decode: this
-                            * time, default 6 ms on a GPU, 5 ms on a CPU, */
+                            * time, default 5 ms, */
     double prompt_passes;  /* and the time of so many passes of those choices alone; default 1 */
     uint64_t group_ns;     /* about how long passes may run ahead of what is handed out; default
                             * 4 ms */

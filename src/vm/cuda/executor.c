@@ -328,6 +328,7 @@ void cuda_executor_free(cuda_executor *x)
     cuda_pinned_free(d, &x->staged);
     cuda_pinned_free(d, &x->tokens);
     cuda_pinned_free(d, &x->logits);
+    cuda_pinned_free(d, &x->masks.all);
     cuda_buffer_free(d, &x->state);
     cuda_buffer_free(d, &x->inputs);
     cuda_buffer_free(d, &x->v_cache);
@@ -358,11 +359,17 @@ void cuda_executor_place_inputs(cuda_executor *x, const batch *batch, int group,
     }
 }
 
+qp_status cuda_executor_send_masks(cuda_executor *x, qp_error *error)
+{
+    return cuda_masks_send(&x->masks, x->device, cuda_executor_address(x, PLAN_ALLOWED, 0), error);
+}
+
 qp_status cuda_executor_take_inputs(cuda_executor *x, const batch *batch, qp_error *error)
 {
     cuda_executor_place_inputs(x, batch, 0, 0);
     TRY(cuda_device_enter(x->device, error));
     TRY(cuda_executor_copy_angles(x, batch, error));
+    TRY(cuda_executor_send_masks(x, error));
     return cuda_check(x->device->driver->copy_to_device(x->inputs.address, batch->memory,
                                                         batch->memory_bytes, x->device->stream),
                       "copying inputs to the GPU", error);
@@ -416,6 +423,7 @@ qp_status cuda_executor_read(cuda_executor *x, plan_tensor_id id, int64_t layer,
 {
     const cuda_device *d = x->device;
     TRY(cuda_device_enter(d, error));
+    if (id == PLAN_ALLOWED) TRY(cuda_executor_send_masks(x, error));
     TRY(cuda_check(
         d->driver->copy_to_host(data, cuda_executor_address(x, id, layer), bytes, d->stream),
         "copying a tensor from the GPU", error));
@@ -427,6 +435,8 @@ qp_status cuda_executor_write(cuda_executor *x, plan_tensor_id id, int64_t layer
 {
     const cuda_device *d = x->device;
     TRY(cuda_device_enter(d, error));
+    if (id == PLAN_ALLOWED)
+        return cuda_masks_write(&x->masks, d, x->program, layer, data, bytes, error);
     return cuda_check(
         d->driver->copy_to_device(cuda_executor_address(x, id, layer), data, bytes, d->stream),
         "copying a tensor to the GPU", error);

@@ -17,6 +17,7 @@
 #include "vm/cuda/weights.h"
 #include "plan/program.h"
 #include "vm/cuda/launch_list.h"
+#include "vm/cuda/masks.h"
 
 enum {
     CUDA_MAX_GRAPHS = 16,
@@ -65,6 +66,7 @@ typedef struct cuda_executor {
     cuda_pinned logits;         /* pinned memory for logits of few outputs */
     cuda_pinned staged, tokens; /* of groups: their inputs and their tokens */
     cuda_stream copies;         /* of groups */
+    cuda_masks masks;
     cuda_event ended[CUDA_GROUPS];
     int64_t longest;        /* if several sequences decode, the positions of the longest; else 0 */
     int64_t n_decode;       /* as of a launch_class */
@@ -141,8 +143,7 @@ qp_status cuda_executor_measure_read(const cuda_executor *executor, double *byte
 cuda_address cuda_executor_address(const cuda_executor *executor, plan_tensor_id id, int64_t layer);
 
 /* Waits, and copies the first `bytes` of a tensor from the GPU; or copies them to the GPU, before
- * what is launched later. The driver has read `data`, which is not pinned, when its call returns.
- */
+ * what is launched later. `data`, which is not pinned, has been read when the call returns. */
 qp_status cuda_executor_read(cuda_executor *executor, plan_tensor_id id, int64_t layer, void *data,
                              size_t bytes, qp_error *error);
 qp_status cuda_executor_write(cuda_executor *executor, plan_tensor_id id, int64_t layer,

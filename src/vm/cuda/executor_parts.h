@@ -24,6 +24,9 @@ void cuda_executor_free_lists(cuda_executor *executor);
 qp_status cuda_executor_run_entry(const cuda_executor *executor, const launch_list *list,
                                   const launch_entry *entry, qp_error *error);
 
+/* Puts the copy of masks that have changed, if any, into the stream. */
+qp_status cuda_executor_send_masks(cuda_executor *executor, qp_error *error);
+
 /* Copies the batch's angles, if it has any, to the RoPE table. */
 qp_status cuda_executor_copy_angles(cuda_executor *executor, const batch *batch, qp_error *error);
 

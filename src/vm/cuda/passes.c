@@ -278,6 +278,7 @@ qp_status cuda_executor_decode(cuda_executor *x, const batch *batch, int last, i
                                int group, int n_passes, bool continues, qp_error *error)
 {
     TRY(cuda_executor_copy_angles(x, batch, error));
+    TRY(cuda_executor_send_masks(x, error));
     TRY(copy_staged(x, batch, group, n_passes, continues, error));
     TRY(run_group(x, batch, last, choice, group, n_passes, error));
     return cuda_check(x->device->driver->event_record(x->ended[group], x->device->stream),
