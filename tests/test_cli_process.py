@@ -320,6 +320,9 @@ def bad_input():
     expect(2, "exclude each other", "schedule", "-m", MODEL, "--measure", "--compare")
     expect(2, "cannot be combined with --compare", "schedule", "-m", MODEL, "--compare", "--list")
     expect(2, "cannot be combined with --compare", "schedule", "-m", MODEL, "--compare", "--plan", "flashinfer")
+    expect(2, "on CPU threads", "schedule", "-m", MODEL, "--compare", "--load", "x", "--device", "cuda")
+    expect(2, "has no effect on --measure", "schedule", "-m", MODEL, "--measure", "--load", "x")
+    expect(2, "has no effect on threads", "trace", "-m", MODEL, "--ids", "1,2", "--tracks", "3")
     expect(1, "the plan padded has no schedule", "schedule", "-m", MODEL, "--plan", "padded")
     expect(2, "cannot be combined with --setting throughput", "schedule", "-m", MODEL, "--sums",
            "--setting", "throughput")

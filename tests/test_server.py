@@ -189,7 +189,10 @@ def models_and_own_endpoints(s):
         assert s.post("/detokenize", {"tokens": [wrong]})[0] == 400, wrong
     assert "hello" in s.post("/apply-template", {"messages": HELLO})[1]["prompt"]
     paths = s.get("/openapi.json")[1]["paths"]
-    assert "/v1/chat/completions" in paths
+    body = paths["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    messages = body["properties"]["messages"]
+    assert messages["minItems"] == 1 and messages["items"]["required"] == ["role"], messages
+    assert "4XX" in paths["/timeline"]["get"]["responses"]  # one that is being recorded already
 
 
 @test

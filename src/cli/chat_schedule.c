@@ -69,7 +69,8 @@ qp_status chat_reschedule(chat *c, const char *argument)
     *c->call->settings = chosen;
     describe(&chosen, now, sizeof now);
     fprintf(stderr, "The schedule is now: %s.\n", now);
-    if (c->last.generated_tokens > 1) {
+    /* Else no answer was made since the last change: the one before it counts. */
+    if (c->last.generated_tokens > 1 && c->speed_before <= 0) {
         memcpy(c->schedule_before, before, sizeof before);
         c->speed_before = (double)c->last.generated_tokens / c->last.generate_seconds;
     }

@@ -98,11 +98,26 @@ static void choose_exec(cli_settings *s)
     s->exec = cli_exec_index(padded ? "operators" : "threads");
 }
 
+/* Refuses options that would have no effect. */
+static qp_status check_together(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    const char *exec = cli_execs[s->exec];
+    const bool cuts = strcmp(exec, "serial") == 0 || strcmp(exec, "operators") == 0;
+    if (cuts || option_source_at(call->options, &s->tracks) != OPTION_FROM_COMMAND_LINE)
+        return QP_OK;
+    return error_set(call->error, QP_INVALID,
+                     "--tracks cuts what --exec serial and --exec operators run, and has no effect "
+                     "on %s",
+                     exec);
+}
+
 qp_status command_trace(const cli_call *call)
 {
     qp_engine *engine = NULL;
     qp_tokens tokens = {0};
     choose_exec(call->settings);
+    TRY(check_together(call));
     qp_status status = cli_open_engine(call, 1, &engine);
     if (status == QP_OK) status = cli_read_tokens(call, qp_engine_vocabulary(engine), &tokens);
     cli_catch_interrupt();

@@ -39,6 +39,8 @@ static const field message_fields[] = {
      .types = JSON_ARRAY,
      AT(messages),
      .required = true,
+     .items = ITEMS_MESSAGES,
+     .least_items = 1,
      .help = "the conversation: objects with a role and a content"},
     {.name = "system",
      .type = FIELD_JSON,
@@ -64,6 +66,7 @@ static const field answer_fields[] = {
      .type = FIELD_READ,
      .types = JSON_ARRAY,
      .read = call_read_stop,
+     .items = ITEMS_TEXTS,
      .help = "texts that end the answer, which does not hold them"},
     {.name = "stream", .type = FIELD_BOOL, AT(stream), .help = "send the answer as it is made"},
     {0}};

@@ -22,6 +22,8 @@ static const field chat_fields[] = {
      .types = JSON_ARRAY,
      AT(messages),
      .required = true,
+     .items = ITEMS_MESSAGES,
+     .least_items = 1,
      .help = "the conversation: objects with a role and a content"},
     {.name = "response_format",
      .type = FIELD_READ,

@@ -51,6 +51,7 @@ static const field option_fields[] = {
      .type = FIELD_READ,
      .types = JSON_STRING | JSON_ARRAY,
      .read = call_read_stop,
+     .items = ITEMS_TEXTS,
      .help = "texts that end the answer"},
     {.name = "temperature", SETTING(QP_TEMPERATURE), .high = 100},
     {.name = "top_p", SETTING(QP_TOP_P), .high = 1},
@@ -80,6 +81,8 @@ static const field chat_fields[] = {{.name = "messages",
                                      .types = JSON_ARRAY,
                                      AT(messages),
                                      .required = true,
+                                     .items = ITEMS_MESSAGES,
+                                     .least_items = 1,
                                      .help = "the conversation"},
                                     {0}};
 

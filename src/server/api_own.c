@@ -198,6 +198,7 @@ static const field detokenize_fields[] = {{.name = "tokens",
                                            .types = JSON_ARRAY,
                                            AT(prompt),
                                            .required = true,
+                                           .items = ITEMS_TOKENS,
                                            .help = "token ids"},
                                           {0}};
 const field *const detokenize_tables[] = {detokenize_fields, NULL};
@@ -232,6 +233,8 @@ static const field template_fields[] = {{.name = "messages",
                                          .types = JSON_ARRAY,
                                          AT(messages),
                                          .required = true,
+                                         .items = ITEMS_MESSAGES,
+                                         .least_items = 1,
                                          .help = "the conversation"},
                                         {0}};
 const field *const template_tables[] = {template_fields, call_tool_fields, call_template_fields,

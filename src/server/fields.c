@@ -1,6 +1,7 @@
 /* Fields of requests by their tables: see fields.h. */
 #include "server/fields.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -172,6 +173,14 @@ static void add_types(cJSON *schema, const field *f)
     if (!f->required) cJSON_AddItemToArray(types, cJSON_CreateString("null"));
 }
 
+static void add_items(cJSON *schema, const field *f)
+{
+    cJSON *items = f->items ? cJSON_Parse(f->items) : cJSON_CreateObject();
+    assert(items);
+    cJSON_AddItemToObject(schema, "items", items);
+    if (f->least_items) cJSON_AddNumberToObject(schema, "minItems", f->least_items);
+}
+
 static void add_field(cJSON *properties, cJSON *required, const field *f)
 {
     cJSON *schema;
@@ -186,7 +195,7 @@ static void add_field(cJSON *properties, cJSON *required, const field *f)
             cJSON_AddNumberToObject(schema, "minimum", f->low);
             cJSON_AddNumberToObject(schema, "maximum", f->high);
         }
-        if (types_of(f) & JSON_ARRAY) cJSON_AddObjectToObject(schema, "items");
+        if (types_of(f) & JSON_ARRAY) add_items(schema, f);
     }
     if (f->help) cJSON_AddStringToObject(schema, "description", f->help);
     cJSON_AddItemToObject(properties, f->name, schema);

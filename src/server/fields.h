@@ -42,6 +42,8 @@ typedef struct field {
     qp_status (*read)(void *out, const char *name, const cJSON *value, api_error *error);
     const struct field *fields; /* of FIELD_OBJECT */
     bool required;
+    const char *items; /* of a list: the JSON Schema of its elements; NULL: any */
+    int least_items;
     const char *help; /* a phrase */
 } field;
 
@@ -53,5 +55,14 @@ qp_status fields_read(field_tables tables, const cJSON *body, void *out, api_err
 
 /* The JSON Schema of such a body, as an object. */
 cJSON *fields_schema(field_tables tables);
+
+/* Schemas of elements. */
+#define ITEMS_TEXTS    "{\"type\": \"string\"}"
+#define ITEMS_NONEMPTY "{\"type\": \"string\", \"minLength\": 1}"
+#define ITEMS_TOKENS   "{\"type\": \"integer\", \"minimum\": 0}"
+#define ITEMS_OBJECTS  "{\"type\": \"object\"}"
+#define ITEMS_MESSAGES                                                                             \
+    "{\"type\": \"object\", \"required\": [\"role\"], \"properties\": {\"role\": "                 \
+    "{\"type\": \"string\"}}}"
 
 #endif

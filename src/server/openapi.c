@@ -47,7 +47,7 @@ static cJSON *describe_route(const route *r)
     const char *type = r->dialect ? r->dialect->stream_type : r->type;
     const bool json = r->dialect || !type;
     add_response(responses, "200", "the answer", type ? type : "application/json", json);
-    if (body || strchr(r->path, '*'))
+    if (!r->open || body)
         add_response(responses, "4XX", "what is wrong with the request", "application/json", true);
     add_response(responses, "503", "the model is being loaded, or the server ends",
                  "application/json", true);
