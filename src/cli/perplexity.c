@@ -75,8 +75,9 @@ static qp_status report(const cli_call *call, const score *s, size_t chunks)
                       "\"tokens_scored\": %lld}\n",
                       exp(mean(s)), standard_error(s), chunks, (long long)s->scored);
     else
-        strbuf_printf(&text, "perplexity %.4f +/- %.5f (%zu chunks, %lld tokens scored)\n",
-                      exp(mean(s)), standard_error(s), chunks, (long long)s->scored);
+        strbuf_printf(&text, "perplexity %.4f +/- %.5f (%zu chunk%s, %lld tokens scored)\n",
+                      exp(mean(s)), standard_error(s), chunks, chunks == 1 ? "" : "s",
+                      (long long)s->scored);
     qp_status status = cli_write(strbuf_text(&text), text.length, call->error);
     strbuf_free(&text);
     return status;

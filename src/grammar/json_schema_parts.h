@@ -1,5 +1,6 @@
-/* Inside of the compiler of schemas: json_schema.c dispatches, json_schema_object.c and _array.c
- * make objects and arrays, _merge.c joins schemas that must hold together. */
+/* Inside of the compiler of schemas: json_schema.c dispatches, json_schema_object.c makes objects
+ * and arrays, json_schema_scalar.c strings and numbers; _merge.c joins schemas that must hold
+ * together. */
 #ifndef QUIPU_GRAMMAR_JSON_SCHEMA_PARTS_H
 #define QUIPU_GRAMMAR_JSON_SCHEMA_PARTS_H
 
@@ -36,6 +37,12 @@ qp_status schema_object(schema_compiler *c, const cJSON *schema, const schema_pa
                         grammar_expr *out);
 qp_status schema_array(schema_compiler *c, const cJSON *schema, const schema_path *path,
                        grammar_expr *out);
+
+qp_status schema_of_string(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                           grammar_expr *out);
+/* `whole`: an integer. */
+qp_status schema_of_number(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                           bool whole, grammar_expr *out);
 
 /* A schema that holds where both hold; owned by the compiler. */
 qp_status schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b, const schema_path *path,

@@ -1,0 +1,111 @@
+/* Strings and numbers of schemas: formats, patterns, lengths and bounds. See json_schema_parts.h.
+ */
+#include "grammar/json_schema_parts.h"
+
+#include "grammar/pattern.h"
+
+#include <math.h>
+#include <string.h>
+
+#define YEAR "[0-9]{4}"
+#define LEAP "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+#define DATE                                                                                       \
+    "(" YEAR "-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|"      \
+    "02-(0[1-9]|1[0-9]|2[0-8]))|" LEAP "-02-29)"
+#define TIME                                                                                       \
+    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?"                                     \
+    "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define HEX  "[0-9a-fA-F]"
+
+static const struct {
+    const char *name, *pattern;
+} formats[] = {
+    {"date", "^" DATE "$"},
+    {"time", "^" TIME "$"},
+    {"date-time", "^" DATE "T" TIME "$"},
+    {"uuid", "^" HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}$"},
+    {"ipv4", "^" BYTE "(\\." BYTE "){3}$"},
+    {"email", "^[a-zA-Z0-9_+-]{1,40}(\\.[a-zA-Z0-9_+-]{1,20}){0,3}@[a-zA-Z0-9]([a-zA-Z0-9-]{0,30}"
+              "[a-zA-Z0-9])?(\\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,30}[a-zA-Z0-9])?){1,4}$"},
+};
+
+static qp_status find_format(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                             const char **pattern)
+{
+    const cJSON *format = json_get(schema, "format");
+    if (!format) return QP_OK;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats && cJSON_IsString(format); i++) {
+        if (strcmp(formats[i].name, format->valuestring) != 0) continue;
+        *pattern = formats[i].pattern;
+        return QP_OK;
+    }
+    return schema_refuse(
+        c, path, QP_UNSUPPORTED,
+        "\"format\" may be date, time, date-time, uuid, ipv4 or email, found %.40s",
+        cJSON_IsString(format) ? format->valuestring : json_type_name(format));
+}
+
+qp_status schema_of_string(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                           grammar_expr *out)
+{
+    uint32_t min = 0, max = GRAMMAR_UNBOUNDED;
+    const char *formatted = NULL;
+    const cJSON *pattern = json_get(schema, "pattern");
+    grammar_expr text;
+    TRY(schema_count(c, schema, "minLength", path, &min));
+    TRY(schema_count(c, schema, "maxLength", path, &max));
+    TRY(find_format(c, schema, path, &formatted));
+    const bool lengths = min > 0 || max != GRAMMAR_UNBOUNDED;
+    if (min > max)
+        return schema_refuse(c, path, QP_INVALID, "\"minLength\" is more than \"maxLength\"");
+    if ((pattern != NULL) + (formatted != NULL) + lengths > 1)
+        return schema_refuse(c, path, QP_UNSUPPORTED,
+                             "only one of \"pattern\", \"format\" and lengths is supported");
+    if (pattern && !cJSON_IsString(pattern))
+        return schema_refuse(c, path, QP_INVALID, "\"pattern\" must be a text");
+    if (pattern) formatted = pattern->valuestring;
+    if (formatted)
+        TRY(schema_at(c, path, pattern_compile(c->parts, formatted, &text, c->error)));
+    else if (lengths)
+        text = grammar_repeat(c->g, json_character(c->parts), min, max);
+    else
+        return *out = json_string(c->parts), QP_OK;
+    *out = json_quoted(c->parts, text);
+    return QP_OK;
+}
+
+/* A bound; *excluded as in draft 4, where it is a flag beside the bound. */
+static qp_status bound(schema_compiler *c, const cJSON *schema, const char *name,
+                       const schema_path *path, double *out, bool *given)
+{
+    const cJSON *value = json_get(schema, name);
+    *given = value != NULL;
+    if (!value) return QP_OK;
+    if (!cJSON_IsNumber(value))
+        return schema_refuse(c, path, QP_INVALID, "\"%s\" must be a number, found %s", name,
+                             json_type_name(value));
+    *out = value->valuedouble;
+    return QP_OK;
+}
+
+qp_status schema_of_number(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                           bool whole, grammar_expr *out)
+{
+    number_bounds b = {.low = -INFINITY, .high = INFINITY};
+    double above = 0, below = 0;
+    bool low, high, is_above, is_below;
+    TRY(bound(c, schema, "minimum", path, &b.low, &low));
+    TRY(bound(c, schema, "maximum", path, &b.high, &high));
+    TRY(bound(c, schema, "exclusiveMinimum", path, &above, &is_above));
+    TRY(bound(c, schema, "exclusiveMaximum", path, &below, &is_below));
+    if (is_above && above >= b.low) b.low = above, b.above = true;
+    if (is_below && below <= b.high) b.high = below, b.below = true;
+    if (!low && !high && !is_above && !is_below) {
+        *out = whole ? json_integer(c->parts) : json_number(c->parts);
+        return QP_OK;
+    }
+    qp_status status = whole ? json_integer_within(c->parts, &b, out, c->error)
+                             : json_number_within(c->parts, &b, out, c->error);
+    return schema_at(c, path, status);
+}
