@@ -228,8 +228,8 @@ typedef struct qp_engine_options {
     /* On a GPU: the logits of a sequence have the same bits whatever the other sequences are.
      * Passes that continue sequences have max_sessions rows, or where that gives the same bits, 9
      * at least (10 to 63 sessions, 64 if weights are stored in BF16). Passes that read prompts have
-     * `chunk` rows (by default 1,024, at most the context). Rows that are not needed are computed
-     * all the same. A CPU gives such logits without this. */
+     * `chunk` rows (by default 2,048, or 1,024 with fewer than 16 sessions). Rows that are not
+     * needed are computed all the same. A CPU gives such logits without this. */
     bool batch_invariant;
     /* How activations enter products with quantised weights on the CPU: rounded to "8" bits or to
      * "16", with a scale for every 32 values, or as "float", with weights that are decoded to
