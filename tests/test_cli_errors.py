@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""The program where something is wrong: options, models, devices, the environment, full disks. See cli_process.py."""
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+from cli_process import HERE, MODEL, MODELS, TEMPORARY, check, expect, quipu, run_parts
+
+
+def bad_input():
+    run = ["run", "-m", MODEL]
+    expect(2, "usage: quipu COMMAND")
+    expect(2, "did you mean 'chat'", "chta")
+    expect(2, "unknown command 'quux'", "quux")
+    expect(2, "did you mean --temp?", *run, "--tmep", "1")
+    expect(2, "--temp: expected a number from 0 to 100, found 'hot'", *run, "--temp", "hot")
+    expect(2, "-n: expected an integer", *run, "-n", "-1")
+    expect(2, "QUIPU_TOP_P: expected a number from 0 to 1", *run, environment={"QUIPU_TOP_P": "7"})
+    expect(2, "a model of the hub is OWNER/NAME", "run", "-hf", "repo", "-p", "hi")
+    expect(2, "exclude each other", *run, "-hf", "o/m", "-p", "hi")
+    expect(2, "has no -ngl: a model runs whole on one device", *run, "-ngl", "99")
+    expect(2, "-c N or --context N", *run, "-ctx", "4096")
+    expect(2, "did you mean --temp?", *run, "-temp", "1")
+    expect(2, "of `quipu bench` it is --output csv or json", "bench", "-m", MODEL, "--format", "csv")
+    expect(1, "the plan padded runs on the CPU, but --device cuda", *run, "--plan", "padded", "--device", "cuda")
+    expect(1, "no file or model called \"llama3.2\"; did you mean llama3.2:1b?", "info", "-m", "llama3.2")
+    expect(1, "Hugging Face with this name is -hf Owner/Model", "run", "-m", "Owner/Model", "-p", "hi")
+    expect(1, "nosuch.gguf: cannot open", "plan", "-m", "nosuch.gguf")
+    expect(2, "the name of the model is empty", "info", "-m", "")
+    expect(2, "has no command 'server'", "server", "--port", "8080")
+    for origin in ["page", "https://", "https://page/"]:
+        expect(2, f"found '{origin}'", "serve", "-m", MODEL, "--port", "0", "--cors-origin", origin)
+    expect(2, "--help takes no value, found 'x'", *run, "--help=x")
+    expect(1, "expected at most 268435456 bytes", *run, "-f", "/dev/zero")
+    expect(2, "exclude each other", *run, "-p", "a", "-f", "b")
+    expect(2, "exclude each other", *run, "-p", "a", "--raw", "--chat")
+    expect(2, "the prompt is empty", *run, "-p", "", "--raw")
+    expect(2, "the context is full", *run, "-p", "a", "-c", "3")
+    expect(2, "room for ", *run, "-p", "word " * 600)
+    expect(1, "a folder without config.json is no model", "run", "-m", "/", "-p", "a")
+    expect(2, "unknown CPU feature 'sse9'", *run, "-p", "a", "--cpu-mask", "sse9")
+    expect(2, "--logit-bias must be", *run, "-p", "a", "--logit-bias", "x")
+    expect(2, "a stop text must not be empty", *run, "-p", "a", "--stop", "")
+    expect(2, "--answers: expected an integer from 1 to 512", *run, "-p", "a", "--answers", "0")
+    expect(2, "unexpected 'more'", *run, "-p", "a", "more")
+    expect(1, "/nowhere: ", "run", "-m", "/nowhere", "-p", "a")
+    expect(1, "/nowhere: ", *run, "-f", "/nowhere")
+    expect(2, "a JSON file has no weights", "run", "-m", "manifest.json", "-p", "a")
+    expect(1, "not a GGUF file", "run", "-m", "llama-text/logits.f32", "-p", "a")
+    expect(1, "fetch it with", "run", "-p", "a")
+    expect(2, "no preset", "run", "-m", "synthetic:huge", "-p", "1")
+    expect(2, "the model has no vocabulary", "run", "-m", "synthetic:tiny", "-p", "word")
+    expect(2, "give token ids with --ids", "logits", "-m", "synthetic:tiny", "-p", "1")
+    expect(2, "ids 0 to 287", "logits", "-m", MODEL, "--ids", "1,288")
+    expect(2, "the prompt is empty", "logits", "-m", MODEL, "--ids", "")
+    expect(2, "did you mean 1.rope?", "diff", "-m", MODEL, "--stop-after", "1.ropes")
+    expect(2, "a machine is one of", "diff", "-m", MODEL, "--b", "hope")
+    expect(2, "the prompt is empty", "diff", "-m", MODEL, "-p", "")
+    expect(2, "give token ids with --ids", "diff", "-m", "synthetic:tiny", "-p", "1")
+    expect(2, "found \"x\"", "detokenize", "-m", MODEL, stdin=b"1 x")
+    expect(1, "not valid JSON", "template", "-m", MODEL, stdin=b"{")
+    expect(2, "an array of messages", "template", "-m", MODEL, stdin=b"{}")
+    expect(2, "fewer than one chunk", "perplexity", "-m", MODEL, stdin=b"short")
+    expect(1, "neither weights nor a vocabulary", "info", "-m", "/")
+    expect(1, "no chat template", "chat", "-m", "llama-gqa8-f16.gguf")
+    expect(2, "bash, zsh and fish", "completion", "ksh")
+    expect(2, "'ops' is followed by one of list, describe", "ops", "zzzzzz")
+    expect(2, "need a context of 512, --context says 5", "bench", "-m", MODEL, "-c", "5")
+    expect(2, "no \"\" to skip", "bench", "-m", MODEL, "-p", "0", "-n", "2", "--skip", "")
+    expect(2, "no \"lineer\" to skip", "bench", "-m", MODEL, "-p", "0", "-n", "2", "--skip", "lineer")
+    expect(1, "wait for each other's rows", "bench", "-m", MODEL, "-n", "2", "-p", "0", "--skip", "waits", "--ranks", "2", "-t", "1")
+    expect(1, "timed operator by operator", "trace", "-m", MODEL, "-p", "hi", "--skip", "linear", "--exec", "serial")
+    expect(2, "cannot be combined with --speculate", "bench", "-m", MODEL, "--skip", "all", "--speculate", "lookup")
+    expect(2, "need all of it", "schedule", "-m", MODEL, "--stop-after", "0.rope", "--verify")
+    expect(2, "no effect without it", "schedule", "-m", MODEL, "--types", "BF16")
+    expect(2, "nothing to measure", "bench", "-m", MODEL, "-p", "0", "-n", "0")
+    expect(2, "it has llama-3.1-8b attn_qkv, ", "ops", "bench", "linear", "-w", "nowhere")
+    expect(2, "exclude each other", "schedule", "-m", MODEL, "--measure", "--compare")
+    expect(2, "cannot be combined with --compare", "schedule", "-m", MODEL, "--compare", "--list")
+    expect(2, "cannot be combined with --compare", "schedule", "-m", MODEL, "--compare", "--plan", "flashinfer")
+    expect(2, "on CPU threads", "schedule", "-m", MODEL, "--compare", "--load", "x", "--device", "cuda")
+    expect(2, "has no effect on --measure", "schedule", "-m", MODEL, "--measure", "--load", "x")
+    expect(2, "has no effect on threads", "trace", "-m", MODEL, "--ids", "1,2", "--tracks", "3")
+    expect(1, "the plan padded has no schedule", "schedule", "-m", MODEL, "--plan", "padded")
+    expect(2, "cannot be combined with --setting throughput", "schedule", "-m", MODEL, "--sums",
+           "--setting", "throughput")
+
+
+def models_that_are_refused():
+    """What a model would compute with and quipu does not is named, not left out."""
+    folder = Path(TEMPORARY, "other")
+    shutil.copytree(MODELS / "llama-text", folder)
+    config = json.loads((folder / "config.json").read_text())
+
+    def refused(said, changes, *arguments):
+        (folder / "config.json").write_text(json.dumps(config | changes))
+        expect(1, said, *arguments, "-m", str(folder))
+
+    refused('architecture "GemmaForCausalLM" is not supported', {"architectures": ["GemmaForCausalLM"]}, "info")
+    slides = {"sliding_window": 64}, "-c", "100", "-p", "a"
+    refused("which a fused plan does not compute; choose a context of at most 64", slides[0], "run", "--fuse", *slides[1:])
+    refused("which only the plan paged computes", slides[0], "run", "--plan", "flashinfer", *slides[1:])
+    refused("positions is not taken apart", slides[0], "trace", "--exec", "serial", "--tracks", "2", *slides[1:])
+    refused('"model.layers.1.', {"num_hidden_layers": 1}, "run", "-p", "a")
+    refused('"num_local_experts" is set', {"num_local_experts": 8}, "logits", "--ids", "1")
+
+
+def windows():
+    """Where attention slides over 8 positions, the last token of 24 is reached through two layers from the latest
+    15 alone, on every machine."""
+    folder = Path(TEMPORARY, "slides")
+    shutil.copytree(MODELS / "llama-text", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"sliding_window": 8}))
+
+    _, out, _ = quipu("info", "-m", str(folder))
+    check(re.search(r"^sliding_window +8$", out, re.M), f"info: {out}")
+    _, out, err = quipu("plan", "-m", str(folder), "--device", "cuda", "-c", "30")
+    check("paged_prefill" in out, f"plan: {out}{err}")
+
+    def logits(changed, *arguments):
+        ids = [str(100 + i + (i == changed)) for i in range(24)]
+        path = Path(TEMPORARY, "logits.f32")
+        status, _, err = quipu("logits", "-m", str(folder), "--ids", ",".join(ids), "-o", str(path), *arguments)
+        check(status == 0, f"{arguments}: {err}")
+        return path.read_bytes()[-4 * config["vocab_size"]:]
+
+    gpu = ("cuda",) if os.path.exists("/dev/nvidiactl") else ()
+    for machine in ("reference", "serial", "threads", *gpu):
+        where = ["-c", "30", "--exec", machine]
+        check(logits(8, *where) == logits(None, *where), f"{machine}: a token outside of the windows")
+        check(logits(9, *where) != logits(None, *where), f"{machine}: a token inside")
+    expect(2, "-c sets a longer context", "logits", "-m", str(folder), "--ids", ",".join(["3"] * 9))
+
+
+def without_a_gpu():
+    """What asks for a GPU where there is none says so; what needs none answers all the same."""
+    if os.path.exists("/dev/nvidiactl"):
+        return
+    tiny, cuda = ["-m", "synthetic:tiny"], ["--device", "cuda"]
+    for words in (["run", *tiny, "-p", "1"], ["chat", "-m", MODEL], ["logits", *tiny, "--ids", "1"],
+                  ["bench", *tiny], ["trace", *tiny, "--ids", "1"], ["schedule", *tiny],
+                  ["schedule", *tiny, "--compare", "--workers", "8"], ["ops", "check"],
+                  ["perplexity", "-m", MODEL, "-f", "manifest.json"]):
+        expect(1, "use --device cpu", *words, *cuda)
+    expect(1, "takes an NVIDIA GPU", "ops", "bench", "linear", *cuda)
+    expect(1, "takes an NVIDIA GPU", "ops", "check", "rms_norm", "--kernel",
+           str(HERE.parent / "examples/rms_norm.cu"))
+    expect(1, "--exec megakernel runs on a GPU, but ", "logits", *tiny, "--ids", "1", "--exec", "megakernel",
+           "--device", "auto")
+    for side in ("megakernel", "cuda"):
+        expect(1, "use --device cpu", "diff", *tiny, "--b", side)
+    status, out, err = quipu("schedule", *tiny, *cuda, "--workers", "132", "--verify")
+    check(status == 0 and "132 workers" in out and "sound in every order" in out, err)
+    status, out, err = quipu("plan", *tiny, *cuda)
+    check(status == 0 and "megakernel" in out and "no GPU to compare this with" in out, err)
+    status, out, err = quipu("plan", *tiny, *cuda, "--memory", "1G", "--json")
+    gpu = json.loads(out)["gpu"]
+    check(status == 0 and gpu["verdict"] == "fits" and gpu["largest_context"] == 2048, err)
+    parts = [part for name, part in gpu["bytes"].items() if name != "total"]
+    check(sum(parts) == gpu["bytes"]["total"], "the parts of the GPU's memory add up")
+    expect(1, "has no vocabulary", "tokenize", "-m", "synthetic:tiny")
+
+
+def environment_and_precedence():
+    def settings(*arguments, environment=None, model=MODEL):
+        status, _, err = quipu("run", "-m", model, "-p", "a", "-n", "1", "-v", *arguments,
+                               environment=environment)
+        check(status == 0, err)
+        return dict(re.findall(r"^quipu: (\w+) = (.*)$", err, re.M))
+
+    own = Path(TEMPORARY, "own.gguf")
+    own.symlink_to(MODELS / MODEL)
+    beside = Path(TEMPORARY, "own.generation_config.json")
+    beside.write_text('{"temperature": 0.25, "top_k": 7, "eos_token_id": [2, 5]}')
+    check(settings()["temperature"] == "1 (neutral)", "neutral")
+    found = settings("--temp", "0.5", environment={"QUIPU_TOP_K": "9"}, model=str(own))
+    check(found["temperature"] == "0.5 (command line)", found)
+    check(found["top_k"] == "9 (environment)", found)
+    found = settings(model=str(own))
+    check(found["temperature"] == "0.25 (generation_config.json)", found)
+    check(found["top_k"] == "7 (generation_config.json)", found)
+    found = settings("--top-k", "3", environment={"QUIPU_TOP_K": "9"})
+    check(found["top_k"] == "3 (command line)", found)
+    def runs(environment, *arguments):
+        status, out, err = quipu(*arguments, environment=environment)
+        check(status == 0, f"{environment} {arguments}: {err}")
+
+    # The command line wins over a variable that does not go with it.
+    run = ["run", "-m", MODEL, "-n", "1"]
+    runs({"QUIPU_PROMPT": "x"}, *run, "-f", "manifest.json", "-c", "60000", "--raw")
+    runs({"QUIPU_RAW": "1"}, *run, "-p", "hi", "--chat")
+    runs({"QUIPU_DEVICE": "auto"}, "schedule", "-m", MODEL)
+    runs({"QUIPU_TEMP": "hot"}, *run, "-p", "hi", "--temp", "1")
+    runs({"HOME": str(MODELS)}, "info", "-m", f"~/{MODEL}")
+    beside.write_text('{"temperature": "warm"}')
+    expect(1, "own.generation_config.json", "run", "-m", str(own), "-p", "a")
+    twin = quipu("tokenize", environment={"QUIPU_MODEL": MODEL, "QUIPU_BOS": "1"}, stdin=b"a")
+    check(twin == quipu("tokenize", "-m", MODEL, "--bos", stdin=b"a"), twin)
+    seeds = {quipu("run", "-m", MODEL, "-p", "a", "-n", "20", "-s", str(s))[1] for s in (1, 1, 2)}
+    check(len(seeds) == 2, "a seed decides the text")
+
+
+def writing_fails():
+    texts = [["run", "-m", MODEL, "-p", "a", "-n", "9"], ["info", "-m", MODEL], ["help"],
+             ["plan", "-m", MODEL], ["logits", "-m", MODEL, "--ids", "1"],
+             ["tokenize", "-m", MODEL], ["run", "-m", MODEL, "-p", "a", "-n", "9", "--json"]]
+    for arguments in texts:
+        with open("/dev/full", "wb") as full:
+            expect(1, "No space left", *arguments, stdout=full)
+        expect(1, "standard output cannot be written", *arguments,
+               preexec_fn=lambda: os.close(1), stdout=None)
+        reader, writer = os.pipe()
+        os.close(reader)
+        status, _, err = quipu(*arguments, stdout=writer)
+        os.close(writer)
+        check((status, err) == (-signal.SIGPIPE, ""), f"{arguments} | head: {status} {err!r}")
+    expect(1, "standard input: cannot be read", "tokenize", "-m", MODEL,
+           preexec_fn=lambda: os.close(0))
+    status, _, err = quipu("logits", "-m", MODEL, "--ids", "1", "--out", "/dev/full")
+    check(status == 1 and "No space left" in err, err)
+
+
+sys.exit(run_parts(bad_input, models_that_are_refused, windows, without_a_gpu, environment_and_precedence, writing_fails))
