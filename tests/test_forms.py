@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from test_server import HELLO, MODEL, Server, refusal
+from server_process import HELLO, MODEL, Server, refusal
 
 TESTS = []
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12},
