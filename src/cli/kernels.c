@@ -65,11 +65,11 @@ static void run_child(const cli_call *call, cli_command *command, workbench_kern
     with.n_cuda_kernels = loaded.n_cuda;
     if (status == QP_OK) status = command(&with);
     if (status == QP_OK) status = cli_flush(call->error);
-    bool told = write(ended, "e", 1) == 1;
+    const bool reported = write(ended, "e", 1) == 1;
     int code = cli_end(status, call->error);
     free(loaded.kernels);
     free(loaded.cuda);
-    _exit(told ? code : 1);
+    _exit(reported ? code : 1);
 }
 
 /* --- the parent ------------------------------------------------------------------------------ */

@@ -235,9 +235,10 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
     return QP_OK;
 }
 
-/* *on_gpu: whether it came as far as a GPU. */
-static qp_status open_as_told(const qp_engine_options *options, const engine_part *part,
-                              qp_engine **out, bool *on_gpu, qp_error *error)
+/* Opens on the device of the options, and on no other. *on_gpu: whether a GPU was opened before it
+ * failed. */
+static qp_status open_once(const qp_engine_options *options, const engine_part *part,
+                           qp_engine **out, bool *on_gpu, qp_error *error)
 {
     *out = NULL;
     *on_gpu = false;
@@ -276,14 +277,14 @@ qp_status engine_open_part(const qp_engine_options *given, const engine_part *pa
     bool on_gpu;
     *out = NULL;
     TRY(SIZED_READ(qp_engine_options, given, &options, error));
-    qp_status status = open_as_told(&options, part, out, &on_gpu, why);
+    qp_status status = open_once(&options, part, out, &on_gpu, why);
     if (status != QP_NO_MEMORY || !on_gpu || !option_is(options.device, "auto") ||
         !option_is_automatic(options.exec))
         return status;
     snprintf(message, sizeof message, "running on the CPU: %s", why->message);
     if (options.log) options.log(options.log_context, QP_LOG_NOTICE, message);
     options.device = "cpu";
-    return open_as_told(&options, part, out, &on_gpu, error);
+    return open_once(&options, part, out, &on_gpu, error);
 }
 
 qp_status qp_engine_open(const qp_engine_options *given, qp_engine **out, qp_error *error)

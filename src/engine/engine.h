@@ -56,7 +56,7 @@ struct qp_engine {
     machine_profile limits;        /* measured for the first trace; all 0: not yet */
     void (*log)(void *context, qp_log_level level, const char *message);
     void *log_context;
-    progress progress, *reading; /* `reading`: told of the tokens of prompts; NULL: nothing is */
+    progress progress, *reading; /* `reading`: advances with the tokens of prompts; NULL: none */
     void (*tell_progress)(void *context, const char *text, bool finished);
     void *progress_context;
 };
@@ -92,7 +92,7 @@ size_t session_take_prefix(struct qp_session *session, uint64_t key, const int32
 /* Keeps the full pages of the session's first `count` tokens in the tree. */
 void session_keep_prefix(struct qp_session *session, uint64_t key, size_t count);
 
-/* Progress of reading prompts is told between these two, if one of the sequences has many new
+/* Progress of reading prompts is reported between these two, if one of the sequences has many new
  * tokens: by qp_step(), before it hands out a token. */
 void engine_begin_reading(struct qp_engine *engine, const qp_sequence *sequences, size_t n);
 void engine_end_reading(struct qp_engine *engine);

@@ -50,8 +50,8 @@ typedef struct parameters {
     const cJSON *prompt, *messages, *tools, *system, *input, *template_variables, *reply_fields;
     const cJSON *text_biases; /* logit_bias that may have texts */
     const char *text, *instructions, *suffix;
-    form_wish form; /* of the answers */
-    tool_wish tool; /* a call that is forced */
+    requested_form form; /* of the answers */
+    requested_tool tool; /* a call that is forced */
 } parameters;
 
 /* A token's log-probability, kept until its text is sent. */

@@ -63,7 +63,7 @@ static void note_token(batcher *b, choice *c)
 void batcher_note_progress(batcher *b, choice *c, size_t read)
 {
     request *r = c->request;
-    const bool fresh = c->told == 0 && !c->preempted;
+    const bool fresh = c->n_pushed == 0 && !c->preempted;
     if (!r->progress || c->index > 0 || !fresh || choice_room(c) < RING_EVENTS / 2) return;
     choice_push(c, (token_event){.token = (int32_t)read, .reading = true});
     batcher_note(b, r);
@@ -79,8 +79,8 @@ static bool on_token(void *context, int32_t token)
     if (c->matcher && qp_matcher_take(c->matcher, token, &r->error) != QP_OK)
         return stop(c, REQUEST_FAILED, -1);
     c->tokens[c->count++] = token;
-    if (c->count > c->told) { /* else it is made again after a preemption */
-        c->told = c->count;
+    if (c->count > c->n_pushed) { /* else it is made again after a preemption */
+        c->n_pushed = c->count;
         note_token(b, c);
         push_token(c, token, (size_t)b->info.vocab_size);
         batcher_note(b, r);

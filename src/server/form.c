@@ -80,8 +80,8 @@ qp_status form_cache_find(form_cache *cache, const qp_vocabulary *vocabulary, qp
 
 /* ---- Fields -------------------------------------------------------------------------------- */
 
-/* A wish for a form; a request may have one. */
-static qp_status wish(void *out, const char *name, form_wish wanted, api_error *error)
+/* Takes the form that a field asks for; a request may have one. */
+static qp_status take_form(void *out, const char *name, requested_form wanted, api_error *error)
 {
     parameters *p = out;
     if (*p->form.field)
@@ -103,14 +103,15 @@ void form_force_call(parameters *p, const char *field, const char *name)
 qp_status form_read_schema(void *out, const char *name, const cJSON *value, api_error *error)
 {
     if (cJSON_IsString(value) && !*value->valuestring) return QP_OK;
-    return wish(out, name, (form_wish){.kind = QP_GRAMMAR_JSON_SCHEMA, .schema = value}, error);
+    return take_form(out, name, (requested_form){.kind = QP_GRAMMAR_JSON_SCHEMA, .schema = value},
+                     error);
 }
 
 qp_status form_read_grammar(void *out, const char *name, const cJSON *value, api_error *error)
 {
     if (!*value->valuestring) return QP_OK;
-    return wish(out, name, (form_wish){.kind = QP_GRAMMAR_GBNF, .grammar = value->valuestring},
-                error);
+    return take_form(
+        out, name, (requested_form){.kind = QP_GRAMMAR_GBNF, .grammar = value->valuestring}, error);
 }
 
 qp_status form_read_words(void *out, const char *name, const cJSON *value, api_error *error)
@@ -121,12 +122,12 @@ qp_status form_read_words(void *out, const char *name, const cJSON *value, api_e
     if (!good)
         return api_refuse(error, 400, name, "\"%s\" must be a list of texts, none of them empty",
                           name);
-    return wish(out, name, (form_wish){.kind = QP_GRAMMAR_GBNF, .words = value}, error);
+    return take_form(out, name, (requested_form){.kind = QP_GRAMMAR_GBNF, .words = value}, error);
 }
 
 static qp_status any_object(void *out, const char *name, api_error *error)
 {
-    return wish(out, name, (form_wish){.kind = QP_GRAMMAR_JSON}, error);
+    return take_form(out, name, (requested_form){.kind = QP_GRAMMAR_JSON}, error);
 }
 
 /* {"type": "json_schema", "json_schema": {"schema": ...}}; without the inner object in the API of
@@ -247,7 +248,7 @@ static void put_words(const cJSON *words, strbuf *out)
 }
 
 /* The text of the form, as qp_grammar_open() reads it. */
-static qp_status put_text(const form_wish *w, strbuf *out, api_error *error)
+static qp_status put_text(const requested_form *w, strbuf *out, api_error *error)
 {
     if (w->words) {
         put_words(w->words, out);
@@ -284,7 +285,7 @@ qp_status form_opened(call *c, const char *name, qp_status status, api_error *er
 
 qp_status call_open_form(call *c, api_error *error)
 {
-    const form_wish *w = &c->p.form;
+    const requested_form *w = &c->p.form;
     server *s = c->server;
     strbuf text = {0};
     if (!*w->field || c->form) return QP_OK;

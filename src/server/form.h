@@ -1,6 +1,7 @@
 /* Forms that answers are bound to: what a request's fields ask for, and grammars of recent forms.
  *
- *     fields -> form_wish (what is asked for) -> call_open_form() -> qp_grammar of the requests
+ *     fields -> requested_form (what is asked for) -> call_open_form() -> qp_grammar of the
+ * requests
  *
  * Grammars of the same text are one, so that its masks are computed once for all requests.
  */
@@ -22,20 +23,20 @@ enum {
 };
 
 /* What a request asks for. Pointers go into its body. */
-typedef struct form_wish {
+typedef struct requested_form {
     char field[FORM_FIELD]; /* that asks for it; "": none does */
     qp_grammar_kind kind;
     const cJSON *schema; /* of QP_GRAMMAR_JSON_SCHEMA, or its text if that is a string */
     const char *grammar; /* of QP_GRAMMAR_GBNF */
     const cJSON *words;  /* with QP_GRAMMAR_GBNF: the answer is one of these texts */
-} form_wish;
+} requested_form;
 
 /* Which tools an answer must call. */
-typedef struct tool_wish {
+typedef struct requested_tool {
     char field[FORM_FIELD]; /* that forces a call; "": none does */
     const char *name;       /* of the tool; NULL: any, */
     bool one;               /* and only one call */
-} tool_wish;
+} requested_tool;
 
 typedef struct form_kept {
     char *text; /* NULL: free */

@@ -38,7 +38,7 @@ struct choice {
     prefix_walk walk; /* how much of its text is cached */
     int32_t *tokens;  /* [capacity]: prompt, then chosen tokens */
     size_t count, capacity;
-    size_t told;         /* of these, tokens whose events were pushed */
+    size_t n_pushed;     /* of these, tokens whose events were pushed */
     qp_sampler *sampler; /* NULL: not opened yet */
     qp_matcher *matcher; /* of the answer's form, opened with the sampler; NULL: any text */
     qp_session *session; /* while running */

@@ -87,7 +87,7 @@ static qp_status add_tool(json_parts *parts, const tokenizer *t, const tool_styl
 
 /* One of the tools, or the one that is wanted. */
 static qp_status add_tools(json_parts *parts, const tokenizer *t, const tool_style *style,
-                           const cJSON *tools, const tool_wish *wish, grammar_expr *out,
+                           const cJSON *tools, const requested_tool *requested, grammar_expr *out,
                            qp_error *error)
 {
     const cJSON *tool;
@@ -96,17 +96,17 @@ static qp_status add_tools(json_parts *parts, const tokenizer *t, const tool_sty
     cJSON_ArrayForEach(tool, tools)
     {
         const char *name = cJSON_GetStringValue(json_get(json_get(tool, "function"), "name"));
-        if (wish->name && strcmp(wish->name, name) != 0) continue;
+        if (requested->name && strcmp(requested->name, name) != 0) continue;
         if (status == QP_OK) status = add_tool(parts, t, style, tool, &list, error);
     }
     const bool none = list.count == 0;
     *out = grammar_choice_of(parts->g, &list);
     if (status != QP_OK || !none) return status;
     return error_set(error, QP_INVALID, "no tool \"%.60s\" is in \"tools\"",
-                     wish->name ? wish->name : "");
+                     requested->name ? requested->name : "");
 }
 
-static qp_status build(const qp_vocabulary *v, const cJSON *tools, const tool_wish *wish,
+static qp_status build(const qp_vocabulary *v, const cJSON *tools, const requested_tool *requested,
                        grammar *g, qp_error *error)
 {
     static const char root_name[] = "calls of tools", call_name[] = "a call";
@@ -116,10 +116,10 @@ static qp_status build(const qp_vocabulary *v, const cJSON *tools, const tool_wi
     grammar_expr one;
     const uint32_t root = grammar_add_rule(g, root_name, strlen(root_name));
     const uint32_t rule = grammar_add_rule(g, call_name, strlen(call_name));
-    TRY(add_tools(&parts, t, style, tools, wish, &one, error));
+    TRY(add_tools(&parts, t, style, tools, requested, &one, error));
     grammar_set_rule(g, rule, one);
     grammar_expr calls = grammar_rule_expr(g, rule);
-    if (style->between && !wish->one) {
+    if (style->between && !requested->one) {
         const grammar_expr more =
             grammar_pair(g, grammar_text(g, style->between), grammar_rule_expr(g, rule));
         calls = grammar_pair(g, calls, grammar_repeat(g, more, 0, MOST_CALLS - 1));
@@ -131,15 +131,15 @@ static qp_status build(const qp_vocabulary *v, const cJSON *tools, const tool_wi
 
 qp_status call_open_tool_form(call *c, const cJSON *tools, api_error *error)
 {
-    const tool_wish *wish = &c->p.tool;
+    const requested_tool *requested = &c->p.tool;
     const qp_vocabulary *v = c->server->vocabulary;
     grammar g = {0};
-    if (!*wish->field) return QP_OK;
+    if (!*requested->field) return QP_OK;
     if (!c->tools.count)
-        return api_refuse(error, 400, wish->field, "\"%s\" wants a call, and \"tools\" has none",
-                          wish->field);
-    qp_status status = build(v, tools, wish, &g, &error->error);
+        return api_refuse(error, 400, requested->field,
+                          "\"%s\" wants a call, and \"tools\" has none", requested->field);
+    qp_status status = build(v, tools, requested, &g, &error->error);
     if (status == QP_OK) status = vocabulary_open_form(v, &g, &c->form, &error->error);
     grammar_free(&g);
-    return form_opened(c, wish->field, status, error);
+    return form_opened(c, requested->field, status, error);
 }

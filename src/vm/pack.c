@@ -115,15 +115,15 @@ static void pack_node(executor *x, int n, const op_call *call, size_t bytes, cha
     const op_variant *variant = x->nodes[n].variant;
     int64_t units = op_get(x->program->nodes[n].op)->units(call);
     int64_t each = units_of_piece(variant, bytes, units);
-    size_t told = 0;
+    size_t reported = 0;
     for (int64_t begin = 0; begin < units; begin += each) {
         int64_t end = begin + each < units ? begin + each : units;
         pack_task task = {variant, call, packed, begin, end};
         thread_pool_run(x->pool, pack_share, &task);
         release_weights(x, n, false);
         size_t done = (size_t)((double)bytes * (double)end / (double)units);
-        progress_advance(progress, done - told);
-        told = done;
+        progress_advance(progress, done - reported);
+        reported = done;
     }
     x->nodes[n].packed = packed;
     release_weights(x, n, true);
