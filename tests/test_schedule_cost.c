@@ -42,7 +42,7 @@ static cost_table example(int workers, double alone)
 static cost_estimate linear(const cost_table *table, double bytes, double intensity, double pass)
 {
     return cost_estimate_of(table, &table->limits, table->workers, OP_LINEAR, DTYPE_BF16,
-                            (op_cost){.flops = bytes * intensity, .bytes = bytes}, pass);
+                            (op_cost){.flops = bytes * intensity, .bytes = bytes}, pass, false);
 }
 
 static void assert_near(double found, double expected)
@@ -73,13 +73,13 @@ static void test_what_was_not_measured_costs_by_the_limits(void **state)
     op_cost work = {.flops = 1e6, .bytes = 1e6};
     for (int with = 0; with < 2; with++) {
         cost_estimate cost = cost_estimate_of(with ? &table : NULL, &table.limits, 2, OP_RMS_NORM,
-                                              DTYPE_F32, work, 1e9);
+                                              DTYPE_F32, work, 1e9, false);
         assert_near(cost.ns, 200000);
         assert_true(cost.memory_bound && cost.fixed_ns == 0 && cost.alone == 1);
     }
     work.flops = 1e8;
     cost_estimate cost =
-        cost_estimate_of(&table, &table.limits, 2, OP_LINEAR, DTYPE_Q8_0, work, 1e9);
+        cost_estimate_of(&table, &table.limits, 2, OP_LINEAR, DTYPE_Q8_0, work, 1e9, false);
     assert_near(cost.ns, 2e6);
     assert_false(cost.memory_bound);
 }
@@ -150,6 +150,28 @@ static void test_small_models_have_points_of_their_own(void **state)
     table.reads[0].bytes_per_second = table.reads[1].bytes_per_second = 10e9;
     assert_near(linear(&table, 1000, 1, sqrt(1e8 * 1e9)).ns, 50);
     assert_near(linear(&table, 1000, 1, 0).ns, 100);
+}
+
+/* Tiles change the curve by a factor that was measured at some intensities, and holds beyond them.
+ */
+static void test_tiles_have_points_of_their_own(void **state)
+{
+    (void)state;
+    cost_table table = example(2, 0.75);
+    cost_curve *curve = &table.curves[0];
+    const op_cost work = {.flops = 16000, .bytes = 1000}, more = {.flops = 64000, .bytes = 1000};
+    assert_near(
+        cost_estimate_of(&table, &table.limits, 2, OP_LINEAR, DTYPE_BF16, work, 1e9, true).ns,
+        100); /* none were measured */
+    curve->n_tiles = 1;
+    curve->tiles[0] = (cost_point){16, 0.08, 0.9};
+    const cost_estimate tile =
+        cost_estimate_of(&table, &table.limits, 2, OP_LINEAR, DTYPE_BF16, work, 1e9, true);
+    assert_near(tile.ns, 80);
+    assert_near(tile.alone, 0.9);
+    assert_near(
+        cost_estimate_of(&table, &table.limits, 2, OP_LINEAR, DTYPE_BF16, more, 1e9, true).ns, 320);
+    assert_near(linear(&table, 1000, 16, 1e9).ns, 100);
 }
 
 static void test_a_table_for_other_workers_is_not_used(void **state)
@@ -278,6 +300,8 @@ static void test_a_table_is_read_as_it_was_written(void **state)
     table.curves[0].n_small = 1;
     table.curves[0].small_bytes = 1e8;
     table.curves[0].small[0] = (cost_point){1, 0.02 / 3, 0.9};
+    table.curves[0].n_tiles = 1;
+    table.curves[0].tiles[0] = (cost_point){100, 0.3 / 7, 0.5};
     assert_ok(cost_print(&table, &text, &error));
     cost_table found = read_back(&text);
     assert_ok(cost_print(&found, &again, &error));
@@ -287,6 +311,7 @@ static void test_a_table_is_read_as_it_was_written(void **state)
     assert_true(found.curves[0].points[1].alone == 0.71);
     assert_true(found.curves[0].n_small == 1 && found.curves[0].small_bytes == 1e8);
     assert_true(found.curves[0].small[0].ns_per_byte == 0.02 / 3);
+    assert_true(found.curves[0].n_tiles == 1 && found.curves[0].tiles[0].ns_per_byte == 0.3 / 7);
     assert_non_null(cost_find(&found, OP_LINEAR, DTYPE_BF16));
     assert_null(cost_find(&found, OP_LINEAR, DTYPE_F16));
     strbuf_free(&text);
@@ -354,6 +379,10 @@ static void test_samples_give_their_curve(void **state)
         work = (op_cost){.flops = 2e5 * i, .bytes = 1e5 * i};
         assert_true(cost_add(&samples, &about, work, 500 + 0.02 * work.bytes));
         about.small = false;
+        about.tiled = true;
+        work = (op_cost){.flops = 2e8 * i, .bytes = 1e6 * i};
+        assert_true(cost_add(&samples, &about, work, 500 + 0.25 * work.bytes));
+        about.tiled = false;
         about.tiny = true;
         work = (op_cost){.flops = 2e3 * i, .bytes = 1e3 * i};
         assert_true(cost_add(&samples, &about, work, 500 + 0.05 * work.bytes));
@@ -374,6 +403,8 @@ static void test_samples_give_their_curve(void **state)
     assert_near(curve->points[1].alone, 1);
     assert_int_equal(curve->n_small, 1);
     assert_near(curve->small[0].ns_per_byte, 0.02);
+    assert_int_equal(curve->n_tiles, 1);
+    assert_near(curve->tiles[0].ns_per_byte, 0.25);
     free(samples.of);
 }
 
@@ -404,6 +435,7 @@ int main(void)
         cmocka_unit_test(test_what_was_not_measured_costs_by_the_limits),
         cmocka_unit_test(test_weights_in_a_cache_come_faster),
         cmocka_unit_test(test_small_models_have_points_of_their_own),
+        cmocka_unit_test(test_tiles_have_points_of_their_own),
         cmocka_unit_test(test_a_table_for_other_workers_is_not_used),
         cmocka_unit_test(test_who_works_alone_is_faster),
         cmocka_unit_test(test_long_passes_end),

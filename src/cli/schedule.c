@@ -86,6 +86,7 @@ static qp_status compare(const cli_call *call, const target *target, strbuf *out
                                .fuse = s->fuse,
                                .kv_partitions = s->kv_partitions,
                                .json = s->json,
+                               .by_operator = s->verbose,
                                .progress = cli_progress(),
                                .cancel = &cli_interrupted};
     TRY(cli_model_path(call, &options.model));

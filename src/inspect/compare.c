@@ -168,6 +168,35 @@ static void print_table(const comparison *x, strbuf *out)
     strbuf_putc(out, '\n');
 }
 
+/* Whose predictions are wrong: the time in each operator's instructions, of a worker on average,
+ * over all strategies. */
+static void print_operators(const comparison *x, strbuf *out)
+{
+    double predicted[OP_COUNT] = {0}, measured[OP_COUNT] = {0};
+    const int workers = x->of[0].machine.schedule->options.workers;
+    for (int i = 0; i < STRATEGIES; i++) {
+        const schedule *s = x->of[i].machine.schedule;
+        for (int w = 0; w < workers; w++) {
+            for (int n = 0; n < s->length[w]; n++) {
+                const size_t at = (size_t)w * (size_t)s->longest + (size_t)n;
+                const int op = schedule_queue(s, w)[n].opcode;
+                if (op == INSTRUCTION_NOOP) continue;
+                predicted[op] += x->of[i].prediction.end[at] - x->of[i].prediction.begin[at];
+                measured[op] +=
+                    (double)(x->of[i].machine.best[at].end - x->of[i].machine.best[at].work);
+            }
+        }
+    }
+    const double passes = 1e3 * workers * STRATEGIES;
+    strbuf_printf(out, "%-20s %12s %12s %8s\n", "operator", "predicted us", "measured us", "ratio");
+    for (int op = 0; op < OP_COUNT; op++)
+        if (predicted[op] > 0)
+            strbuf_printf(out, "%-20s %12.1f %12.1f %8.3f\n", op_get((op_code)op)->name,
+                          predicted[op] / passes, measured[op] / passes,
+                          measured[op] / predicted[op]);
+    strbuf_putc(out, '\n');
+}
+
 static void add_figures(cJSON *item, const char *name, const compare_figures *f)
 {
     cJSON *object = cJSON_AddObjectToObject(item, name);
@@ -233,6 +262,7 @@ static qp_status run_setting(comparison *x, schedule_setting setting, strbuf *ou
         add_json(x, json);
     else
         print_table(x, out);
+    if (!json && x->options->by_operator) print_operators(x, out);
     return QP_OK;
 }
 

@@ -22,6 +22,7 @@ typedef struct compare_options {
     bool fuse; /* with `load`: as for the run that it was saved for */
     int64_t kv_partitions;
     bool json;
+    bool by_operator; /* also what each operator's instructions took, predicted and measured */
     void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
     void *progress_context;
     const volatile int *cancel; /* may be NULL */

@@ -86,9 +86,9 @@ static void take_quickest(timed_machine *machine)
 
 /* Times passes over the model's batch. */
 static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_step,
-                             qp_error *error)
+                             schedule_setting setting, qp_error *error)
 {
-    const schedule_options options = {.last_step = last_step};
+    const schedule_options options = {.setting = setting, .last_step = last_step};
     timed_machine machine;
     qp_status status = timed_machine_open(r, &options, NULL, alone, &machine, error);
     if (status == QP_OK) status = timed_warm_up(r, &machine, error);
@@ -100,7 +100,10 @@ static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_
             status = error_set(error, QP_CANCELLED, "stopped; nothing was written");
         if (status == QP_OK) status = timed_run(r, &machine, error);
     }
-    const cost_sample about = {.tiny = m->tiny, .small = m->small, .alone = alone};
+    const cost_sample about = {.tiny = m->tiny,
+                               .small = m->small,
+                               .tiled = setting == SCHEDULE_THROUGHPUT,
+                               .alone = alone};
     if (status == QP_OK) take_quickest(&machine);
     if (status == QP_OK)
         status = measure_take_samples(&m->samples, r, &machine, machine.sum, about, error);
@@ -108,7 +111,8 @@ static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_
     return status;
 }
 
-/* Measures one token through the whole model, and many tokens through its first layers. */
+/* Measures one token through the whole model, and many tokens through its first layers; those of
+ * the large model also in tiles. */
 static qp_status time_model(measuring *m, timed_model *r, qp_error *error)
 {
     static const int64_t many[] = {4, 16, 64, 128, DEPTH};
@@ -117,12 +121,14 @@ static qp_status time_model(measuring *m, timed_model *r, qp_error *error)
     if (layers < 0) layers = r->program.logits_end;
     for (int alone = 0; alone < (m->tiny ? 1 : 2); alone++) {
         TRY(timed_fill(r, 1, DEPTH, error));
-        TRY(time_passes(m, r, alone, r->program.logits_end, error));
+        TRY(time_passes(m, r, alone, r->program.logits_end, SCHEDULE_LATENCY, error));
         for (size_t i = 0; i < sizeof many / sizeof *many && !m->tiny; i++) {
             if (many[i] > r->program.options.max_tokens) break;
             TRY(timed_fill(r, many[i], DEPTH, error));
-            TRY(time_passes(m, r, alone, layers, error));
+            TRY(time_passes(m, r, alone, layers, SCHEDULE_LATENCY, error));
         }
+        if (m->tiny || m->small || r->program.options.max_tokens < DEPTH) continue;
+        TRY(time_passes(m, r, alone, layers, SCHEDULE_THROUGHPUT, error));
     }
     return QP_OK;
 }

@@ -81,11 +81,26 @@ static double smallness(const cost_table *table, const cost_curve *curve, double
     return fmin(fmax(share, 0), 1);
 }
 
-/* The cost of a byte, by what was measured with models that are like this one. */
-static cost_point cost_at(const cost_table *table, const cost_curve *curve, double intensity,
-                          double pass_bytes)
+/* The large model's point. Tiles change it by a factor, which was measured at few intensities. */
+static cost_point large_at(const cost_curve *curve, double intensity, bool tiled)
 {
     cost_point at = point_at(curve->points, curve->n_points, intensity);
+    if (!tiled || curve->n_tiles == 0) return at;
+    const double first = curve->tiles[0].intensity;
+    const double last = curve->tiles[curve->n_tiles - 1].intensity;
+    const double near = fmin(fmax(intensity, first), last);
+    const cost_point whole = point_at(curve->points, curve->n_points, near);
+    const cost_point tile = point_at(curve->tiles, curve->n_tiles, near);
+    at.ns_per_byte *= tile.ns_per_byte / whole.ns_per_byte;
+    at.alone = tile.alone;
+    return at;
+}
+
+/* The cost of a byte, by what was measured with models that are like this one. */
+static cost_point cost_at(const cost_table *table, const cost_curve *curve, double intensity,
+                          double pass_bytes, bool tiled)
+{
+    cost_point at = large_at(curve, intensity, tiled);
     if (curve->n_small == 0) {
         at.ns_per_byte *= residence(table, curve, &at, pass_bytes);
         return at;
@@ -97,7 +112,7 @@ static cost_point cost_at(const cost_table *table, const cost_curve *curve, doub
 }
 
 cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *limits, int workers,
-                               op_code op, dtype type, op_cost work, double pass_bytes)
+                               op_code op, dtype type, op_cost work, double pass_bytes, bool tiled)
 {
     const cost_curve *curve = cost_find(table, op, type);
     if (!curve) {
@@ -107,7 +122,7 @@ cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *l
             .ns = fmax(bytes, flops), .alone = 1, .memory_bound = bytes >= flops};
     }
     const double intensity = work.bytes > 0 ? work.flops / work.bytes : 0;
-    const cost_point at = cost_at(table, curve, intensity, pass_bytes);
+    const cost_point at = cost_at(table, curve, intensity, pass_bytes, tiled);
     const cost_point large = point_at(curve->points, curve->n_points, intensity);
     return (cost_estimate){.fixed_ns = curve->fixed_ns,
                            .signal_ns = curve->signal_ns,
@@ -213,8 +228,9 @@ cost_estimate cost_of_rows(draft *d, int node, int64_t begin, int64_t rows)
     bool tokens = about->row_axis == AXIS_TOKENS;
     usual_init(&batch, d, tokens ? rows : 1, tokens ? o->context - o->tokens + begin + rows : 1);
     op_cost work = work_of(d, node, &batch);
-    cost_estimate out = cost_estimate_of(o->costs, &o->profile, o->workers, about->op,
-                                         cost_type_of(s, node, NULL), work, d->pass_bytes);
+    cost_estimate out =
+        cost_estimate_of(o->costs, &o->profile, o->workers, about->op, cost_type_of(s, node, NULL),
+                         work, d->pass_bytes, tokens && o->setting == SCHEDULE_THROUGHPUT);
     if (begin > 0) return out;
     s->costs[node].alone = (float)out.alone;
     s->costs[node].signal_ns = (float)out.signal_ns;

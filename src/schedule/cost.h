@@ -33,6 +33,10 @@ typedef struct cost_curve {
     int n_small;
     cost_point small[COST_POINTS];
     double small_bytes;
+    /* The same of the large model in tiles of rows, as throughput schedules have them: a worker
+     * finds the weights of a tile in its caches for the next one. */
+    int n_tiles;
+    cost_point tiles[COST_POINTS];
 } cost_curve;
 
 /* The speed of repeated plain reads of so many bytes: data that stay in a cache are read faster. */
@@ -72,10 +76,10 @@ typedef struct cost_estimate {
     bool memory_bound; /* the bytes take longer than the arithmetic */
 } cost_estimate;
 
-/* The cost of `work` of an operator; `pass_bytes` of weights are read in a pass. `table` may be
- * NULL: from the limits alone. */
+/* The cost of `work` of an operator, which a pass does in tiles of rows or not; `pass_bytes` of
+ * weights are read in a pass. `table` may be NULL: from the limits alone. */
 cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *limits, int workers,
-                               op_code op, dtype type, op_cost work, double pass_bytes);
+                               op_code op, dtype type, op_cost work, double pass_bytes, bool tiled);
 
 /* A table as text: a line with format and checksum, then JSON. */
 qp_status cost_print(const cost_table *table, strbuf *out, qp_error *error);

@@ -50,6 +50,7 @@ static cJSON *curve_json(const cost_curve *curve)
         cJSON_AddNumberToObject(item, "small_bytes", curve->small_bytes);
         add_points(item, "small", curve->small, curve->n_small);
     }
+    if (curve->n_tiles > 0) add_points(item, "tiles", curve->tiles, curve->n_tiles);
     return item;
 }
 
@@ -156,6 +157,8 @@ static qp_status get_curve(const cJSON *item, const char *where, cost_curve *out
         TRY(get_number(item, "small_bytes", where, 1, &out->small_bytes, error));
         TRY(get_points(item, "small", where, out->small, &out->n_small, error));
     }
+    if (json_get(item, "tiles"))
+        TRY(get_points(item, "tiles", where, out->tiles, &out->n_tiles, error));
     out->type = dtype_from_name(type_name);
     *known = false;
     for (int op = 0; op < OP_COUNT; op++) {

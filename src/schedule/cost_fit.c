@@ -26,8 +26,8 @@ bool cost_add(cost_samples *samples, const cost_sample *about, op_cost work, dou
     for (; i < samples->count; i++) {
         const cost_sample *s = &samples->of[i];
         if (s->op == about->op && s->type == about->type && s->tiny == about->tiny &&
-            s->small == about->small && s->alone == about->alone && s->bin == bin &&
-            s->pass_bytes == about->pass_bytes)
+            s->small == about->small && s->tiled == about->tiled && s->alone == about->alone &&
+            s->bin == bin && s->pass_bytes == about->pass_bytes)
             break;
     }
     if (i == COST_SAMPLES) return false;
@@ -47,12 +47,12 @@ bool cost_add(cost_samples *samples, const cost_sample *about, op_cost work, dou
     return true;
 }
 
-/* The models that are measured. */
-typedef enum model_size { LARGE, SMALL, TINY } model_size;
+/* What is measured: three models, and the large one in tiles. */
+typedef enum model_size { LARGE, SMALL, TINY, TILED } model_size;
 
 static bool is_of(const cost_sample *s, const cost_curve *curve, model_size size)
 {
-    const model_size own = s->tiny ? TINY : s->small ? SMALL : LARGE;
+    const model_size own = s->tiny ? TINY : s->small ? SMALL : s->tiled ? TILED : LARGE;
     return s->op == curve->op && s->type == curve->type && own == size;
 }
 
@@ -157,6 +157,9 @@ static void fit_curve(const cost_samples *samples, cost_curve *curve)
         fit_points(samples, curve, tiny ? TINY : LARGE, curve->points, &curve->pass_bytes);
     if (curve->n_points > 0)
         curve->n_small = fit_points(samples, curve, SMALL, curve->small, &curve->small_bytes);
+    double pass_bytes = 0;
+    if (curve->n_points > 0 && !tiny)
+        curve->n_tiles = fit_points(samples, curve, TILED, curve->tiles, &pass_bytes);
 }
 
 void cost_fit(const cost_samples *samples, cost_table *table)

@@ -10,6 +10,7 @@ typedef struct cost_sample {
     dtype type;
     bool tiny;  /* of a model so small that what each instruction costs by itself shows */
     bool small; /* of the small model of a curve's small points */
+    bool tiled; /* of the large model in tiles of rows */
     bool alone; /* no other worker worked */
     int bin;    /* of the intensity */
     double count, bytes, flops, ns;
@@ -26,7 +27,7 @@ typedef struct cost_samples {
 } cost_samples;
 
 /* Adds one instruction's work and time; false when there is no more room or memory. `about` says
- * op, type, tiny, small, alone and pass_bytes. */
+ * op, type, tiny, small, tiled, alone and pass_bytes. */
 bool cost_add(cost_samples *samples, const cost_sample *about, op_cost work, double ns);
 
 /* Finds the curves that the samples lie on. An instruction's own cost is what the tiny model's
