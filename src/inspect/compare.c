@@ -169,12 +169,12 @@ static void print_table(const comparison *x, strbuf *out)
 }
 
 /* Whose predictions are wrong: the time in each operator's instructions, of a worker on average,
- * over all strategies. */
+ * over all schedules. */
 static void print_operators(const comparison *x, strbuf *out)
 {
     double predicted[OP_COUNT] = {0}, measured[OP_COUNT] = {0};
     const int workers = x->of[0].machine.schedule->options.workers;
-    for (int i = 0; i < STRATEGIES; i++) {
+    for (int i = 0; i < x->n; i++) {
         const schedule *s = x->of[i].machine.schedule;
         for (int w = 0; w < workers; w++) {
             for (int n = 0; n < s->length[w]; n++) {
@@ -187,7 +187,7 @@ static void print_operators(const comparison *x, strbuf *out)
             }
         }
     }
-    const double passes = 1e3 * workers * STRATEGIES;
+    const double passes = 1e3 * workers * x->n;
     strbuf_printf(out, "%-20s %12s %12s %8s\n", "operator", "predicted us", "measured us", "ratio");
     for (int op = 0; op < OP_COUNT; op++)
         if (predicted[op] > 0)

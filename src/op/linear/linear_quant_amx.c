@@ -11,6 +11,7 @@
 #define KERNELS      quant_kernels_amx
 #define OFFSET8      1
 #define SIGNED_BYTES 1
+#define FETCH_FAR    1
 
 static inline __attribute__((always_inline)) vint v_dot4(vint sum, const vint *w, const int8_t *x,
                                                          int bits)

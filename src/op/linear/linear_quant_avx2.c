@@ -6,6 +6,7 @@
 #define KERNELS      quant_kernels_avx2
 #define OFFSET8      0
 #define SIGNED_BYTES 0
+#define FETCH_FAR    0
 #define LANES        8
 #define MAX_ROWS     4
 

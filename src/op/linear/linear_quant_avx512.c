@@ -8,6 +8,7 @@
 #define KERNELS      quant_kernels_avx512
 #define OFFSET8      0
 #define SIGNED_BYTES 0
+#define FETCH_FAR    0
 
 static inline __attribute__((always_inline)) vint pairs(vint w, vint x, int bits)
 {

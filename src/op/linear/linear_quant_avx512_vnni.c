@@ -4,6 +4,7 @@
 #define KERNELS      quant_kernels_vnni
 #define OFFSET8      1
 #define SIGNED_BYTES 0
+#define FETCH_FAR    0
 
 static inline __attribute__((always_inline)) vint v_dot4(vint sum, const vint *w, const int8_t *x,
                                                          int bits)
