@@ -143,6 +143,9 @@ def main():
     parser.add_argument("--warm-up", action="store_true", help="let llama-bench run once before")
     parser.add_argument("--budget", type=float, default=850)
     options = parser.parse_args()
+    missing = [model for model in options.models if not os.path.isfile(model)]
+    if missing:
+        parser.error(f"no such file: {', '.join(missing)}")
     engines = list_engines(options)
     print_table(options, engines, measure_all(options, engines))
 
