@@ -41,6 +41,8 @@ gpu_image(mega_ranks                    vm/mega/kernels.cu -DMEGA_RANKS=1)
 gpu_image(mega_ranks_choosing           vm/mega/kernels.cu -DMEGA_RANKS=1 -DMEGA_CHOOSES=1)
 gpu_image(mega_ranks_f16                vm/mega/kernels.cu -DMEGA_RANKS=1 -DMEGA_HALF=1)
 gpu_image(mega_ranks_f16_choosing       vm/mega/kernels.cu -DMEGA_RANKS=1 -DMEGA_HALF=1 -DMEGA_CHOOSES=1)
+gpu_image(mega_ranks_bricks             vm/mega/kernels.cu -DMEGA_RANKS=1 ${MIXED})
+gpu_image(mega_ranks_bricks_choosing    vm/mega/kernels.cu -DMEGA_RANKS=1 ${MIXED} -DMEGA_CHOOSES=1)
 
 # For tests: warps sleep at random, so that races show; or no block waits for another, to measure
 # what waiting costs.

@@ -555,8 +555,10 @@ static void test_speculation(void **state)
     assert_memory_equal(expected.of, found.of, SPECULATED * sizeof *found.of);
 }
 
-int main(void)
+/* An argument chooses tests. */
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_columns),

@@ -106,6 +106,7 @@ const char *mega_image(const program *p)
     const bool ranks = p->options.ranks > 1;
     if (!mega_is_quantized(p) && mega_is_half(p)) return ranks ? "mega_ranks_f16" : "mega_f16";
     if (!mega_is_quantized(p)) return ranks ? "mega_ranks" : "mega";
+    if (ranks) return "mega_ranks_bricks";
     unsigned kinds = kinds_of(p);
     for (size_t i = 0; i < sizeof images / sizeof *images; i++)
         if (!(kinds & ~images[i].kinds)) return images[i].name;

@@ -74,7 +74,7 @@
 #endif
 #endif
 
-#if MEGA_RANKS && !FOR_TESTS
+#if MEGA_RANKS && !MEGA_BRICKS && !FOR_TESTS
 ONE_SEQUENCE(128, F16, true, 4)
 ONE_SEQUENCE(128, BF16, false, 4)
 #endif

@@ -18,7 +18,6 @@ const char *mega_ranks_refusal(const program *p)
     if (o->ranks == 1) return NULL;
     if (o->ranks > EXCHANGE_RANKS) return "the megakernel runs up to 8 ranks";
     if (o->cut != PLAN_REDUCE) return "the megakernel adds sums of ranks, which is --cut reduce";
-    if (mega_is_quantized(p)) return "the megakernel of several ranks reads weights in BF16 or F16";
     if (p->share.heads.count != p->share.kv_heads.count * (p->whole.n_heads / p->whole.n_kv_heads))
         return "the megakernel's ranks have whole KV heads, and there are more ranks than KV heads";
     return NULL;
