@@ -43,12 +43,35 @@ static void test_many_ranks(void **state)
     compare_beside("synthetic:llama-3.2-1b:Q4_K", 4, 8);
 }
 
+/* A hidden size of 8192, which one rank's megakernel does not run: near the machine cuda. */
+static void test_wide(void **state)
+{
+    (void)state;
+    require_gpu();
+    static const char *const models[] = {"synthetic:wide:BF16", "synthetic:wide:Q4_K"};
+    int32_t ids[FIRST];
+    for (int i = 0; i < FIRST; i++)
+        ids[i] = (i * 7 + 3) % 64;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        qp_engine *e =
+            open_engine((qp_engine_options){.model = models[i], .exec = "cuda", .context = 1024});
+        const size_t v = (size_t)qp_engine_get_info(e)->vocab_size;
+        float *one = eval_fresh(e, ids, FIRST);
+        qp_engine_close(e);
+        mega_answer two = mega_answer_by(beside_options(models[i], 2));
+        assert_near(one, two.logits, FIRST * v);
+        free(one);
+        free(two.logits);
+    }
+}
+
 /* An argument chooses tests. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_ranks),
         cmocka_unit_test(test_many_ranks),
+        cmocka_unit_test(test_wide),
     };
     beside_prepare();
     if (argc > 1) cmocka_set_test_filter(argv[1]);

@@ -38,12 +38,11 @@ static const char *types_refusal(const program *p)
     return NULL;
 }
 
-/* Whether rows are read in halves: there are kernels for several ranks, because weights of 16 bits
- * of such models fill more than a GPU. */
+/* Hidden sizes beyond MEGA_MAX_HIDDEN are for several ranks: weights of such models fill more than
+ * a GPU, or their MLP is too wide for one's blocks. Rows of 16 bits are then read in halves. */
 static bool is_wide(const program *p)
 {
-    return p->options.ranks > 1 && p->config.hidden_size == MEGA_WIDE &&
-           p->config.head_dim == 128 && !mega_is_quantized(p);
+    return p->options.ranks > 1 && p->config.hidden_size == MEGA_WIDE && p->config.head_dim == 128;
 }
 
 /* NULL, or why the megakernel does not run the model. */
@@ -66,7 +65,7 @@ static const char *refusal(const program *p, int n_blocks)
         return "the megakernel has at most 8 query heads of 64 elements to a KV head, or 4 of 128";
     if ((c->hidden_size > MEGA_MAX_HIDDEN && !is_wide(p)) || c->hidden_size % 64)
         return "the megakernel has hidden sizes up to 4096, in multiples of 64; on several ranks "
-               "also 8192 with heads of 128 and weights of 16 bits";
+               "also 8192 with heads of 128";
     if (o->kv_type != DTYPE_F16 && o->kv_type != DTYPE_BF16)
         return "the megakernel keeps keys and values in 16 bits";
     if (o->page_size < 8 || chunk % o->page_size)
