@@ -59,13 +59,18 @@ prove_delays() {
     done
 }
 
-# Two ranks of the megakernel, each on a GPU, whose warps sleep.
+# Ranks on two GPUs, and on four where they are there, whose warps sleep. tiny has two KV heads, and a
+# rank of the megakernel has one or more.
 prove_ranks() {
-    local how
-    for how in ranks ranks:400 ranks-drawn ranks-8 ranks-64:400; do
-        check "tokens of two GPUs by warps that sleep: $how" proof_tool tool_delays \
-            synthetic:tiny:BF16 "${PROOF_RANK_TOKENS:-100000}" 2000 "${how%%:*}" \
-            "$([[ $how == *:* ]] && echo "${how##*:}" || echo 21)" || true
+    local how n model
+    for n in 2 4; do
+        [ "$n" -le "$(nvidia-smi -L | wc -l)" ] || continue
+        [ "$n" = 2 ] && model=synthetic:tiny:BF16 || model=synthetic:llama-3.2-1b:BF16
+        for how in ranks ranks:400 ranks-drawn ranks-8 ranks-64:400; do
+            check "tokens of $n GPUs by warps that sleep: $how" proof_tool tool_delays "$model" \
+                "${PROOF_RANK_TOKENS:-100000}" 2000 "$n-${how%%:*}" \
+                "$([[ $how == *:* ]] && echo "${how##*:}" || echo 21)" || true
+        done
     done
 }
 

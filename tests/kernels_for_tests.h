@@ -11,14 +11,16 @@
 
 /* QP_UNSUPPORTED if there is no megakernel for tests of the engine's model. There are some for
  * heads of 64, a cache in F16, and weights that are quantised, or in BF16 with a hidden size of one
- * block of columns; and, `wide`, for heads of 128, the likeliest tokens and weights in BF16. */
+ * block of columns; and, `wide`, for heads of 128, the likeliest tokens and weights in BF16. Those
+ * of several ranks read BF16 with heads of 64. */
 static inline qp_status check_kernels_for_tests(const qp_engine *engine, bool wide, qp_error *error)
 {
     const cuda_mega *m = mega_of(engine);
     const model_config *c = &engine->program.config;
     bool half = mega_is_half(&engine->program);
     if (!m) return error_set(error, QP_UNSUPPORTED, "the engine runs no megakernel");
-    if ((c->head_dim == 64 || (wide && !m->quantized)) &&
+    const bool ranks = engine->program.options.ranks > 1;
+    if ((c->head_dim == 64 || (wide && !m->quantized && !ranks)) && !(ranks && m->quantized) &&
         engine->program.options.kv_type == DTYPE_F16 &&
         (m->quantized || (!half && c->hidden_size <= MEGA_COLUMNS)))
         return QP_OK;

@@ -6,11 +6,12 @@
  * It repeats runs of up to 960 tokens after CONTEXT (default 21) other tokens until there are
  * TOKENS. A warp sleeps up to DELAY nanoseconds before one queue entry in sixteen, chosen anew in
  * each run. HOW is one of: "likeliest", the default; "drawn", with penalties, by the megakernels
- * that sample; "ranks" and "ranks-drawn", the same by two ranks on two GPUs; 2 to 64, that many
- * sequences of different lengths side by side; "ranks-2" to "ranks-64", the same on two GPUs. From
- * 9 sequences on, on two GPUs from 2 on, the chain kernel runs, which sleeps up to 8192 ns whatever
- * DELAY is. MODEL has heads of 64, such as synthetic:tiny:BF16, or of 128 for the likeliest tokens
- * in BF16.
+ * that sample; "ranks" and "ranks-drawn", the same by two ranks on two GPUs; "beside-2" to
+ * "beside-8" and "drawn-beside-2" to "drawn-beside-8", the same by that many ranks beside each
+ * other on one GPU; 2 to 64, that many sequences of different lengths side by side; "ranks-2" to
+ * "ranks-64", the same on two GPUs. "4-ranks" and the like take four GPUs. From 9 sequences on, on
+ * two GPUs from 2 on, the chain kernel runs, which sleeps up to 8192 ns whatever DELAY is. MODEL
+ * has heads of 64, such as synthetic:tiny:BF16, or of 128 for the likeliest tokens in BF16.
  *
  * The exit status is 0 if each token equals that of the program's kernel. With "alone", tokens are
  * compared with those of the first run and the program's kernel does not run, so that a sanitizer
@@ -18,6 +19,7 @@
  * kernels, because compute-sanitizer fails if kernels that use tensor maps run uninstrumented.
  */
 #include "base/clock.h"
+#include "beside.h"
 #include "kernels_for_tests.h"
 #include "likeliest.h"
 
@@ -35,6 +37,7 @@ typedef struct task {
     int64_t rows; /* 0: one sequence, by qp_generate() */
     bool draws;   /* tokens other than the likeliest */
     int ranks;
+    bool beside;        /* ranks share a GPU */
     bool alone;         /* only the kernels with delays */
     size_t run, prompt; /* tokens of a run, and of the prompt */
     qp_sampling sampling;
@@ -50,17 +53,19 @@ static bool is_batch(const task *t)
 static qp_status open_task(task *t, qp_error *error)
 {
     int64_t several = t->rows ? t->rows : 1;
-    const qp_engine_options options = {.size = sizeof options,
-                                       .model = t->model,
-                                       .device = "cuda",
-                                       .exec = is_batch(t) ? "cuda" : "megakernel",
-                                       .kv_type = "F16",
-                                       .context = CONTEXT,
-                                       .chunk = t->alone && !t->rows ? FEW : 0,
-                                       .max_sessions = several,
-                                       .max_outputs = several,
-                                       .ranks = t->ranks};
-    return qp_engine_open(&options, &t->engine, error);
+    qp_engine_options options = {.size = sizeof options,
+                                 .model = t->model,
+                                 .device = "cuda",
+                                 .exec = is_batch(t) ? "cuda" : "megakernel",
+                                 .ranks = t->ranks};
+    if (t->beside) options = beside_options(t->model, t->ranks);
+    options.kv_type = "F16";
+    options.context = CONTEXT;
+    /* Ranks beside each other read prompts by the megakernel too. */
+    options.chunk = t->beside ? 1 : t->alone && !t->rows ? FEW : 0;
+    options.max_sessions = options.max_outputs = several;
+    TRY(qp_engine_open(&options, &t->engine, error));
+    return t->beside ? beside_load(t->engine, t->ranks, error) : QP_OK;
 }
 
 /* Takes the kernels with delays in place of the program's. */
@@ -183,32 +188,52 @@ static qp_status set_up(task *t, qp_error *error)
     return QP_OK;
 }
 
+static const char *after(const char *word, const char *prefix)
+{
+    const size_t n = strlen(prefix);
+    return strncmp(word, prefix, n) == 0 ? word + n : NULL;
+}
+
+/* Reads what makes the tokens: "likeliest", "drawn", "ranks", "ranks-drawn", "4-ranks", "beside-2",
+ * "drawn-beside-2", "8", "ranks-8". */
+static bool read_how(task *t, const char *how)
+{
+    char *end;
+    const long count = strtol(how, &end, 10);
+    const char *ranks = after(*end == '-' ? end + 1 : end, "ranks"), *drawn = after(how, "drawn-"),
+               *beside = after(drawn ? drawn : how, "beside-");
+    t->ranks = beside ? (int)strtol(beside, NULL, 10) : !ranks ? 1 : count ? (int)count : 2;
+    t->beside = beside != NULL;
+    t->draws = drawn || strcmp(ranks ? ranks : how, ranks ? "-drawn" : "drawn") == 0;
+    if (t->ranks < 1 || t->ranks > MOST_BESIDE || (t->beside && t->ranks < 2)) return false;
+    if (drawn && !beside) return false;
+    if (t->beside || t->draws || strcmp(how, "likeliest") == 0 || (ranks && !*ranks)) return true;
+    t->rows = ranks ? strtoll(ranks + 1, NULL, 10) : count;
+    return t->rows > 1 && t->rows <= ROWS;
+}
+
 /* Reads the arguments after the first three. */
 static bool read_rest(task *t, int count, char **words)
 {
-    const char *how = count > 0 ? words[0] : "likeliest";
-    t->ranks = strncmp(how, "ranks", 5) == 0 ? 2 : 1;
-    t->draws = strcmp(how, "drawn") == 0 || strcmp(how, "ranks-drawn") == 0;
-    t->rows = strtoll(strncmp(how, "ranks-", 6) == 0 ? how + 6 : how, NULL, 10);
     t->prompt = count > 1 ? strtoul(words[1], NULL, 10) : PROMPT;
     t->alone = count > 2;
     if (count > 3 || (t->alone && strcmp(words[2], "alone") != 0)) return false;
     if (t->prompt < 1 || t->prompt > LONGEST_PROMPT) return false;
-    return t->rows ? t->rows > 1 && t->rows <= ROWS
-                   : t->draws || strcmp(how, "likeliest") == 0 || strcmp(how, "ranks") == 0;
+    return read_how(t, count > 0 ? words[0] : "likeliest");
 }
 
 int main(int argc, char **argv)
 {
     static task t;
     if (argc < 4 || !read_rest(&t, argc - 4, argv + 4)) {
-        fprintf(stderr, "usage: tool_delays MODEL TOKENS DELAY "
-                        "[likeliest|drawn|ranks|ranks-drawn|[ranks-]2..64 [CONTEXT [alone]]]\n");
+        fprintf(stderr, "usage: tool_delays MODEL TOKENS DELAY [likeliest|drawn|[N-]ranks|"
+                        "[N-]ranks-drawn|[drawn-]beside-N|[[N-]ranks-]2..64 [CONTEXT [alone]]]\n");
         return 2;
     }
     int64_t changed = 0, several = t.rows ? t.rows : 1, tokens = strtoll(argv[2], NULL, 10);
     t.run = tokens < LONGEST * several ? (size_t)((tokens + several - 1) / several) : LONGEST;
     t.model = argv[1];
+    if (t.beside) beside_prepare();
     qp_error error;
     qp_status status = open_task(&t, &error);
     if (status == QP_OK) status = set_up(&t, &error);
