@@ -106,6 +106,26 @@ __device__ __forceinline__ void split_go_on(int which, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(which), "r"(threads) : "memory");
 }
 
+/* The end of the product o += weights v, then o *= shrink where that is not 1. The branch depends
+ * on the sums, which are never negative: the compiler does not know that. Else it would wait for
+ * the product before it computes the exponentials. */
+template <int HEAD_DIM, int TILES>
+__device__ __forceinline__ void split_close(float (&o)[HEAD_DIM / 8][4], float (&s)[TILES][4],
+                                            const softmax_rows &rows, const float (&shrink)[2])
+{
+    wgmma_hold(s);
+    bool shrinks = shrink[0] != 1 || shrink[1] != 1 || rows.sum[0] < 0 || rows.sum[1] < 0;
+    if (__any_sync(0xffffffffu, shrinks)) {
+        wgmma_wait<0>();
+        wgmma_hold(o);
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 2; i++)
+            o[i / 4][i % 4] *= shrink[i % 4 / 2];
+    }
+    wgmma_wait<0>();
+    wgmma_hold(o);
+}
+
 /* A computing group. */
 template <typename T, int HEAD_DIM, int STEP, int GROUPS, typename LIMITS>
 __device__ __forceinline__ void
@@ -146,11 +166,9 @@ split_compute(softmax_rows &rows, const limited_rows<LIMITS> &limited, float (&o
         int first = start + step * STEP;
         limit_scores(s, limited, first);
         softmax_step(s, rows, first, first + STEP > seen_by_all, scale, shrink);
-        wgmma_wait<0>();
-        wgmma_hold(o);
+        split_close<HEAD_DIM>(o, s, rows, shrink);
         split_give(values);
         split_next(values);
-        prefill_shrink<HEAD_DIM>(o, shrink);
 #pragma unroll
         for (int i = 0; i < STEP / 16; i++)
             weights_pack<T>(s, i, weights[i]);
