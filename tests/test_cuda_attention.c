@@ -92,6 +92,29 @@ static void test_plan(void **state)
     assert_int_equal(cuda_prefill_plan(&call, true, 132).blocks, 0);
 }
 
+/* Blocks that take tile after tile: as many as are resident. */
+static void test_stream_plan(void **state)
+{
+    (void)state;
+    op_call call = make_call(DTYPE_BF16, 128);
+    assert_true(cuda_prefill_stream_accepts(&call));
+    cuda_prefill_launch launch = cuda_prefill_stream_plan(&call, 132);
+    assert_string_equal(launch.function, "run_paged_prefill_stream2_BF16");
+    assert_true(launch.rows == 128 && launch.threads == 384 && launch.blocks == 132);
+    assert_in_range(launch.shared_bytes, 1, 227 * 1024);
+    call.tensors[PAGED_PREFILL_Q].shape[0] = 8192;
+    launch = cuda_prefill_stream_plan(&call, 132);
+    assert_string_equal(launch.function, "run_paged_prefill_stream3_BF16");
+    assert_true(launch.rows == 192 && launch.threads == 512 && launch.blocks == 132);
+    assert_in_range(launch.shared_bytes, 1, 227 * 1024);
+    call.tensors[PAGED_PREFILL_Q].shape[0] = 1;
+    assert_int_equal(cuda_prefill_stream_plan(&call, 132).blocks, N_KV_HEADS);
+    call.params[PAGED_PREFILL_WINDOW] = 4096;
+    assert_false(cuda_prefill_stream_accepts(&call));
+    call = make_call(DTYPE_BF16, 64);
+    assert_false(cuda_prefill_stream_accepts(&call));
+}
+
 /* Calls with limits have kernels of their own. */
 static void test_limits(void **state)
 {
@@ -265,10 +288,11 @@ static void test_decode_few(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arguments),  cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_accepts),    cmocka_unit_test(test_ragged),
-        cmocka_unit_test(test_decode),     cmocka_unit_test(test_decode_chunks),
-        cmocka_unit_test(test_decode_few), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_arguments),     cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_stream_plan),   cmocka_unit_test(test_accepts),
+        cmocka_unit_test(test_ragged),        cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_decode_chunks), cmocka_unit_test(test_decode_few),
+        cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

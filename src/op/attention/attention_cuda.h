@@ -21,6 +21,8 @@ enum {
      * there is room. That distributes a few of them unevenly, unless each block needs a whole
      * multiprocessor. */
     CUDA_ATTENTION_EARLY_BLOCKS = 2,
+    /* The last ones are paged_prefill's; the others are paged_decode's, which may run beside it. */
+    CUDA_PREFILL_COUNTERS = 2,
 };
 
 extern const op_tolerance cuda_attention_tolerances[];
@@ -89,6 +91,15 @@ typedef struct cuda_prefill_launch {
     unsigned blocks;
 } cuda_prefill_launch;
 cuda_prefill_launch cuda_prefill_plan(const op_call *call, bool has_wgmma, int n_multiprocessors);
+
+/* By blocks that take tile after tile (paged_prefill_stream.cuh), for head_dim 128 without limits.
+ * These kernels run by name alone: their steps of 128 positions give other bits than the steps of
+ * 64 of the kernels with limits. `k`, `v`: the caches, with as many positions as there are. */
+bool cuda_prefill_stream_accepts(const op_call *call);
+bool cuda_prefill_never_pays(const cuda_ops *ops, const op_call *call);
+cuda_prefill_launch cuda_prefill_stream_plan(const op_call *call, int n_multiprocessors);
+qp_status cuda_prefill_stream(cuda_ops *ops, const op_call *call, const tensor *k, const tensor *v,
+                              const cuda_forms *forms, qp_error *error);
 
 /* ---- ragged_prefill ------------------------------------------------------------------------ */
 

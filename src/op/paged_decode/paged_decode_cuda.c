@@ -32,7 +32,8 @@ bool cuda_decode_accepts(const op_call *call)
     return cuda_paged_accepts(q, k, &t[PAGED_DECODE_V_CACHE], &t[PAGED_DECODE_OUT],
                               &t[PAGED_DECODE_LSE]) &&
            q->shape[1] / k->shape[2] <= PAGED_DECODE_MAX_GROUP &&
-           q->shape[0] * k->shape[2] <= CUDA_COUNTERS && q->shape[0] < 65536;
+           q->shape[0] * k->shape[2] <= CUDA_COUNTERS - CUDA_PREFILL_COUNTERS &&
+           q->shape[0] < 65536;
 }
 
 bool cuda_decode_pays(const cuda_ops *ops, const op_call *call)

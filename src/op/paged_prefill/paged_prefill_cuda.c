@@ -1,6 +1,8 @@
 /* paged_prefill on the GPU: see attention_cuda.h. */
 #include "op/attention/attention_cuda.h"
+#include "op/linear/linear_stream_cuda.h"
 #include "op/paged_prefill/paged_prefill.h"
+#include "op/paged_prefill/paged_prefill_stream.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -41,8 +43,16 @@ bool cuda_prefill_pays(const cuda_ops *ops, const op_call *call)
     return call->tensors[PAGED_PREFILL_Q].shape[0] > CUDA_ATTENTION_FEW_TOKENS;
 }
 
+bool cuda_prefill_stream_accepts(const op_call *call)
+{
+    attention_limits limits = CUDA_PREFILL_LIMITS(call, PAGED_PREFILL);
+    const tensor *t = call->tensors, *k = &t[PAGED_PREFILL_K_CACHE], *v = &t[PAGED_PREFILL_V_CACHE];
+    return !cuda_is_limited(&limits) && t[PAGED_PREFILL_Q].shape[2] == 128 && k->shape[0] > 0 &&
+           k->stride[0] >= 0 && v->stride[0] >= 0 && cuda_prefill_accepts(call);
+}
+
 /* Kernels that are checked and compared, but not chosen. */
-static bool mma_pays(const cuda_ops *ops, const op_call *call)
+bool cuda_prefill_never_pays(const cuda_ops *ops, const op_call *call)
 {
     (void)ops, (void)call;
     return false;
@@ -137,6 +147,54 @@ static qp_status launch_mma(cuda_ops *ops, const cuda_kernel *kernel, const op_c
     return launch_prefill(ops, call, forms, false, error);
 }
 
+cuda_prefill_launch cuda_prefill_stream_plan(const op_call *call, int n_multiprocessors)
+{
+    bool bf16 = call->tensors[PAGED_PREFILL_K_CACHE].type == DTYPE_BF16;
+    /* Three groups of rows use each loaded key more often; two leave fewer multiprocessors idle. */
+    int groups = blocks_of(call, 192) >= 6 * n_multiprocessors ? 3 : 2;
+    int64_t blocks = blocks_of(call, groups * 64);
+    cuda_prefill_launch launch = {.rows = groups * 64,
+                                  .threads = (groups + 1) * GROUP_THREADS,
+                                  .shared_bytes = PAGED_STREAM_SHARED(groups)};
+    launch.blocks = (unsigned)(blocks < n_multiprocessors ? blocks : n_multiprocessors);
+    snprintf(launch.function, sizeof launch.function, "run_paged_prefill_stream%d_%s", groups,
+             bf16 ? "BF16" : "F16");
+    return launch;
+}
+
+qp_status cuda_prefill_stream(cuda_ops *ops, const op_call *call, const tensor *k, const tensor *v,
+                              const cuda_forms *forms, qp_error *error)
+{
+    _Alignas(64) char k_map[CUDA_MAP_BYTES], v_map[CUDA_MAP_BYTES];
+    paged_attention arguments = cuda_prefill_arguments(call);
+    cuda_prefill_launch launch = cuda_prefill_stream_plan(call, ops->device->n_multiprocessors);
+    cuda_start start = {.image = "attention_stream",
+                        .shared_most = launch.shared_bytes,
+                        .grid = {launch.blocks, 1, 1},
+                        .threads = (unsigned)launch.threads,
+                        .shared_bytes = (unsigned)launch.shared_bytes,
+                        .cluster = 1};
+    memcpy(start.name, launch.function, sizeof start.name);
+    if (forms->out) leave_narrowed(call, forms->out, &arguments);
+    arguments.beside = forms->beside;
+    arguments.arrived =
+        (uint32_t *)cuda_host_form(cuda_ops_counters(ops)) + CUDA_COUNTERS - CUDA_PREFILL_COUNTERS;
+    TRY(cuda_stream_map_cache(ops, k, k_map, error));
+    TRY(cuda_stream_map_cache(ops, v, v_map, error));
+    return cuda_ops_start(
+        ops, &start,
+        CUDA_ARGUMENTS(CUDA_ARGUMENT(arguments), CUDA_ARGUMENT(k_map), CUDA_ARGUMENT(v_map)),
+        error);
+}
+
+static qp_status launch_stream(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                               const cuda_forms *forms, qp_error *error)
+{
+    (void)kernel;
+    return cuda_prefill_stream(ops, call, &call->tensors[PAGED_PREFILL_K_CACHE],
+                               &call->tensors[PAGED_PREFILL_V_CACHE], forms, error);
+}
+
 const cuda_kernel paged_prefill_cuda[] = {
     {CUDA_UNITS(PAGED_PREFILL, "cuda_ops", paged_prefill, CUDA_ATTENTION_THREADS, 1,
                 by_heads_accepts),
@@ -145,8 +203,16 @@ const cuda_kernel paged_prefill_cuda[] = {
     {.op = OP_PAGED_PREFILL,
      .name = "cuda_mma",
      .accepts = cuda_prefill_accepts,
-     .pays = mma_pays,
+     .pays = cuda_prefill_never_pays,
      .launch = launch_mma,
+     .aligned = true,
+     .tolerances = cuda_attention_tolerances},
+    {.op = OP_PAGED_PREFILL,
+     .name = "cuda_stream",
+     .architecture = CUDA_HOPPER_ONLY,
+     .accepts = cuda_prefill_stream_accepts,
+     .pays = cuda_prefill_never_pays,
+     .launch = launch_stream,
      .aligned = true,
      .tolerances = cuda_attention_tolerances},
     {.op = OP_PAGED_PREFILL,

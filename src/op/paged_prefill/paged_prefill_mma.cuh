@@ -99,7 +99,7 @@ __device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, c
     constexpr int THREADS = PREFILL_MMA_WARPS * 32, ROWS = PREFILL_MMA_ROWS;
     constexpr uint32_t STAGE = STEP * HEAD_DIM * 2;
     prefill_tile tile;
-    if (!prefill_tile_find(call, ROWS, tile)) return;
+    if (!prefill_tile_begin(call, ROWS, tile)) return;
     const char *k_cache = call.k + tile.kv_head * call.k_strides.head;
     const char *v_cache = call.v + tile.kv_head * call.v_strides.head;
     uint32_t q = (uint32_t)__cvta_generic_to_shared(shared);

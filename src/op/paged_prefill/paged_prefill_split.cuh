@@ -189,7 +189,7 @@ __device__ __forceinline__ void paged_prefill_split(const paged_attention &call,
     constexpr int ROWS = GROUPS * 64, RING = SPLIT_STAGES * STEP * HEAD_DIM * 2;
     constexpr int THREADS = GROUPS * 128 + 128;
     prefill_tile tile;
-    if (!prefill_tile_find(call, ROWS, tile)) return;
+    if (!prefill_tile_begin(call, ROWS, tile)) return;
     uint32_t q = (uint32_t)__cvta_generic_to_shared(shared), k = q + ROWS * HEAD_DIM * 2;
     uint32_t barriers = k + 2 * RING;
     split_ring keys = {k, barriers, barriers + 8 * SPLIT_STAGES, 0, 0};

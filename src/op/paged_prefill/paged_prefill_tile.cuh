@@ -21,15 +21,14 @@ typedef struct prefill_tile {
     page_walk walk;
 } prefill_tile;
 
-/* The block's tile; false: the grid has more blocks than there are tiles. Blocks go through KV
- * heads first, and begin with a sequence's last tile, which sees most. They search while the
- * previous kernel runs. */
-__device__ __forceinline__ bool prefill_tile_find(const paged_attention &call, int rows,
-                                                  prefill_tile &tile)
+/* The tile of a number; false: there are not so many. Tiles go through KV heads first, and begin
+ * with a sequence's last tile, which sees most. All lanes of a warp call it, also before the
+ * previous kernel has ended. `sequence`: whose it is. */
+__device__ __forceinline__ bool prefill_tile_find(const paged_attention &call, int rows, int number,
+                                                  prefill_tile &tile, int &sequence)
 {
-    int lane = (int)threadIdx.x % 32, wanted = (int)blockIdx.x / call.n_kv_heads;
-    if (!call.beside) device_let_next_begin();
-    tile.kv_head = (int)blockIdx.x % call.n_kv_heads;
+    int lane = (int)threadIdx.x % 32, wanted = number / call.n_kv_heads;
+    tile.kv_head = number % call.n_kv_heads;
     for (int first = 0; first < call.n_sequences; first += 32) {
         int border = 0, n_tokens = 0;
         if (first + lane < call.n_sequences) {
@@ -51,13 +50,31 @@ __device__ __forceinline__ bool prefill_tile_find(const paged_attention &call, i
         tile.first_token = __shfl_sync(0xffffffffu, border, owner);
         tile.n_tokens = __shfl_sync(0xffffffffu, n_tokens, owner);
         tile.n_rows = tile.n_tokens * call.group;
-        tile.walk = page_walk_of(call, first + owner);
-        device_wait_for_last();
-        /* paged_decode, which comes next, reads what the kernels before this one have written. */
-        if (call.beside) device_let_next_begin();
+        sequence = first + owner;
+        tile.walk = page_walk_of(call, sequence);
         return true;
     }
     return false;
+}
+
+/* Before the first read of what other kernels of the pass write. paged_decode of other rows, which
+ * comes next, reads what the kernels before this one have written. */
+__device__ __forceinline__ void prefill_take_turn(const paged_attention &call)
+{
+    device_wait_for_last();
+    if (call.beside) device_let_next_begin();
+}
+
+/* The tile of a block that has one; false: the grid has more blocks than there are tiles. Blocks
+ * search while the previous kernel runs. */
+__device__ __forceinline__ bool prefill_tile_begin(const paged_attention &call, int rows,
+                                                   prefill_tile &tile)
+{
+    int sequence;
+    if (!call.beside) device_let_next_begin();
+    if (!prefill_tile_find(call, rows, (int)blockIdx.x, tile, sequence)) return false;
+    prefill_take_turn(call);
+    return true;
 }
 
 /* The token of a row of the sequence: exact below 2^32 / group rows. */

@@ -45,7 +45,7 @@ __device__ __forceinline__ void paged_prefill_wgmma(const paged_attention &call,
     constexpr int THREADS = GROUPS * 128, ROWS = GROUPS * 64;
     constexpr uint32_t STAGE = STEP * HEAD_DIM * 2;
     prefill_tile tile;
-    if (!prefill_tile_find(call, ROWS, tile)) return;
+    if (!prefill_tile_begin(call, ROWS, tile)) return;
     const char *k_cache = call.k + tile.kv_head * call.k_strides.head;
     const char *v_cache = call.v + tile.kv_head * call.v_strides.head;
     uint32_t q = (uint32_t)__cvta_generic_to_shared(shared);

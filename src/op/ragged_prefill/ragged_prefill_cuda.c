@@ -82,11 +82,36 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
     return cuda_prefill(ops, kernel, &paged, forms, error);
 }
 
+static bool stream_accepts(const op_call *call)
+{
+    op_call paged = cuda_prefill_of_ragged(call);
+    return cuda_prefill_stream_accepts(&paged);
+}
+
+/* A map has as many positions as there are. */
+static qp_status launch_stream(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                               const cuda_forms *forms, qp_error *error)
+{
+    op_call paged = cuda_prefill_of_ragged(call);
+    tensor k = paged.tensors[PAGED_PREFILL_K_CACHE], v = paged.tensors[PAGED_PREFILL_V_CACHE];
+    k.shape[1] = v.shape[1] = call->tensors[RAGGED_PREFILL_K].shape[0];
+    (void)kernel;
+    return cuda_prefill_stream(ops, &paged, &k, &v, forms, error);
+}
+
 const cuda_kernel ragged_prefill_cuda[] = {
     {CUDA_UNITS(RAGGED_PREFILL, "cuda_ops", ragged_prefill, CUDA_ATTENTION_THREADS, 1,
                 by_heads_accepts),
      .early = true},
     {CUDA_LIMITED_UNITS(RAGGED_PREFILL, ragged_prefill, limited_accepts, launch_limited)},
+    {.op = OP_RAGGED_PREFILL,
+     .name = "cuda_stream",
+     .architecture = CUDA_HOPPER_ONLY,
+     .accepts = stream_accepts,
+     .pays = cuda_prefill_never_pays,
+     .launch = launch_stream,
+     .aligned = true,
+     .tolerances = cuda_attention_tolerances},
     {.op = OP_RAGGED_PREFILL,
      .name = "cuda_tiles",
      .accepts = accepts,
