@@ -156,6 +156,16 @@ static void test_few_neighbours(void **state)
     check_neighbours("synthetic:smollm2-135m:Q8_0", (const int[]){2, 8, 16, 17, 63, 0}, 0);
 }
 
+/* Weights in FP8: sequences that are alone are batches too. */
+static void test_f8_neighbours(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    check_neighbours("synthetic:tiny:F8", (const int[]){1, 2, 5, 9, 10, 33, MOST, 0}, 0);
+    check_neighbours("synthetic:llama-3.2-1b:F8", (const int[]){1, 2, 8, 10, 17, MOST, 0}, 0);
+    check_neighbours("synthetic:tiny:F8+BF16", (const int[]){1, 9, MOST, 0}, 0);
+}
+
 /* The logits of `n` sequences with the weights in the order of chains, or in BF16. */
 static float *logits_with(const char *model, int n, bool packed, size_t *count)
 {
@@ -363,10 +373,15 @@ static void test_cuts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),         cmocka_unit_test(test_choice_of_few),
-        cmocka_unit_test(test_cuts),           cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_few_neighbours), cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_runs),           cmocka_unit_test(test_few_multiprocessors),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_choice_of_few),
+        cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_few_neighbours),
+        cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_f8_neighbours),
+        cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_few_multiprocessors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

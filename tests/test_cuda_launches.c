@@ -39,6 +39,21 @@ static void make(made *m, const char *model, const char *arch, int64_t tokens, b
     make_rank(m, model, arch, tokens, decodes, 1, PLAN_GATHER);
 }
 
+/* Of one sequence and weights in FP8, as if all of their scales were of rows, or of blocks. */
+static void make_scaled(made *m, const char *model, int64_t tokens, bool by_rows)
+{
+    qp_error error;
+    model_options sizes_only = {.sizes_only = true};
+    assert_ok(model_open(model, &sizes_only, &m->model, &error));
+    model_config *config = (model_config *)(uintptr_t)model_get_config(m->model);
+    assert_true(config->fp8_by_rows); /* as synthetic ones are */
+    config->fp8_by_rows = by_rows;
+    plan_options options = plan_default_options(config);
+    options.max_tokens = tokens;
+    options.context = 512;
+    assert_ok(pass_launches_make(m->model, &options, tokens, 1, "sm_90", &m->pass, &error));
+}
+
 static void free_made(made *m)
 {
     pass_launches_free(&m->pass);
@@ -48,6 +63,13 @@ static void free_made(made *m)
 static linear_chain *chain_of(const made *m, const launch_entry *entry)
 {
     return cuda_recording_argument(&m->pass.list.recording, entry->record, 0);
+}
+
+static const linear_chain *first_chain(const made *m)
+{
+    for (int e = 0; e < m->pass.list.n_entries; e++)
+        if (m->pass.list.entries[e].chain) return chain_of(m, &m->pass.list.entries[e]);
+    return NULL;
 }
 
 /* Every node is one entry's, in order; records are entries' in order; rows that come in BF16 or FP8
@@ -104,7 +126,8 @@ static void test_lists(void **state)
             }
 }
 
-/* Weights in FP8: every product takes x in FP8, which norms and silu_and_mul leave. */
+/* Weights in FP8, with a scale a row or for a block: every product takes x in FP8, which norms and
+ * silu_and_mul leave. */
 static void test_f8(void **state)
 {
     (void)state;
@@ -112,20 +135,51 @@ static void test_f8(void **state)
                                          "synthetic:tiny:F8"};
     static const int64_t tokens[] = {1, 8, 64, 65, 512, 2048};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        for (size_t j = 0; j < sizeof tokens / sizeof *tokens; j++) {
+        for (size_t j = 0; j < 2 * sizeof tokens / sizeof *tokens; j++) {
+            const bool by_rows = j % 2;
             made m;
             int n = 0;
-            make(&m, models[i], "sm_90", tokens[j], false);
+            if (by_rows && tokens[j / 2] <= 64) continue; /* chains */
+            make_scaled(&m, models[i], tokens[j / 2], by_rows);
             check_list(&m);
             for (int e = 0; e < m.pass.list.n_entries; e++) {
                 const launch_entry *entry = &m.pass.list.entries[e];
                 n += entry->output == LAUNCH_F8;
                 if (entry->kernel && entry->kernel->op == OP_LINEAR)
-                    assert_true(entry->kernel->takes_f8);
+                    assert_int_equal(entry->kernel->takes_f8,
+                                     by_rows ? CUDA_F8_ROWS : CUDA_F8_GROUPS);
             }
             assert_true(n >= 2 * m.pass.program.config.n_layers - 1); /* norms, but for the last */
             free_made(&m);
         }
+}
+
+/* Up to 64 rows products of weights in FP8 are steps of chains, of a single sequence too, and end
+ * where their scales are applied: no kernel takes x in F16 from another. */
+static void test_f8_chains(void **state)
+{
+    (void)state;
+    static const int64_t tokens[] = {1, 8, 64};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        made m;
+        make(&m, "synthetic:llama-3.1-8b:F8", "sm_90", tokens[i], true);
+        check_list(&m);
+        const linear_chain *chain = first_chain(&m);
+        assert_non_null(chain);
+        assert_int_equal(chain->packed, CHAIN_PACKED_IN_F8);
+        assert_int_equal(chain->steps[0].kind, CHAIN_ROWS);
+        const chain_packed *qkv = &chain->steps[1].of.product.packed;
+        assert_int_equal(qkv->n_groups, (4096 + 2 * 1024) / PACKED_GROUP_ROWS);
+        assert_int_equal(qkv->kind[0], PACKED_F8);
+        assert_int_equal(qkv->first[1], INT32_MAX); /* q, k and v are one */
+        assert_true(qkv->scales[0] > qkv->from[0]);
+        for (int e = 0; e < m.pass.list.n_entries; e++) {
+            const launch_entry *entry = &m.pass.list.entries[e];
+            assert_true(entry->chain || entry->kernel == NULL || entry->kernel->op != OP_LINEAR);
+            if (entry->chain) assert_int_equal(entry->output, LAUNCH_PLAIN);
+        }
+        free_made(&m);
+    }
 }
 
 /* The chain that decoding of nine sequences begins with: rows, QKV, rope, attention, ... */
@@ -191,13 +245,6 @@ static void test_wrong_chains(void **state)
     WRONG("step 5", wrong.steps[5].of.rows.out = NULL);
     WRONG("step 4", wrong.steps[5].kind = 9);
     free_made(&m);
-}
-
-static const linear_chain *first_chain(const made *m)
-{
-    for (int e = 0; e < m->pass.list.n_entries; e++)
-        if (m->pass.list.entries[e].chain) return chain_of(m, &m->pass.list.entries[e]);
-    return NULL;
 }
 
 /* Batches of quantised weights are chains that read them in their order. With one session a few
@@ -403,6 +450,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_f8),
+        cmocka_unit_test(test_f8_chains),
         cmocka_unit_test(test_first_chain),
         cmocka_unit_test(test_wrong_chains),
         cmocka_unit_test(test_packed_chains),

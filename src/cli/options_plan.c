@@ -56,7 +56,8 @@ static const option_spec plan_options[] = {
      .choices = cli_activations, .fallback = "auto", .argument = "HOW",
      .help =
          "with --device cuda, for weights in FP8: they stay so with 8, which rounds activations "
-         "to FP8 too; else they become BF16"},
+         "of more than 64 tokens at a time to FP8 too, else they become BF16; auto: 8 where they "
+         "have a scale a row"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 const option_group cli_plan_options = {"Plan", plan_options};
@@ -289,8 +290,9 @@ static const option_spec diff_options[] = {
     {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,
      .fallback = "auto", .argument = "HOW",
      .help = "on the CPU, how products of quantised weights take activations: 8, 16 or float; auto "
-             "is 8; bf16: products of BF16 weights round theirs to BF16. On a GPU weights in FP8 "
-             "stay so with 8, which rounds activations to FP8 too; else they become BF16"},
+             "is 8; bf16: products of BF16 weights round theirs to BF16. On a Hopper GPU "
+             "weights in FP8 stay so with 8, which rounds activations of more than 64 tokens at a "
+             "time to FP8 too, else they become BF16; auto: 8 where they have a scale a row"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features not to use, separated by commas"},
     {0}};

@@ -26,8 +26,15 @@ typedef struct blas_choice {
 enum {
     TYPE_F32 = 0,
     TYPE_BF16 = 14,
+    TYPE_F8 = 28, /* E4M3 */
     COMPUTE_F32 = 68,
     DESCRIPTION_TRANSPOSE_A = 3,
+    DESCRIPTION_SCALES_A = 17, /* addresses */
+    DESCRIPTION_SCALES_B = 18,
+    DESCRIPTION_FAST_SUMS = 25,
+    DESCRIPTION_SCALE_MODE_A = 31,
+    DESCRIPTION_SCALE_MODE_B = 32,
+    SCALES_OF_ROWS = 3, /* F32 */
     TRANSPOSED = 1,
     PREFERENCE_WORKSPACE = 1,
     NOT_SUPPORTED = 15,
@@ -180,9 +187,39 @@ void cuda_blas_close(cuda_blas *blas)
 static cuda_product sizes_of(const cuda_product *product)
 {
     cuda_product sizes = *product;
-    sizes.x = sizes.weight = sizes.out = 0;
+    sizes.x = sizes.weight = sizes.out = sizes.weight_scales = 0;
     sizes.residual = product->residual != 0;
+    sizes.x_scales = product->x_scales != 0;
     return sizes;
+}
+
+static qp_status set(cuda_blas *blas, blas_object description, int attribute, const void *value,
+                     size_t size, qp_error *error)
+{
+    return check(blas->call.description_set(description, attribute, value, size),
+                 "cublasLtMatmulDescSetAttribute", error);
+}
+
+/* The scales' addresses of a product. */
+static qp_status take_scales(cuda_blas *blas, blas_plan *plan, cuda_address weight, cuda_address x,
+                             qp_error *error)
+{
+    const void *of_weight = (const void *)(uintptr_t)weight, *of_x = (const void *)(uintptr_t)x;
+    TRY(set(blas, plan->description, DESCRIPTION_SCALES_A, &of_weight, sizeof of_weight, error));
+    return set(blas, plan->description, DESCRIPTION_SCALES_B, &of_x, sizeof of_x, error);
+}
+
+/* Both sides are FP8 with a scale a row. The search for an algorithm refuses a description without
+ * addresses, but does not read there. */
+static qp_status describe_scales(cuda_blas *blas, blas_plan *plan, qp_error *error)
+{
+    enum { ANY_ADDRESS = 256 };
+    const int mode = SCALES_OF_ROWS;
+    const int8_t fast = 1;
+    TRY(set(blas, plan->description, DESCRIPTION_SCALE_MODE_A, &mode, sizeof mode, error));
+    TRY(set(blas, plan->description, DESCRIPTION_SCALE_MODE_B, &mode, sizeof mode, error));
+    TRY(take_scales(blas, plan, ANY_ADDRESS, ANY_ADDRESS, error));
+    return set(blas, plan->description, DESCRIPTION_FAST_SUMS, &fast, sizeof fast, error);
 }
 
 static qp_status describe(cuda_blas *blas, blas_plan *plan, const cuda_product *p, qp_error *error)
@@ -192,14 +229,15 @@ static qp_status describe(cuda_blas *blas, blas_plan *plan, const cuda_product *
     static const char layout[] = "cublasLtMatrixLayoutCreate";
     TRY(check(blas->call.description_create(&plan->description, COMPUTE_F32, TYPE_F32),
               "cublasLtMatmulDescCreate", error));
-    TRY(check(blas->call.description_set(plan->description, DESCRIPTION_TRANSPOSE_A, &transposed,
-                                         sizeof transposed),
-              "cublasLtMatmulDescSetAttribute", error));
-    TRY(check(blas->call.layout_create(&plan->a, TYPE_BF16, k, n, p->weight_pitch), layout, error));
-    TRY(check(blas->call.layout_create(&plan->b, TYPE_BF16, k, m, p->x_pitch), layout, error));
+    TRY(set(blas, plan->description, DESCRIPTION_TRANSPOSE_A, &transposed, sizeof transposed,
+            error));
+    if (p->x_scales) TRY(describe_scales(blas, plan, error));
+    const int in = p->x_scales ? TYPE_F8 : TYPE_BF16, out = p->out_bf16 ? TYPE_BF16 : TYPE_F32;
+    TRY(check(blas->call.layout_create(&plan->a, in, k, n, p->weight_pitch), layout, error));
+    TRY(check(blas->call.layout_create(&plan->b, in, k, m, p->x_pitch), layout, error));
     int64_t pitch = p->residual ? p->residual_pitch : p->out_pitch;
-    TRY(check(blas->call.layout_create(&plan->c, TYPE_F32, n, m, pitch), layout, error));
-    return check(blas->call.layout_create(&plan->d, TYPE_F32, n, m, p->out_pitch), layout, error);
+    TRY(check(blas->call.layout_create(&plan->c, out, n, m, pitch), layout, error));
+    return check(blas->call.layout_create(&plan->d, out, n, m, p->out_pitch), layout, error);
 }
 
 /* Of the algorithms that cuBLASLt proposes: the one with the best tile of that list, or else the
@@ -223,7 +261,8 @@ static qp_status choose(cuda_blas *blas, blas_plan *plan, const cuda_product *p,
     blas_object preference = NULL;
     const size_t workspace = CUDA_BLAS_WORKSPACE;
     blas_choice choices[MAX_CHOICES];
-    int found = 0, wanted = p->k <= SHORT_ROW && p->m * p->n >= MANY_SUMS ? MAX_CHOICES : 1;
+    const bool is_short = p->k <= SHORT_ROW && p->m * p->n >= MANY_SUMS && !p->x_scales;
+    int found = 0, wanted = is_short ? MAX_CHOICES : 1;
     TRY(check(blas->call.preference_create(&preference), "cublasLtMatmulPreferenceCreate", error));
     qp_status status = check(
         blas->call.preference_set(preference, PREFERENCE_WORKSPACE, &workspace, sizeof workspace),
@@ -311,6 +350,7 @@ qp_status cuda_blas_multiply(cuda_blas *blas, const cuda_product *p, cuda_addres
 {
     blas_plan *plan;
     TRY(supported_plan(blas, p, &plan, error));
+    if (p->x_scales) TRY(take_scales(blas, plan, p->weight_scales, p->x_scales, error));
     const float one = 1, beta = p->residual ? 1 : 0;
     cuda_address c = p->residual ? p->residual : p->out;
     return check(blas->call.multiply(

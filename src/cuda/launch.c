@@ -232,6 +232,8 @@ qp_status cuda_recording_bind(cuda_recording *r, cuda_device *device,
         p->x = bound(p->x, areas);
         p->weight = bound(p->weight, areas);
         p->residual = bound(p->residual, areas);
+        p->x_scales = bound(p->x_scales, areas);
+        p->weight_scales = bound(p->weight_scales, areas);
         p->out = bound(p->out, areas);
         if (!record->is_product && !record->host)
             TRY(cuda_device_function(device, record->start.image, record->start.name,

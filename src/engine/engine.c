@@ -57,16 +57,9 @@ static void say_fp8(const qp_engine *e)
              "twice their bytes%s; scales of inputs are not used",
              (long long)n, (long long)kept, (long long)(n - kept),
              kept == n || !(e->device.context || e->ranks.size > 1) ? ""
-             : e->device.context ? ", as on a GPU without --activations 8"
-                                 : ", as on several ranks");
+             : e->device.context                                    ? ", as on a GPU"
+                                                                    : ", as on several ranks");
     engine_say(e, QP_LOG_INFO, message);
-}
-
-/* Whether a GPU keeps matrices in FP8, by which it rounds activations to FP8. */
-static bool keeps_fp8(const qp_engine *e, const qp_engine_options *options)
-{
-    return options->activations && strcmp(options->activations, "8") == 0 &&
-           cuda_device_is_hopper(&e->device) && !e->has_cuda_kernels;
 }
 
 /* Sizes first, so that what does not fit is refused before weights are made; for a GPU they are
@@ -74,8 +67,14 @@ static bool keeps_fp8(const qp_engine *e, const qp_engine_options *options)
 static qp_status open_model(qp_engine *e, const qp_engine_options *options,
                             const machine_type *type, qp_error *error)
 {
-    const bool as_bf16 = e->ranks.size > 1 || (e->device.context && !keeps_fp8(e, options));
-    model_options sizes_only = {.sizes_only = true, .fp8_as_bf16 = as_bf16};
+    model_options sizes_only = {.fp8_as_bf16 = e->ranks.size > 1}, whole;
+    if (e->device.context)
+        engine_fp8_on_gpu(options->activations,
+                          cuda_device_is_hopper(&e->device) && !e->has_cuda_kernels &&
+                              e->ranks.size == 1,
+                          &sizes_only);
+    whole = sizes_only;
+    sizes_only.sizes_only = true;
     TRY(model_open(options->model, &sizes_only, &e->model, error));
     progress_stage_ended(&e->progress, "reading the file's header");
     say_fp8(e);
@@ -93,10 +92,9 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     uint64_t weight_bytes = model_weight_bytes(e->model);
     model_close(e->model);
     e->model = NULL;
-    model_options whole = {.fp8_as_bf16 = as_bf16,
-                           .discardable = e->ranks.size == 1,
-                           .pool = e->pool,
-                           .progress = &e->progress};
+    whole.discardable = e->ranks.size == 1;
+    whole.pool = e->pool;
+    whole.progress = &e->progress;
     progress_begin(&e->progress, "making weights", weight_bytes);
     TRY(model_open(options->model, &whole, &e->model, error));
     program_attach(&e->program, e->model);

@@ -27,6 +27,10 @@ qp_status engine_choose_plan(const qp_engine_options *given, const model_config 
 qp_status engine_choose_machine(const qp_engine_options *options, const machine_type **out,
                                 qp_error *error);
 
+/* Which weights in FP8 a GPU reads so, by which it rounds activations to FP8: those with a scale a
+ * row, or with "8" all; with other choices, and where `can` is false, none. */
+void engine_fp8_on_gpu(const char *activations, bool can, model_options *out);
+
 /* How products take activations: see op_x_bits_parse(). The model is open. */
 qp_status engine_choose_activations(qp_engine *e, const qp_engine_options *options,
                                     const machine_type *type, qp_error *error);

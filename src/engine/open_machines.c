@@ -178,17 +178,18 @@ void engine_say_copies(const qp_engine *e)
                                          : "there are no copies in BF16: they are a GPU's");
         return;
     }
+    const char *what = copies.in_f8 ? "weights in the order in which up to 64 tokens read them"
+                                    : "the weights in BF16";
+    const char *who = copies.in_f8 ? "passes of up to 64 tokens" : "prompts and several sequences";
     if (copies.made > 0)
         snprintf(message, sizeof message,
-                 "the GPU also keeps the weights in BF16, %.2f GiB, for prompts and several "
-                 "sequences; --bf16-copies off does not",
-                 (double)copies.made / 0x1p30);
+                 "the GPU also keeps %s, %.2f GiB, for %s; --bf16-copies off does not", what,
+                 (double)copies.made / 0x1p30, who);
     else
-        snprintf(message, sizeof message,
-                 "the GPU does not also keep the weights in BF16, %.2f GiB%s: prompts and several "
-                 "sequences take longer",
-                 (double)copies.wanted / 0x1p30,
-                 choice == PLAN_COPIES_AUTO ? ", since twice their size would not stay free" : "");
+        snprintf(
+            message, sizeof message, "the GPU does not also keep %s, %.2f GiB%s: %s take longer",
+            what, (double)copies.wanted / 0x1p30,
+            choice == PLAN_COPIES_AUTO ? ", since twice their size would not stay free" : "", who);
     engine_say(e, choice == PLAN_COPIES_AUTO ? QP_LOG_NOTICE : QP_LOG_INFO, message);
 }
 

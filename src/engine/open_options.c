@@ -181,6 +181,13 @@ static void say_activations(const qp_engine *e, const char *choice, const machin
     engine_say(e, why ? QP_LOG_WARNING : QP_LOG_INFO, message);
 }
 
+void engine_fp8_on_gpu(const char *activations, bool can, model_options *out)
+{
+    const bool automatic = option_is_automatic(activations);
+    out->fp8_as_bf16 = !can || !(automatic || strcmp(activations, "8") == 0);
+    out->fp8_by_rows_only = automatic;
+}
+
 /* How products take activations: see op_x_bits_parse(). */
 qp_status engine_choose_activations(qp_engine *e, const qp_engine_options *options,
                                     const machine_type *type, qp_error *error)

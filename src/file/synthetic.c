@@ -4,6 +4,7 @@
 #include "base/strbuf.h"
 #include "tensor/codec.h"
 #include "tensor/codec_blocks.h"
+#include "tensor/float8.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -250,12 +251,18 @@ static void fill_plain(const synthetic_stream *stream, dtype type, uint64_t firs
     }
 }
 
-static void fill_f8(const synthetic_stream *stream, uint64_t first, uint64_t count, uint8_t *dst)
+/* All blocks of a row, of which there are `per_row`, have the row's scale. */
+static void fill_f8(const synthetic_stream *stream, uint64_t first, uint64_t count,
+                    uint64_t per_row, uint8_t *dst)
 {
     float values[BLOCK_128];
-    for (uint64_t i = 0; i < count; i++) {
-        make_values(stream, (first + i) * BLOCK_128, BLOCK_128, values);
-        dtype_encode(DTYPE_F8_128, values, dst + i * sizeof(block_f8_128), BLOCK_128);
+    for (uint64_t i = first; i < first + count; i++, dst += sizeof(block_f8_128)) {
+        block_f8_128 block = {.d = synthetic_f8_scale(stream, i / per_row)};
+        const float inverse = 1 / block.d;
+        make_values(stream, i * BLOCK_128, BLOCK_128, values);
+        for (int j = 0; j < BLOCK_128; j++)
+            block.qs[j] = f32_to_f8(values[j] * inverse);
+        memcpy(dst, &block, sizeof block);
     }
 }
 
@@ -272,7 +279,7 @@ void synthetic_fill(const synthetic_spec *spec, uint64_t tensor_id, dtype type,
         return;
     }
     if (type == DTYPE_F8_128) {
-        fill_f8(&stream, first, count, dst);
+        fill_f8(&stream, first, count, per_row, dst);
         return;
     }
     assert(distribution.mean == 0.0f);

@@ -51,6 +51,14 @@ HASH_FN uint16_t synthetic_scale(const synthetic_stream *stream, uint64_t bits, 
     return f32_to_f16((negative ? -factor : factor) * stream->unit);
 }
 
+/* The scale of a row of numbers in FP8, with which none of them is too large: that of the largest
+ * value there may be, times one of 16, 17, .. 31 over 16. */
+HASH_FN float synthetic_f8_scale(const synthetic_stream *stream, uint64_t row)
+{
+    const uint64_t bits = synthetic_word(stream, ~row);
+    return stream->unit * (65535.0f / 448.0f) * ((float)(16 + (bits & 15)) * 0x1p-4f);
+}
+
 HASH_FN void synthetic_put16(uint8_t *out, uint16_t value)
 {
     out[0] = (uint8_t)value;

@@ -34,24 +34,19 @@ extern "C" __global__ void synthetic_blocks(synthetic_stream stream, dtype type,
     }
 }
 
-/* Blocks [0, count) of F8_128, a block a warp: encode_f8_128() of codec_f8.c. */
-extern "C" __global__ void synthetic_f8(synthetic_stream stream, uint64_t count, uint8_t *out)
+/* Blocks [0, count) of F8_128, a block a warp: fill_f8() of synthetic.c. */
+extern "C" __global__ void synthetic_f8(synthetic_stream stream, uint64_t count, uint64_t per_row,
+                                        uint8_t *out)
 {
     const uint64_t warps = (uint64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
     for (uint64_t i = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; i < count;
          i += warps) {
-        float value[4], largest = 0;
-        for (uint64_t j = 0; j < 4; j++) {
-            value[j] = synthetic_value(&stream, i * BLOCK_128 + lane * 4 + j);
-            largest = fmaxf(largest, fabsf(value[j]));
-        }
-        for (int step = 16; step > 0; step /= 2)
-            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
-        float scale = largest / F8_LARGEST, inverse = 1 / scale;
-        if (!isfinite(inverse)) scale = inverse = 0;
+        const float scale = synthetic_f8_scale(&stream, i / per_row), inverse = 1 / scale;
         uint32_t word = 0;
-        for (int j = 0; j < 4; j++)
-            word |= (uint32_t)f32_to_f8(value[j] * inverse) << 8 * j;
+        for (uint64_t j = 0; j < 4; j++) {
+            const float value = synthetic_value(&stream, i * BLOCK_128 + lane * 4 + j);
+            word |= (uint32_t)f32_to_f8(value * inverse) << 8 * j;
+        }
         uint32_t *block = (uint32_t *)(out + i * BLOCK_BYTES_F8_128);
         block[1 + lane] = word;
         if (lane == 0) block[0] = float_bits(scale);

@@ -2,6 +2,7 @@
 #include "inspect/cuda_print.h"
 
 #include "base/output.h"
+#include "engine/open.h"
 #include "inspect/launch_print.h"
 #include "inspect/pass_launches.h"
 #include "vm/machine.h"
@@ -172,10 +173,9 @@ static qp_status print_run(memory_view *v, const cuda_print_options *o, pass_lau
 qp_status cuda_print_run(const cuda_print_options *o, strbuf *out, qp_error *error)
 {
     model *model;
-    const bool rounds = o->activations && strcmp(o->activations, "8") == 0;
-    const bool as_bf16 = o->ranks > 1 || !rounds || !pass_launches_on_hopper(o->arch);
-    model_options sizes_only = {
-        .sizes_only = true, .config_is_enough = true, .fp8_as_bf16 = as_bf16};
+    model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
+    engine_fp8_on_gpu(o->activations, o->ranks <= 1 && pass_launches_on_hopper(o->arch),
+                      &sizes_only);
     pass_launches launches;
     TRY(model_open(o->model, &sizes_only, &model, error));
     memory_view v = {.model = model, .options = plan_default_options(model_get_config(model))};

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/output.h"
 #include "cuda/ranks.h"
+#include "engine/open.h"
 #include "engine/ranks.h"
 #include "inspect/diff_run.h"
 #include "op/op.h"
@@ -145,10 +146,12 @@ static qp_status open_model(diff *d, qp_error *error)
 {
     const diff_options *o = d->options;
     const bool on_gpu = d->type_a->on_gpu || d->type_b->on_gpu;
-    const bool rounds = o->activations && strcmp(o->activations, "8") == 0;
-    const bool as_bf16 = o->ranks > 1 || (on_gpu && !(rounds && has_hopper()));
-    model_options sizes_only = {.sizes_only = true, .fp8_as_bf16 = as_bf16};
-    model_options whole = {.fp8_as_bf16 = as_bf16, .pool = d->pool, .progress = &d->progress};
+    model_options sizes_only = {.fp8_as_bf16 = o->ranks > 1}, whole;
+    if (on_gpu) engine_fp8_on_gpu(o->activations, o->ranks <= 1 && has_hopper(), &sizes_only);
+    whole = sizes_only;
+    whole.pool = d->pool;
+    whole.progress = &d->progress;
+    sizes_only.sizes_only = true;
     TRY(model_open(o->model, &sizes_only, &d->model, error));
     TRY(build_plan(d, *model_get_config(d->model), error));
     TRY(check_memory(d, error));

@@ -15,9 +15,10 @@
 
 typedef enum diff_round { ROUND_ALONE, ROUND_TOGETHER, ROUND_AT_ONCE } diff_round;
 
-/* Logits of a long pass at once: the most difference in norm, as rounding x to BF16 or to FP8 in
- * one layer makes. */
+/* Logits of a pass at once: the most difference in norm, as rounding x to BF16 or to FP8 in one
+ * layer makes, or to FP8 in all layers. */
 #define MOST_AT_ONCE 0.05
+#define MOST_IN_F8   0.2
 
 typedef struct runner {
     const program *program;
@@ -331,10 +332,19 @@ static void hold(const runner *r, diff_round round, uint64_t *kept, uint64_t now
     }
 }
 
+/* Whether b runs weights in FP8 in chains, which do not round x to FP8; a single step is no chain,
+ * and rounds it. */
+static bool has_f8_chains(const runner *r)
+{
+    const machine_copies copies = machine_copies_of(r->b.of);
+    return copies.in_f8 && copies.made > 0;
+}
+
 /* Whether a GPU runs the pass with other kernels at once: of a long pass its last layer then has
  * only the rows whose logits are wanted, and few rows have other bits than many. */
 static bool may_differ_at_once(const runner *r)
 {
+    if (has_f8_chains(r)) return true;
     return r->b.of->type->on_gpu && batch_tokens(&r->batch) > LINEAR_STREAM_MAX_X &&
            batch_outputs(&r->batch) < batch_tokens(&r->batch);
 }
@@ -361,7 +371,7 @@ static bool logits_are_near(runner *r, diff_round round)
     }
     const double found = norm > 0 ? sqrt(difference / norm) : INFINITY;
     if (!(found <= r->report->at_once_norm)) r->report->at_once_norm = found;
-    return found <= MOST_AT_ONCE;
+    return found <= (has_f8_chains(r) ? MOST_IN_F8 : MOST_AT_ONCE);
 }
 
 /* Compares the outputs and what the last step writes. */
@@ -459,7 +469,7 @@ static qp_status run_round(runner *r, diff_round round, qp_error *error)
         if (round != ROUND_ALONE) TRY(hold_tensors(r, round, error));
         r->past += batch_tokens(&r->batch);
     }
-    return round == ROUND_ALONE ? QP_OK : hold_caches(r, round, error);
+    return round == ROUND_ALONE || has_f8_chains(r) ? QP_OK : hold_caches(r, round, error);
 }
 
 static qp_status open_oracles(runner *r, const machine_setup *setup, qp_error *error)

@@ -35,7 +35,8 @@ bool pass_launches_on_hopper(const char *arch)
     return find_gpu(arch, &gpu, NULL) == QP_OK && cuda_device_is_hopper(&gpu);
 }
 
-static launch_class class_of(const program *program, int64_t tokens, int64_t sequences)
+static launch_class class_of(const program *program, const launch_setting *setting, int64_t tokens,
+                             int64_t sequences)
 {
     const bool decodes = tokens <= sequences;
     launch_class of = {
@@ -44,7 +45,8 @@ static launch_class class_of(const program *program, int64_t tokens, int64_t seq
     of.sizes.of[AXIS_TOKENS] = tokens;
     of.sizes.of[AXIS_SEQUENCES] = of.sizes.of[AXIS_OUTPUTS] = sequences;
     of.sizes.of[AXIS_SEQUENCE_ENDS] = sequences + 1;
-    if (decodes && sequences > 1) of.n_chunks = cuda_decode_chunks(program->options.context);
+    if (decodes && sequences >= (setting->ops.few_rows == 0 ? 1 : 2))
+        of.n_chunks = cuda_decode_chunks(program->options.context);
     return of;
 }
 
@@ -58,7 +60,7 @@ qp_status pass_launches_make(const model *model, const plan_options *options, in
     TRY(cuda_weights_place(&out->program, &out->weights, error));
     TRY(launch_setting_init(&out->setting, &out->program, &out->weights, &out->gpu, NULL, true,
                             cuda_executor_count(&out->program, NULL).workspace, error));
-    const launch_class of = class_of(&out->program, tokens, sequences);
+    const launch_class of = class_of(&out->program, &out->setting, tokens, sequences);
     return launch_list_make(&out->setting, &of, NULL, NULL, &out->list, error);
 }
 

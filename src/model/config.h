@@ -46,6 +46,7 @@ typedef struct model_config {
     uint32_t biases_if_any; /* slots whose bias is used where the file has one */
     /* Elements that share a scale in matrices of FP8, by config.json; 0: it does not say. */
     int64_t fp8_block_rows, fp8_block_columns;
+    bool fp8_by_rows; /* all elements of a row share a scale in all matrices of F8_128 */
     rope_config rope;
 } model_config;
 

@@ -280,6 +280,7 @@ qp_status model_open(const char *path, const model_options *options, model **out
     if (status == QP_OK) status = open_source(m, error);
     if (status == QP_OK) status = bind_weights(m, error);
     if (status == QP_OK) status = source_check_unread(&m->source, error);
+    m->config.fp8_by_rows = m->source.n_fp8_by_blocks == 0;
     if (status != QP_OK) {
         model_close(m);
         return status;

@@ -32,6 +32,7 @@ typedef struct model_options {
     bool config_is_enough; /* with sizes_only: of a directory without safetensors config.json is
                             * read alone, and weights are views without data of its type */
     bool fp8_as_bf16;      /* weights in FP8 are read as BF16: for ranks, other files, most GPUs */
+    bool fp8_by_rows_only; /* the same of those with several scales a row */
     bool discardable;      /* model_discard_weight() may be called: there is one reader */
     thread_pool *pool;     /* makes synthetic weights; may be NULL */
     progress *progress;    /* shows how far they are made; may be NULL */

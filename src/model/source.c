@@ -188,7 +188,10 @@ static qp_status split_wqkv(weight_source *source, weight_slot slot, const char 
 /* The type in which the matrix is seen. */
 static dtype type_of_fp8(const weight_source *source, const fp8_matrix *matrix)
 {
-    return source->options->fp8_as_bf16 ? DTYPE_BF16 : fp8_type(matrix);
+    const bool by_rows = matrix->block_columns >= matrix->columns;
+    const bool as_bf16 =
+        source->options->fp8_as_bf16 || (source->options->fp8_by_rows_only && !by_rows);
+    return as_bf16 ? DTYPE_BF16 : fp8_type(matrix);
 }
 
 /* Rows [begin, begin + rows) of the matrix. */
@@ -243,6 +246,7 @@ static qp_status get_fp8(weight_source *source, weight_slot slot, int64_t layer,
     if (!stored_name(source, slot)) TRY(split_shape(source, slot, name, &view, &view, error));
     source->n_fp8++;
     source->n_fp8_kept += view.type == DTYPE_F8_128;
+    source->n_fp8_by_blocks += view.type == DTYPE_F8_128 && matrix.block_columns < matrix.columns;
     if (!source->options->sizes_only) {
         TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
         decode_task task = {source, slot, &matrix, &view};

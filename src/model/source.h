@@ -23,9 +23,10 @@ typedef struct weight_source {
     const model_options *options;
     const model_config *config;
     arena *arena;
-    owned_buffer *owned; /* memory of tensors that no file holds as they are needed */
-    int64_t n_fp8;       /* matrices that the file stores in FP8: see fp8.h */
-    int64_t n_fp8_kept;  /* and of them those that are read in F8_128 */
+    owned_buffer *owned;     /* memory of tensors that no file holds as they are needed */
+    int64_t n_fp8;           /* matrices that the file stores in FP8: see fp8.h */
+    int64_t n_fp8_kept;      /* and of them those that are read in F8_128 */
+    int64_t n_fp8_by_blocks; /* and of those the ones whose rows have several scales */
 } weight_source;
 
 /* The slot's weight (or bias) as the source stores it; *out keeps rank 0 when it is absent. The

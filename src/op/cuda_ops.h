@@ -30,7 +30,7 @@ typedef struct cuda_ops {
      * without a name: none. NULL: none at all. */
     const struct cuda_kernel *given;
     /* Up to so many rows, products keep x in float32 and attention has a block for each head:
-     * CUDA_FEW_ROWS; 1 where larger batches must be fast (see launch_list.h). */
+     * CUDA_FEW_ROWS; 1 or 0 where larger batches must be fast (see launch_setting.h). */
     int few_rows;
 } cuda_ops;
 
@@ -38,9 +38,10 @@ typedef struct cuda_ops {
  * contiguous. */
 typedef struct cuda_forms {
     cuda_address x;   /* of a product: x in BF16; 0: the launch makes it, cuda_narrow_x() */
-    bool x_in_f8;     /* x is in FP8 instead, as op/linear/linear_f8.h says */
+    bool x_in_f8;     /* x is in FP8 instead, as the kernel takes it (cuda_kernel.takes_f8) */
     cuda_address out; /* address for the output in BF16; 0: none */
-    bool out_in_f8;   /* in FP8 instead */
+    bool out_in_f8;   /* in FP8 instead, */
+    bool out_by_rows; /* with a scale a row (CUDA_F8_ROWS) */
     bool out_alone;   /* no other node reads it: CUDA_NARROWS_EITHER then stores only the BF16 */
     int64_t n_chunks; /* of paged_decode: parts of each sequence; 0: blocks search for theirs */
     int64_t out_rows; /* of paged_decode: rows of `out`, which then is the only output, where the
@@ -54,7 +55,7 @@ enum { CUDA_MAX_FUSED = 2 };
 /* What a fused launch stores elsewhere than its calls say. */
 typedef struct cuda_left {
     cuda_address narrowed; /* the last call's output, in BF16 only; 0: where the call says */
-    bool in_f8;            /* it is in FP8 instead, as op/linear/linear_f8.h says */
+    bool in_f8;            /* it is in FP8 instead, as the kernel itself takes x */
     tensor q;              /* the q that attention reads; rank 0: where the call says */
 } cuda_left;
 
@@ -96,11 +97,13 @@ typedef struct cuda_kernel {
      * cuda_forms.out_alone. */
     enum { CUDA_NARROWS_TOO, CUDA_NARROWS_ALONE, CUDA_NARROWS_EITHER } narrow_form;
     bool takes_narrowed; /* a product of x in BF16 */
-    bool takes_f8;       /* and also of x in FP8 */
-    bool takes_moved_q;  /* attention that reads q in the type of the cache, at any address */
-    bool early;          /* launched by units; it waits for its predecessor itself */
-    bool aligned;        /* tensors must lie at multiples of 16 bytes, as plans place them */
-    bool whole;          /* the cut into units changes the last bits: only whole calls */
+    /* And also of x in FP8, with scales of groups of columns (op/linear/linear_f8.h), or with a
+     * scale a row (op/linear/linear_f8_rows.h). */
+    enum { CUDA_F8_NONE, CUDA_F8_GROUPS, CUDA_F8_ROWS } takes_f8;
+    bool takes_moved_q; /* attention that reads q in the type of the cache, at any address */
+    bool early;         /* launched by units; it waits for its predecessor itself */
+    bool aligned;       /* tensors must lie at multiples of 16 bytes, as plans place them */
+    bool whole;         /* the cut into units changes the last bits: only whole calls */
     const op_tolerance *tolerances; /* tolerances where coarser than the operator's; or NULL */
     const cuda_fusion *fusions; /* in the order of preference, the last without a name; or NULL */
     /* A kernel from outside: puts its launches for the call, which lies in the host's memory, into

@@ -152,6 +152,7 @@ typedef struct machine_pace {
  * that it also keeps in the order in which several sequences read them. 0: none. */
 typedef struct machine_copies {
     uint64_t wanted, made, tiles;
+    bool in_f8; /* the first two are not in BF16, but in FP8 in the order of up to 64 rows */
 } machine_copies;
 
 /* What computes a node. Kernels of one name give the same bits for the same inputs. */

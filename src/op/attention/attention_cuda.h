@@ -129,6 +129,10 @@ int64_t cuda_decode_chunks(int64_t longest);
 /* A call of paged_prefill without masks as one of paged_decode, if every sequence has one token. */
 op_call cuda_decode_of_prefill(const op_call *prefill);
 
+/* Makes a call of paged_prefill, in which every sequence has one token, one of paged_decode where
+ * that pays; returns the operator that it then is of. */
+op_code cuda_take_decoding(const cuda_ops *ops, op_call *call);
+
 /* The first n sequences of a call of paged_prefill, which have one token each, as one of
  * paged_decode, and the others as one of paged_prefill. */
 void cuda_split_prefill(const op_call *prefill, int64_t n, op_call *decode, op_call *others);

@@ -12,6 +12,29 @@
 #define CHAIN_DELAYS 0
 #endif
 
+/* 1 in kernels for weights in FP8, whose products take x in F16, except that of attention: numbers
+ * of FP8 become F16 by one instruction for two, and BF16 by four. */
+#ifndef CHAIN_F8
+#define CHAIN_F8 0
+#endif
+
+/* ---- x as products take it ------------------------------------------------------------------ */
+
+/* Two neighbours. What F16 cannot hold becomes its largest number. */
+DEVICE_FN uint32_t chain_narrow2(float low, float high)
+{
+    if (!CHAIN_F8) return device_pack2(DTYPE_BF16, low, high);
+    uint32_t pair;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+/* Four, at a multiple of 8 bytes. */
+DEVICE_FN void chain_narrow4(uint16_t *to, float4 v)
+{
+    *(uint2 *)to = make_uint2(chain_narrow2(v.x, v.y), chain_narrow2(v.z, v.w));
+}
+
 /* ---- blocks that wait for one another ------------------------------------------------------- */
 
 DEVICE_FN uint32_t shared_address(const void *there)

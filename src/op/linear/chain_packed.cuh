@@ -1,6 +1,7 @@
 /* Products of quantised weights in a chain: levels come through the ring of weights in the order of
  * linear_packed.h, and each warp turns its own into BF16 numbers in registers, from which wgmma
- * multiplies them. A number is rounded once, as in a matrix that was decoded before.
+ * multiplies them. A number is rounded once, as in a matrix that was decoded before. Numbers of FP8
+ * are turned into F16, which is exact; their rows' scales are applied to the sums.
  */
 #ifndef QUIPU_OP_CHAIN_PACKED_CUH
 #define QUIPU_OP_CHAIN_PACKED_CUH
@@ -9,20 +10,23 @@
 #include "op/linear/chain_block.cuh"
 
 /* d (64, COLUMNS) += a (64, 16) b (COLUMNS, 16)^T, a in registers. */
-#define WGMMA_ROWS(COLUMNS, TILES, A0, A1, A2, A3, B, ADD)                                         \
-    DEVICE_FN void wgmma_rows(float(&d)[TILES][4], const uint32_t(&a)[4], uint64_t b, int add)     \
+#define WGMMA_ROWS(NAME, TYPES, COLUMNS, TILES, A0, A1, A2, A3, B, ADD)                            \
+    DEVICE_FN void NAME(float(&d)[TILES][4], const uint32_t(&a)[4], uint64_t b, int add)           \
     {                                                                                              \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" ADD ", 0;\n"                             \
-                     "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32.bf16.bf16 "             \
+                     "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPES " "             \
                      "" WGMMA_NAMES##TILES ", {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B           \
                                            ", p, 1, 1, 0;\n}"                                      \
                      : WGMMA_D##TILES                                                              \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add)                \
                      : "memory");                                                                  \
     }
-WGMMA_ROWS(16, 2, "8", "9", "10", "11", "12", "13")
-WGMMA_ROWS(32, 4, "16", "17", "18", "19", "20", "21")
-WGMMA_ROWS(64, 8, "32", "33", "34", "35", "36", "37")
+WGMMA_ROWS(wgmma_rows, "bf16.bf16", 16, 2, "8", "9", "10", "11", "12", "13")
+WGMMA_ROWS(wgmma_rows, "bf16.bf16", 32, 4, "16", "17", "18", "19", "20", "21")
+WGMMA_ROWS(wgmma_rows, "bf16.bf16", 64, 8, "32", "33", "34", "35", "36", "37")
+WGMMA_ROWS(wgmma_rows_f16, "f16.f16", 16, 2, "8", "9", "10", "11", "12", "13")
+WGMMA_ROWS(wgmma_rows_f16, "f16.f16", 32, 4, "16", "17", "18", "19", "20", "21")
+WGMMA_ROWS(wgmma_rows_f16, "f16.f16", 64, 8, "32", "33", "34", "35", "36", "37")
 #undef WGMMA_ROWS
 
 /* ---- where a tile's weights are -------------------------------------------------------------- */
@@ -30,9 +34,10 @@ WGMMA_ROWS(64, 8, "32", "33", "34", "35", "36", "37")
 /* The rows of a tile: groups of 64 by 64 from `from` on, those of the same rows next to each other.
  */
 struct packed_tile {
-    const char *from; /* the groups of its first rows */
-    int kind, unit;   /* bytes of a unit */
-    int n_groups;     /* of the tile, one below the other */
+    const char *from;    /* the groups of its first rows */
+    const float *scales; /* of FP8: of its rows */
+    int kind, unit;      /* bytes of a unit */
+    int n_groups;        /* of the tile, one below the other */
 };
 
 DEVICE_FN packed_tile packed_tile_of(const chain_product &p, int tile)
@@ -45,6 +50,7 @@ DEVICE_FN packed_tile packed_tile_of(const chain_product &p, int tile)
     t.unit = packed_unit_bytes(t.kind);
     t.from = (const char *)w.from[part] +
              (int64_t)(group - w.first[part]) * p.n_depths * (PACKED_GROUP_UNITS * t.unit);
+    t.scales = (const float *)w.scales[part] + (group - w.first[part]) * PACKED_GROUP_ROWS;
     t.n_groups = min(each, w.n_groups - group);
     return t;
 }
@@ -167,6 +173,42 @@ template <int KIND> struct packed_lane {
     }
 };
 
+/* Numbers of FP8, for x in F16, or for x in BF16. */
+enum { PACKED_F8_FOR_BF16 = PACKED_F8 + 1 };
+
+/* Four of a row of 16 columns to two registers. */
+template <> struct packed_lane<PACKED_F8> {
+    uint32_t numbers[8];
+
+    DEVICE_METHOD void load(uint32_t unit)
+    {
+        const int lane = threadIdx.x % WARP;
+        packed_words(unit + lane * 16, numbers);
+        packed_words(unit + 512 + lane * 16, numbers + 4);
+    }
+    DEVICE_METHOD void decode(uint32_t (&a)[4][4]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++) /* columns 16 (i / 2) of row g, or g + 8 */
+            asm("{\n.reg .b16 near, far;\nmov.b32 {near, far}, %2;\n"
+                "cvt.rn.f16x2.e4m3x2 %0, near;\ncvt.rn.f16x2.e4m3x2 %1, far;\n}"
+                : "=r"(a[i / 2][i % 2]), "=r"(a[i / 2][2 + i % 2])
+                : "r"(numbers[i]));
+    }
+};
+
+template <> struct packed_lane<PACKED_F8_FOR_BF16> : packed_lane<PACKED_F8> {
+    DEVICE_METHOD void decode(uint32_t (&a)[4][4]) const
+    {
+        packed_lane<PACKED_F8>::decode(a);
+#pragma unroll
+        for (int i = 0; i < 16; i++) { /* exact */
+            const float2 pair = __half22float2(*(const __half2 *)&a[i / 4][i % 4]);
+            a[i / 4][i % 4] = device_pack2(DTYPE_BF16, pair.x, pair.y);
+        }
+    }
+};
+
 /* ---- multiplying ----------------------------------------------------------------------------- */
 
 /* What a warp takes from a product's stages. */
@@ -202,10 +244,14 @@ DEVICE_FN void packed_steps(const packed_warp &own, bool adds, chain_ring &weigh
     const uint64_t x = wgmma_operand(chain_stage(xs), 64);
     wgmma_begin();
 #pragma unroll
-    for (int k = 0; k < 4 * COUNT; k++)
-        wgmma_rows(sums.of, a[k / 4][k % 4],
-                   wgmma_further(x, k / 4 * (CHAIN_X_BYTES(COLUMNS) / CHAIN_X_DEPTHS) + k % 4 * 32),
-                   adds || k > 0);
+    for (int k = 0; k < 4 * COUNT; k++) {
+        const uint64_t own =
+            wgmma_further(x, k / 4 * (CHAIN_X_BYTES(COLUMNS) / CHAIN_X_DEPTHS) + k % 4 * 32);
+        if (KIND == PACKED_F8)
+            wgmma_rows_f16(sums.of, a[k / 4][k % 4], own, adds || k > 0);
+        else
+            wgmma_rows(sums.of, a[k / 4][k % 4], own, adds || k > 0);
+    }
     wgmma_commit();
     wgmma_wait<0>();
     if (threadIdx.x % 128 == 0) chain_ring_give(xs, own.x_readers);
@@ -239,6 +285,20 @@ DEVICE_FN void packed_multiply(const chain_product &p, int tile, int n, chain_ri
     if (p.low && threadIdx.x >= 128) {
         chain_ring_skip(weights, packed_stages(p, tile, n));
         chain_ring_skip(xs, (n + CHAIN_X_DEPTHS - 1) / CHAIN_X_DEPTHS);
+        return;
+    }
+    if (CHAIN_F8) {
+        const int row = threadIdx.x / WARP * PACKED_ROWS + threadIdx.x % WARP / 4;
+        const float near = __ldg(t.scales + row), far = __ldg(t.scales + row + 8);
+        if (p.bf16_x)
+            packed_multiply_kind<COLUMNS, PACKED_F8_FOR_BF16>(n, p.low, t.unit, weights, xs, sums);
+        else
+            packed_multiply_kind<COLUMNS, PACKED_F8>(n, p.low, t.unit, weights, xs, sums);
+#pragma unroll
+        for (int q = 0; q < COLUMNS / 8; q++) {
+            sums.of[q][0] *= near, sums.of[q][1] *= near;
+            sums.of[q][2] *= far, sums.of[q][3] *= far;
+        }
         return;
     }
     if (t.kind == PACKED_Q4_0)

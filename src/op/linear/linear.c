@@ -107,6 +107,8 @@ static const char *const cases[] = {
     "n_rows=1 in_features=1152 out_features=30 weight:F8_128 residual:- x:BF16 out:BF16",
     "n_rows=11 in_features=384 out_features=70 weight:F8_128 bias:- residual:-",
     "n_rows=90 in_features=640 out_features=45 weight:F8_128",
+    "n_rows=19 in_features=384 out_features=80 weight:F8_128 bias:-",
+    "n_rows=70 in_features=512 out_features=144 weight:F8_128",
     "n_rows=6 in_features=96 out_features=33 weight:F16 bias:-",
     "n_rows=3 in_features=2112 out_features=41 weight:Q8_0 residual:-",
     "n_rows=8 in_features=2560 out_features=72 weight:Q4_K bias:- residual:-",

@@ -219,14 +219,14 @@ DEVICE_FN void chain_leave_activated(const chain_product &p, const chain_item &i
 {
     const int PITCH = LINEAR_STREAM_ROWS / 2 + 8;
     int lane = threadIdx.x % WARP, eight = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
-    __nv_bfloat16 *rows = (__nv_bfloat16 *)space;
+    uint16_t *rows = (uint16_t *)space;
     chain_meet(); /* no thread reads the space any more */
 #pragma unroll
     for (int q = 0; q < COLUMNS / 8; q++)
 #pragma unroll
         for (int j = 0; j < 2; j++)
             rows[(q * 8 + t * 2 + j) * PITCH + eight * 8 + g] =
-                __float2bfloat16_rn(silu(sums.of[q][j]) * sums.of[q][2 + j]);
+                (uint16_t)chain_narrow2(silu(sums.of[q][j]) * sums.of[q][2 + j], 0);
     chain_meet();                     /* rows are complete */
     const int eights = p.weight_step; /* of features in a tile */
     int feature = (item.tile * eights + (int)threadIdx.x % 8) * 8;
@@ -496,7 +496,7 @@ DEVICE_FN void chain_rows_step(const linear_chain &call, int s, float *space, ch
 #pragma unroll
             for (int at = i; at < i + 256 && at < n; at += 128) {
                 float4 f = chain_load4((dtype)c.weight_type, weight, at);
-                device_narrow(c.narrowed + row * n + at,
+                chain_narrow4(c.narrowed + row * n + at,
                               norm_apply4(*(const float4 *)(space + at), scale, f));
             }
     }

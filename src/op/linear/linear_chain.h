@@ -51,14 +51,17 @@ typedef enum chain_kind {
 typedef enum chain_end {
     CHAIN_PARTS,     /* out (ranks, n_rows, n_features): a part's sums, for the next step */
     CHAIN_PLAIN,     /* out (n_rows, n_features), of one rank */
-    CHAIN_SILU,      /* narrowed (n_rows, n_features) = silu(gate) * up in BF16, of one rank */
+    CHAIN_SILU,      /* narrowed (n_rows, n_features) = silu(gate) * up in 16 bits, of one rank */
     CHAIN_LIKELIEST, /* the feature of each row's largest sum, of one rank; sums are not stored */
 } chain_end;
 
+enum { CHAIN_PACKED_LEVELS = 1, CHAIN_PACKED_IN_F8 };
+
 /* A product's weight in the order of linear_packed.h, in parts one below the other. */
 typedef struct chain_packed {
-    uint64_t from[CHAIN_PACKED_PARTS]; /* addresses */
-    int32_t first[CHAIN_PACKED_PARTS]; /* group of rows that each begins with; INT32_MAX: none */
+    uint64_t from[CHAIN_PACKED_PARTS];   /* addresses */
+    uint64_t scales[CHAIN_PACKED_PARTS]; /* of FP8: those of the scales of rows */
+    int32_t first[CHAIN_PACKED_PARTS];   /* group of rows that each begins with; INT32_MAX: none */
     int32_t kind[CHAIN_PACKED_PARTS];
     int32_t n_groups; /* of rows */
 } chain_packed;
@@ -82,7 +85,9 @@ typedef struct chain_product {
     int32_t end;                           /* chain_end */
     int32_t weight_dimension, weight_step; /* as linear_stream's */
     int32_t low; /* tiles of LINEAR_STREAM_LOW_ROWS rows, in parts of whole stages */
-    int32_t tiled;
+    int16_t tiled;
+    int16_t bf16_x; /* x is in BF16 although weights are in FP8: attention's, which may be another
+                       kernel; or what another kernel left */
 } chain_product;
 
 /* Rows of the weight in a tile. */
@@ -104,7 +109,7 @@ typedef struct chain_rows {
     const int32_t *rows;   /* (n_rows): the residual's row for each row; or NULL: the same */
     const void *table;     /* instead of the residual, without parts: rows of table_type; or NULL */
     const void *weight;    /* (n_features), of weight_type; or NULL: no norm */
-    uint16_t *narrowed;    /* (n_rows, n_features): the norm in BF16 */
+    uint16_t *narrowed;    /* (n_rows, n_features): the norm in 16 bits */
     int64_t residual_pitch, out_pitch; /* floats; of a table bytes */
     float eps;
     int32_t weight_type, table_type, n_rows;
@@ -160,7 +165,7 @@ typedef struct linear_chain {
     int32_t n_steps;
     int32_t weight_stages, x_stages;
     int32_t in_flight; /* stages of weights on their way at a time, at most */
-    int32_t packed;    /* weights of all products are packed */
+    int32_t packed;    /* weights of all products are packed: CHAIN_PACKED_...; 0: none is */
     int32_t head;      /* head_dim of attention; 0: there is none */
     int32_t reduces;   /* a step sums rows over ranks */
     int32_t wide;      /* a step has rows of more than CHAIN_ROW features */

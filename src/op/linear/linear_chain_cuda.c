@@ -22,12 +22,17 @@ void cuda_linear_chain_set_stages(linear_chain *chain, int columns)
 
 qp_status cuda_linear_chain(cuda_ops *ops, const linear_chain *chain, int columns, qp_error *error)
 {
-    static const char *const images[4][2] = {{"linear_chain", "linear_chain_128"},
+    static const char *const images[5][2] = {{"linear_chain", "linear_chain_128"},
                                              {"linear_chain_packed", "linear_chain_packed_128"},
                                              {"linear_chain_ranks", "linear_chain_ranks_128"},
-                                             {"linear_chain_wide_128", "linear_chain_wide_128"}};
-    static const char *const forms[4] = {"", "_packed", "_ranks", "_wide"};
-    const int form = chain->wide ? 3 : chain->reduces ? 2 : chain->packed ? 1 : 0;
+                                             {"linear_chain_wide_128", "linear_chain_wide_128"},
+                                             {"linear_chain_f8", "linear_chain_f8_128"}};
+    static const char *const forms[5] = {"", "_packed", "_ranks", "_wide", "_f8"};
+    const int form = chain->packed == CHAIN_PACKED_IN_F8 ? 4
+                     : chain->wide                       ? 3
+                     : chain->reduces                    ? 2
+                     : chain->packed                     ? 1
+                                                         : 0;
     const bool heads_of_128 = chain->head == 128 || chain->wide;
     cuda_start start = {.image = images[form][heads_of_128],
                         .shared_most = ops->device->shared_bytes,

@@ -5,6 +5,7 @@
 #include "op/linear/linear.h"
 #include "op/linear/linear_eight_cuda.h"
 #include "op/linear/linear_f8_cuda.h"
+#include "op/linear/linear_f8_rows_cuda.h"
 #include "op/linear/linear_stream_cuda.h"
 #include "op/linear/linear_wide_cuda.h"
 #include "op/silu_and_mul/silu_and_mul.h"
@@ -158,7 +159,7 @@ static cuda_address element_address(const tensor *view, int64_t column)
     return (cuda_address)(uintptr_t)view->data + (cuda_address)column * 4;
 }
 
-static qp_status add_bias(cuda_ops *ops, const op_call *call, qp_error *error)
+qp_status cuda_linear_add_bias(cuda_ops *ops, const op_call *call, qp_error *error)
 {
     op_call own = *call;
     int64_t units = 0, n = call->end - call->begin;
@@ -219,7 +220,7 @@ static qp_status launch_blas(cuda_ops *ops, const cuda_kernel *kernel, const op_
             return cuda_linear_tiles(ops, kernel, call, forms, error);
         TRY(status);
     }
-    return call->tensors[LINEAR_BIAS].rank ? add_bias(ops, call, error) : QP_OK;
+    return call->tensors[LINEAR_BIAS].rank ? cuda_linear_add_bias(ops, call, error) : QP_OK;
 }
 
 /* ---- the table ----------------------------------------------------------------------------- */
@@ -267,6 +268,16 @@ static const cuda_fusion f8_wide_fusions[] = {
      .accepts = cuda_f8_wide_turns,
      .leaves = cuda_linear_wide_rope_leaves,
      .launch = cuda_f8_wide_rope},
+    {0},
+};
+static const cuda_fusion f8_rows_fusions[] = {
+    {.name = "silu_and_mul",
+     .with = {OP_SILU_AND_MUL},
+     .n_with = 1,
+     .rounds = true,
+     .accepts = cuda_f8_rows_activates,
+     .leaves = cuda_f8_rows_leaves,
+     .launch = cuda_f8_rows_silu},
     {0},
 };
 static const cuda_fusion blas_fusions[] = {
@@ -317,7 +328,7 @@ const cuda_kernel linear_cuda[] = {
      .name = "cuda_f8_stream",
      .architecture = CUDA_HOPPER_ONLY,
      .takes_narrowed = true,
-     .takes_f8 = true,
+     .takes_f8 = CUDA_F8_GROUPS,
      .accepts = cuda_f8_stream_accepts,
      .pays = cuda_f8_pays,
      .workspace = cuda_f8_workspace,
@@ -330,7 +341,7 @@ const cuda_kernel linear_cuda[] = {
      .name = "cuda_f8",
      .architecture = CUDA_HOPPER_ONLY,
      .takes_narrowed = true,
-     .takes_f8 = true,
+     .takes_f8 = CUDA_F8_GROUPS,
      .accepts = cuda_f8_wide_accepts,
      .pays = cuda_f8_pays,
      .workspace = cuda_f8_workspace,
@@ -339,6 +350,20 @@ const cuda_kernel linear_cuda[] = {
      .whole = true,
      .tolerances = cuda_f8_tolerances,
      .fusions = f8_wide_fusions},
+    {.op = OP_LINEAR,
+     .name = "cublaslt_f8",
+     .architecture = CUDA_HOPPER_ONLY,
+     .needs_blas = true,
+     .takes_narrowed = true,
+     .takes_f8 = CUDA_F8_ROWS,
+     .accepts = cuda_f8_rows_accepts,
+     .pays = cuda_f8_rows_pays,
+     .workspace = cuda_f8_rows_workspace,
+     .launch = cuda_f8_rows,
+     .aligned = true,
+     .whole = true,
+     .tolerances = cuda_f8_rows_tolerances,
+     .fusions = f8_rows_fusions},
     {.op = OP_LINEAR,
      .name = "cuda",
      .accepts = few_accepts,

@@ -22,6 +22,9 @@ extern const op_tolerance cuda_linear_narrowed_tolerances[];
  * added to the product. */
 bool cuda_linear_is_activated(const op_call *call, const op_call *silu);
 
+/* Adds the call's bias to what its product stored. */
+qp_status cuda_linear_add_bias(cuda_ops *ops, const op_call *call, qp_error *error);
+
 /* The address of x in BF16; converts x if that was not done yet. */
 qp_status cuda_linear_narrowed_x(cuda_ops *ops, const op_call *call, const cuda_forms *forms,
                                  cuda_address *at, qp_error *error);

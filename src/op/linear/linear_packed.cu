@@ -11,6 +11,7 @@ DEVICE_FN uint32_t level_of(int type, const uint8_t *row, int column)
         const int bytes = type == DTYPE_Q4_0 ? BLOCK_BYTES_Q4_0 : BLOCK_BYTES_Q4_1;
         return row[(column / 32 + 1) * bytes - 16 + in_32 % 16] >> in_32 / 16 * 4 & 15u;
     }
+    if (type == DTYPE_F8) return row[column];
     if (type == DTYPE_Q4_K)
         return row[column / 256 * BLOCK_BYTES_Q4_K + 16 + in / 64 * 32 + in_32] >> in / 32 % 2 * 4 &
                15u;
@@ -44,6 +45,14 @@ DEVICE_FN const uint8_t *row_of(const packed_matrix &m, int row)
     const uint64_t second = m.from[1] && row % 16 >= 8;
     const int64_t stored = m.from[1] ? row / 16 * 8 + row % 8 : row;
     return row < m.rows ? (const uint8_t *)m.from[second] + stored * m.row_bytes : nullptr;
+}
+
+/* The scale of that row of FP8. */
+DEVICE_FN float row_scale_of(const packed_matrix &m, int row)
+{
+    const uint64_t second = m.from[1] && row % 16 >= 8;
+    const int64_t stored = m.from[1] ? row / 16 * 8 + row % 8 : row;
+    return row < m.rows ? ((const float *)m.scales_from[second])[stored] : 0.0f;
 }
 
 /* A lane's levels of the 16 columns from `column` on of one of its rows, a byte each. */
@@ -121,8 +130,13 @@ extern "C" __global__ void __launch_bounds__(256)
         const uint8_t *const rows[2] = {row_of(m, row), row_of(m, row + 8)};
         char *unit = (char *)m.to + i * packed_unit_bytes(m.kind);
         pack_levels(m, rows, column, lane, (uint32_t *)unit);
-        if (lane % 4 == 0)
+        if (m.kind == PACKED_F8) {
+            float *scales = (float *)m.scales_to + (row - lane / 4);
+            if (column == 0 && lane < PACKED_ROWS)
+                scales[lane] = row_scale_of(m, row - lane / 4 + lane);
+        } else if (lane % 4 == 0) {
             pack_scales(m, rows, column, lane / 4, (float *)(unit + packed_level_bytes(m.kind)));
+        }
     }
 }
 

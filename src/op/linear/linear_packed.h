@@ -10,6 +10,7 @@
  *     8 bits  [k / 2][lane][k % 2][row g, row g + 8] a word
  *     scales  [g] of 32 columns: [half][row g, row g + 8] a float
  *             [k / 2][g] of 16 columns: [k % 2][row g, row g + 8] a float
+ *             of a row of FP8: elsewhere, in the order of the rows of units
  *
  * Q4_0's scales are the sum of two BF16 numbers. A level u stands for scale * (u - zero) + minimum;
  * minima follow the scales in the same order.
@@ -24,6 +25,7 @@ enum {
     PACKED_Q4_0, /* 4 bits, zero at 8, scales of 32 columns */
     PACKED_Q4,   /* 4 bits, scales and minima of 32 columns: Q4_1, Q4_K */
     PACKED_Q6,   /* 8 bits, zero at 32, scales of 16 columns: Q6_K */
+    PACKED_F8,   /* 8 bits, E4M3 with scales of rows */
 };
 
 enum {
@@ -41,6 +43,7 @@ OP_FN int packed_level_bytes(int kind)
 }
 OP_FN int packed_unit_bytes(int kind)
 {
+    if (kind == PACKED_F8) return packed_level_bytes(kind);
     return packed_level_bytes(kind) +
            (kind == PACKED_Q4 || kind == PACKED_Q6 ? 2 * PACKED_SCALES : PACKED_SCALES);
 }
@@ -48,12 +51,13 @@ OP_FN int packed_unit_bytes(int kind)
 /* Groups that a stage of a chain's ring has of the same rows. */
 OP_FN int packed_depths(int kind)
 {
-    return kind == PACKED_Q4_0 || kind == PACKED_Q4 ? 2 : 1;
+    return kind == PACKED_Q6 ? 1 : 2;
 }
 
 /* A matrix to pack, or a gate and its up: eight rows of the gate, then eight of the up. */
 typedef struct packed_matrix {
     uint64_t from[2], to; /* addresses: of rows as stored; the second is 0 without an up */
+    uint64_t scales_from[2], scales_to; /* of FP8, a float a row */
     int64_t row_bytes;
     int32_t type; /* dtype */
     int32_t kind;

@@ -67,6 +67,14 @@ op_call cuda_decode_of_prefill(const op_call *prefill)
     return call;
 }
 
+op_code cuda_take_decoding(const cuda_ops *ops, op_call *call)
+{
+    const op_call decode = cuda_decode_of_prefill(call);
+    if (!cuda_decode_accepts(&decode) || !cuda_decode_pays(ops, &decode)) return OP_PAGED_PREFILL;
+    *call = decode;
+    return OP_PAGED_DECODE;
+}
+
 /* The sequences of a page table from the n-th on. */
 static void drop_sequences(tensor *indptr, tensor *last_page_len, int64_t n)
 {

@@ -102,7 +102,8 @@ static qp_status launch_f8(cuda_ops *ops, const op_call *call, const cuda_forms 
                         .threads =
                             (unsigned)cuda_warps_of((run.of.n + each - 1) / each, NORM_THREADS),
                         .cluster = 1};
-    snprintf(start.name, sizeof start.name, "run_rms_norm_f8_%d", eights);
+    snprintf(start.name, sizeof start.name, "run_rms_norm_f8_%s%d",
+             forms->out_by_rows ? "rows_" : "", eights);
     return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(run)), error);
 }
 

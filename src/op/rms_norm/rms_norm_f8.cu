@@ -18,7 +18,36 @@ DEVICE_FN void norm_f8_store(const norm_f8_rows &call, int64_t row, int i, const
     if (i % call.group == 0) call.scales[i / call.group * call.pitch + row] = s.x;
 }
 
-template <int EIGHTS> DEVICE_FN void norm_f8_row(const norm_f8_rows &call, int64_t row)
+/* The same of a row with one scale, of which a block has all. */
+template <int EIGHTS>
+DEVICE_FN void norm_f8_store_row(const norm_f8_rows &call, int64_t row, float *cells,
+                                 const float (&v)[EIGHTS][8])
+{
+    const int lane = (int)threadIdx.x % WARP, n_warps = (int)blockDim.x / WARP;
+    float largest = 0;
+#pragma unroll
+    for (int e = 0; e < EIGHTS; e++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            largest = fmaxf(largest, fabsf(v[e][j]));
+    largest = f8_largest_of(ALL_LANES, WARP, largest);
+    __syncthreads(); /* the cells have been read */
+    if (lane == 0) cells[threadIdx.x / WARP] = largest;
+    __syncthreads();
+    const float2 s = f8_scale(f8_largest_of(ALL_LANES, WARP, lane < n_warps ? cells[lane] : 0));
+    if (threadIdx.x == 0) call.scales[row] = s.x;
+#pragma unroll
+    for (int e = 0; e < EIGHTS; e++) {
+        const int i = 8 * ((int)threadIdx.x + e * (int)blockDim.x);
+        if (i >= call.of.n) continue;
+        *(uint2 *)(call.out + row * call.of.n + i) =
+            make_uint2(f8_pack4(make_float4(v[e][0], v[e][1], v[e][2], v[e][3]), s.y),
+                       f8_pack4(make_float4(v[e][4], v[e][5], v[e][6], v[e][7]), s.y));
+    }
+}
+
+template <int EIGHTS, bool BY_ROWS>
+DEVICE_FN void norm_f8_row(const norm_f8_rows &call, int64_t row)
 {
     __shared__ float cells[MAX_WARPS];
     const int first = 8 * (int)threadIdx.x, step = 8 * (int)blockDim.x;
@@ -53,16 +82,19 @@ template <int EIGHTS> DEVICE_FN void norm_f8_row(const norm_f8_rows &call, int64
 #pragma unroll
         for (int j = 0; j < 8; j++)
             kept[e][j] = f8_first(kept[e][j]);
-        norm_f8_store(call, row, i, kept[e]);
+        if (!BY_ROWS) norm_f8_store(call, row, i, kept[e]);
     }
+    if (BY_ROWS) norm_f8_store_row(call, row, cells, kept);
 }
 
-#define NORM_F8(eights)                                                                            \
+#define NORM_F8(name, eights, by_rows)                                                             \
     extern "C" __global__ void __launch_bounds__(NORM_F8_MOST / 8 / eights)                        \
-        run_rms_norm_f8_##eights(const __grid_constant__ norm_f8_rows call)                        \
+        run_rms_norm_f8_##name(const __grid_constant__ norm_f8_rows call)                          \
     {                                                                                              \
         device_let_next_begin();                                                                   \
-        norm_f8_row<eights>(call, call.of.begin + blockIdx.x);                                     \
+        norm_f8_row<eights, by_rows>(call, call.of.begin + blockIdx.x);                            \
     }
-NORM_F8(1)
-NORM_F8(4)
+NORM_F8(1, 1, false)
+NORM_F8(4, 4, false)
+NORM_F8(rows_1, 1, true)
+NORM_F8(rows_4, 4, true)

@@ -14,6 +14,7 @@
 #include "op/variants.h"
 #include "op/attention/attention_cuda.h"
 #include "op/linear/linear_cuda.h"
+#include "op/linear/linear_f8_rows_cuda.h"
 #include "op/linear/linear_stream_cuda.h"
 #include "vm/cuda/chain_check.h"
 
@@ -46,13 +47,18 @@ bool cuda_chain_begin(cuda_ops *ops, int64_t rows, const tensor *x, cuda_address
     return true;
 }
 
-void cuda_chain_pack(cuda_chain *c, const cuda_packed *packed, cuda_address decoded,
+void cuda_chain_pack(cuda_chain *c, const cuda_packed *packed, cuda_address named,
                      cuda_address parts)
 {
     c->packed = packed;
-    c->decoded = decoded;
+    c->named = named;
     c->parts = parts;
-    c->run.packed = true;
+    c->run.packed = packed->in_f8 ? CHAIN_PACKED_IN_F8 : CHAIN_PACKED_LEVELS;
+}
+
+static bool is_in_f8(const cuda_chain *c)
+{
+    return c->packed && c->packed->in_f8;
 }
 
 static chain_step *next_step(cuda_chain *c, chain_kind kind, int64_t items)
@@ -105,10 +111,12 @@ static void set_ranks(const cuda_chain *c, chain_step *step, int ranks)
 static bool takes_product(const cuda_chain *c, const op_call *call)
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
-    return !is_full(c) && !c->sum.rank && cuda_linear_stream_accepts(call) &&
-           cuda_linear_stream_pays(c->ops, call) && x->shape[1] % LINEAR_STREAM_DEPTH == 0 &&
-           same_view(x, &c->x) && call->begin == 0 && call->end == weight->shape[0] &&
-           !call->tensors[LINEAR_BIAS].rank && x->shape[0] <= c->columns;
+    const bool accepted = is_in_f8(c) ? cuda_f8_rows_accepts(call) && cuda_f8_has_rows(weight)
+                                      : cuda_linear_stream_accepts(call);
+    return !is_full(c) && !c->sum.rank && accepted && cuda_linear_stream_pays(c->ops, call) &&
+           x->shape[1] % LINEAR_STREAM_DEPTH == 0 && same_view(x, &c->x) && call->begin == 0 &&
+           call->end == weight->shape[0] && !call->tensors[LINEAR_BIAS].rank &&
+           x->shape[0] <= c->columns;
 }
 
 static int64_t groups_of(int64_t n, int64_t size)
@@ -127,6 +135,9 @@ static cuda_stream_cut cut_of(const cuda_chain *c, const op_call *call)
 static bool map_weight(const cuda_chain *c, const tensor *weight, bool pairs, int rows,
                        chain_product *p)
 {
+    p->weight_dimension = pairs ? 3 : 1;
+    p->weight_step = pairs ? rows / 16 : rows;
+    if (is_in_f8(c)) return true; /* which has no map */
     if (cuda_stream_map_weight(c->ops, weight, pairs, rows, p->weight_map, &p->weight_dimension,
                                &p->weight_step, NULL) != QP_OK)
         return false;
@@ -139,8 +150,8 @@ static bool map_weight(const cuda_chain *c, const tensor *weight, bool pairs, in
 static bool find_parts(const cuda_chain *c, const tensor *weight, bool pairs, int rows,
                        chain_product *p)
 {
-    return cuda_packed_find(c->packed, cuda_device_form(weight->data) - c->decoded,
-                            weight->shape[0], pairs, rows, c->parts, &p->packed);
+    return cuda_packed_find(c->packed, cuda_device_form(weight->data) - c->named, weight->shape[0],
+                            pairs, rows, c->parts, &p->packed);
 }
 
 static bool add_product(cuda_chain *c, const op_call *call, bool pairs, cuda_stream_cut cut,
@@ -155,6 +166,7 @@ static bool add_product(cuda_chain *c, const op_call *call, bool pairs, cuda_str
         .n_depths = (int32_t)(x->shape[1] / LINEAR_STREAM_DEPTH),
     };
     if (c->run.n_steps == 0) c->x_at = c->first_x_at;
+    p.bf16_x = c->run.n_steps == 0 || last_step(c)->kind == CHAIN_ATTENTION;
     if (!map_weight(c, weight, pairs, cut.rows, &p) ||
         (c->packed && !find_parts(c, weight, pairs, cut.rows, &p)) ||
         cuda_stream_map_deep(c->ops, c->x_at, x->shape[0], x->shape[1], 2 * x->shape[1], c->columns,

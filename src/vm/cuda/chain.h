@@ -23,9 +23,9 @@ typedef struct cuda_chain {
     int nodes[CHAIN_MAX_STEPS]; /* the first node of each step, as the caller counts nodes */
     int columns;                /* of x's tiles */
     int n_products;
-    const cuda_packed *packed;   /* products read these parts; NULL: weights in BF16 */
-    const cuda_tiles *tiles;     /* products read these; NULL: rows */
-    cuda_address decoded, parts; /* where weights in BF16 and parts begin */
+    const cuda_packed *packed; /* products read these parts; NULL: weights in BF16 */
+    const cuda_tiles *tiles;   /* products read these; NULL: rows */
+    cuda_address named, parts; /* where the weights that products name and parts begin */
     int64_t n_chunks;        /* of attention: parts of each sequence; 0: not all sequences decode */
     tensor x;                /* the input of the next product; rank 0: nothing is in BF16 */
     cuda_address x_at;       /* its address, in BF16 */
@@ -46,9 +46,9 @@ typedef struct cuda_chain {
 bool cuda_chain_begin(cuda_ops *ops, int64_t rows, const tensor *x, cuda_address x_at,
                       int64_t n_chunks, cuda_chain *out);
 
-/* Products of an empty chain read `packed` in place of their weights in BF16, which begin at
- * `decoded`; the parts begin at `parts`. */
-void cuda_chain_pack(cuda_chain *chain, const cuda_packed *packed, cuda_address decoded,
+/* Products of an empty chain read `packed` in place of their weights in BF16, or in FP8, which
+ * begin at `named`; the parts begin at `parts`. */
+void cuda_chain_pack(cuda_chain *chain, const cuda_packed *packed, cuda_address named,
                      cuda_address parts);
 
 /* Each function appends a call, or leaves the chain unchanged and returns false. */

@@ -12,7 +12,7 @@ static void print_product(const chain_product *p, strbuf *out)
     static const char *const ends[] = {
         [CHAIN_PARTS] = "parts",
         [CHAIN_PLAIN] = "sums",
-        [CHAIN_SILU] = "silu_and_mul in BF16",
+        [CHAIN_SILU] = "silu_and_mul in 16 bits",
         [CHAIN_LIKELIEST] = "likeliest tokens",
     };
     strbuf_printf(out, "product    %d rows, %d features of %d, %d %stiles", p->n_rows,
@@ -30,7 +30,7 @@ static void print_rows(const chain_rows *r, strbuf *out)
     if (r->reduced) strbuf_puts(out, ", summed over ranks");
     if (r->table) strbuf_puts(out, ", from the embedding");
     if (r->rows && !r->table) strbuf_puts(out, ", gathered");
-    strbuf_puts(out, r->weight ? " -> norm in BF16" : " -> residual");
+    strbuf_puts(out, r->weight ? " -> norm in 16 bits" : " -> residual");
 }
 
 static void print_rope(const chain_rope *r, strbuf *out)

@@ -41,7 +41,8 @@ static size_t decoding_workspace(const program *p, const cuda_kernel *given,
     op_call call = cuda_decode_of_prefill(attention);
     const int64_t rows = call.tensors[PAGED_DECODE_Q].shape[0];
     call.tensors[PAGED_DECODE_Q].shape[0] = p->options.max_sequences;
-    const bool decodes = p->options.max_sequences > 1 && cuda_decode_accepts(&call);
+    const bool decodes =
+        (p->options.max_sequences > 1 || cuda_weights_in_f8(p)) && cuda_decode_accepts(&call);
     const cuda_kernel *outside = cuda_ops_given(given, OP_PAGED_DECODE, &call);
     size_t bytes = decodes ? cuda_decode_workspace_of(&call, rows, p->options.context) : 0;
     return outside && outside->workspace ? larger(bytes, outside->workspace(&call)) : bytes;
@@ -55,9 +56,11 @@ static size_t workspace_bytes(const program *p, const cuda_kernel *given)
         op_call call;
         program_bind(p, n, NULL, p->capacity.of, &call);
         const op_code op = p->nodes[n].op;
-        if (op == OP_LINEAR &&
-            cuda_weights_in_panels(p, program_weight_of(p, n, LINEAR_WEIGHT)->stored))
+        const program_weight *w = op == OP_LINEAR ? program_weight_of(p, n, LINEAR_WEIGHT) : NULL;
+        if (w && cuda_weights_in_panels(p, w->stored)) {
             call.tensors[LINEAR_WEIGHT].type = DTYPE_F8;
+            call.tensors[LINEAR_WEIGHT].stride[2] = cuda_weights_by_rows(p, w->stored);
+        }
         size_t bytes = cuda_ops_workspace(given, op, &call);
         if (op == OP_PAGED_PREFILL) bytes = larger(bytes, decoding_workspace(p, given, &call));
         most = larger(most, bytes);
@@ -168,11 +171,13 @@ static qp_status check_copies(const cuda_executor *x, size_t copies, bool *fit, 
 static qp_status decode_weights(cuda_executor *x, qp_error *error)
 {
     cuda_weights *w = &x->weights;
-    if (!w->decodes) return QP_OK;
+    bool fit;
     w->packs = w->packs && cuda_device_is_hopper(x->device);
-    TRY(check_copies(x, cuda_weights_copies(w), &w->decodes, error));
-    w->packs = w->packs && w->decodes;
-    return w->decodes ? cuda_weights_decode(&x->ops, w, error) : QP_OK;
+    if (!w->decodes && !w->packs) return QP_OK;
+    TRY(check_copies(x, cuda_weights_copies(w), &fit, error));
+    w->decodes = w->decodes && fit;
+    w->packs = w->packs && fit;
+    return fit ? cuda_weights_decode(&x->ops, w, error) : QP_OK;
 }
 
 /* The launches of passes in which two sequences decode: they have all products of chains. */

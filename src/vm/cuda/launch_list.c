@@ -11,6 +11,7 @@
 #include "op/attention/attention_cuda.h"
 #include "op/exchange_cuda.h"
 #include "op/linear/linear.h"
+#include "op/linear/linear_f8_rows_cuda.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/rope/rope.h"
 #include "op/rows_cuda.h"
@@ -115,11 +116,16 @@ static bool feeds_product(const builder *b, int node, const tensor *out)
     return is_multiplied(b, node, out) && multiplies_narrowed(b, node + 1);
 }
 
-/* Whether a node, a product, takes its rows in FP8. */
-static bool multiplies_f8(const builder *b, int node)
+/* Whether a node, a product, takes its rows in FP8: with scales of groups, or of rows. */
+static bool multiplies_f8_groups(const builder *b, int node)
 {
     const cuda_kernel *product = product_of(b, node);
-    return product && product->takes_f8;
+    return product && product->takes_f8 == CUDA_F8_GROUPS;
+}
+static bool multiplies_f8_rows(const builder *b, int node)
+{
+    const cuda_kernel *product = product_of(b, node);
+    return product && product->takes_f8 == CUDA_F8_ROWS;
 }
 
 /* Whether only such products, by multiplies_...(), read a node's output. Any node may read the
@@ -156,10 +162,7 @@ static bool is_given(const builder *b, op_code op, const op_call *call)
 static op_code take_decoding(const builder *b, op_code op, op_call *call)
 {
     if (op != OP_PAGED_PREFILL || !all_decode(b) || is_given(b, op, call)) return op;
-    op_call decode = cuda_decode_of_prefill(call);
-    if (!cuda_decode_accepts(&decode) || !cuda_decode_pays(&b->ops, &decode)) return op;
-    *call = decode;
-    return OP_PAGED_DECODE;
+    return cuda_take_decoding(&b->ops, call);
 }
 
 /* ---- entries ------------------------------------------------------------------------------- */
@@ -190,6 +193,14 @@ static void leave_narrowed(builder *b, const tensor *rows, cuda_address at)
     b->narrowed_in_f8 = false;
 }
 
+/* Matrices of FP8 may have scales of rows elsewhere. */
+static bool scales_lie_next(const tensor *w, const tensor *w2)
+{
+    if (cuda_f8_has_rows(w) != cuda_f8_has_rows(w2)) return false;
+    return !cuda_f8_has_rows(w) ||
+           cuda_f8_row_scales(w) + (cuda_address)w->shape[0] * 4 == cuda_f8_row_scales(w2);
+}
+
 /* Whether two products of the same x can be merged: their weights and outputs are adjacent. Weights
  * that are decoded for cuBLASLt are not merged, so that less is decoded at a time. */
 static bool lies_next(const op_call *first, const op_call *next)
@@ -199,7 +210,7 @@ static bool lies_next(const op_call *first, const op_call *next)
     return same_rows(&a[LINEAR_X], &b[LINEAR_X]) && w->type == w2->type &&
            (w->type == DTYPE_BF16 || w->type == DTYPE_F8 || a[LINEAR_X].shape[0] <= DIRECT_ROWS) &&
            w->stride[0] == w2->stride[0] &&
-           (char *)w->data + w->shape[0] * w->stride[0] == w2->data &&
+           (char *)w->data + w->shape[0] * w->stride[0] == w2->data && scales_lie_next(w, w2) &&
            a[LINEAR_OUT].type == DTYPE_F32 && b[LINEAR_OUT].type == DTYPE_F32 &&
            a[LINEAR_OUT].stride[0] == b[LINEAR_OUT].stride[0] &&
            (float *)a[LINEAR_OUT].data + a[LINEAR_OUT].shape[1] == b[LINEAR_OUT].data &&
@@ -307,12 +318,15 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
     cuda_chain chain, whole, normed;
     int n_normed = 0;
     *count = 0;
+    /* Chains of weights in FP8 leave x in F16, which other kernels do not take. */
+    const bool in_f8 = b->setting->packed && b->setting->packed->in_f8;
     const tensor none = {0}, *narrowed = b->narrowed_in_f8 ? &none : &b->narrowed;
     if (!b->chains || !cuda_chain_begin(&b->ops, b->of->sizes.of[AXIS_TOKENS], narrowed,
                                         b->narrowed_at, b->of->n_chunks, &chain))
         return QP_OK;
     if (b->setting->packed)
-        cuda_chain_pack(&chain, b->setting->packed, cuda_area_address(LAUNCH_DECODED, 0),
+        cuda_chain_pack(&chain, b->setting->packed,
+                        cuda_area_address(in_f8 ? LAUNCH_WEIGHTS : LAUNCH_DECODED, 0),
                         cuda_area_address(LAUNCH_PACKED, 0));
     chain.tiles = b->setting->tiles;
     for (int n = node, taken; n < b->end; n += taken) {
@@ -320,7 +334,7 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
         taken = chain_nodes(b, n, &chain);
         if (taken == 0) break;
         if (chain.run.n_steps > n_steps) chain.nodes[n_steps] = n;
-        if (cuda_chain_ends_with_norm(&chain)) {
+        if (cuda_chain_ends_with_norm(&chain) && !in_f8) {
             normed = chain;
             n_normed = n + taken - node;
         }
@@ -371,7 +385,8 @@ static bool is_read_moved(const builder *b, int node, const tensor *q)
 }
 
 /* Whether the nodes from `next` on are those of a fusion; then their calls follow calls[0]. */
-static bool fuses(const builder *b, const cuda_fusion *fusion, int next, op_call *calls)
+static bool fuses(const builder *b, const cuda_kernel *kernel, const cuda_fusion *fusion, int next,
+                  op_call *calls)
 {
     const program_node *nodes = b->program->nodes;
     if (next + fusion->n_with > b->end) return false;
@@ -385,7 +400,10 @@ static bool fuses(const builder *b, const cuda_fusion *fusion, int next, op_call
     if (!fusion->accepts(&b->ops, calls)) return false;
     if (fusion->moves_q && !is_read_moved(b, last + 1, &calls[1].tensors[ROPE_Q])) return false;
     const tensor out = output_of(nodes[last].op, &calls[fusion->n_with]);
-    if (fusion->rounds) return is_multiplied(b, last, &out) && multiplies_f8(b, last + 1);
+    if (fusion->rounds)
+        return is_multiplied(b, last, &out) &&
+               (kernel->takes_f8 == CUDA_F8_ROWS ? multiplies_f8_rows(b, last + 1)
+                                                 : multiplies_f8_groups(b, last + 1));
     return !fusion->narrows || feeds_product(b, last, &out);
 }
 
@@ -393,7 +411,7 @@ static const cuda_fusion *find_fusion(const builder *b, const cuda_kernel *kerne
                                       op_call *calls)
 {
     for (const cuda_fusion *f = kernel->fusions; f && f->name; f++)
-        if (fuses(b, f, next, calls)) return f;
+        if (fuses(b, kernel, f, next, calls)) return f;
     return NULL;
 }
 
@@ -451,8 +469,10 @@ static cuda_forms forms_of(builder *b, op_code op, const op_call *call, launch_e
         return forms;
     forms.out = cuda_narrow_place(&b->ops);
     forms.out_alone = feeds_alone(b, entry->node, multiplies_narrowed);
-    forms.out_in_f8 =
-        kernel->rounds && kernel->rounds(call) && feeds_alone(b, entry->node, multiplies_f8);
+    forms.out_by_rows =
+        kernel->rounds && kernel->rounds(call) && feeds_alone(b, entry->node, multiplies_f8_rows);
+    forms.out_in_f8 = forms.out_by_rows || (kernel->rounds && kernel->rounds(call) &&
+                                            feeds_alone(b, entry->node, multiplies_f8_groups));
     leave_narrowed(b, &out, forms.out);
     b->narrowed_in_f8 = forms.out_in_f8;
     const bool alone = kernel->narrow_form == CUDA_NARROWS_ALONE ||

@@ -23,6 +23,8 @@ static void place_exchange(launch_setting *setting)
 int cuda_few_rows(const program *program, const cuda_device *device)
 {
     const bool several = program->options.max_sequences > 1 && !program->options.few_alike;
+    if (cuda_device_is_hopper(device) && cuda_weights_in_f8(program) && !program->options.few_alike)
+        return 0;
     return several && cuda_device_is_hopper(device) ? 1 : CUDA_FEW_ROWS;
 }
 
@@ -54,15 +56,17 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
                 .workspace = {cuda_area_address(LAUNCH_WORKSPACE, 0), workspace_bytes}}};
     setting->weights = calloc((size_t)program->n_weights + 1, sizeof *setting->weights);
     setting->panels = calloc((size_t)program->n_weights + 1, sizeof *setting->panels);
-    if (!setting->weights || !setting->panels)
+    setting->scales = calloc((size_t)program->n_weights + 1, sizeof *setting->scales);
+    if (!setting->weights || !setting->panels || !setting->scales)
         return error_no_memory(error, "places of weights",
                                (size_t)program->n_weights * sizeof *setting->weights);
     for (int i = 0; i < program->n_weights; i++) {
         setting->weights[i] =
             cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, weights->rows_at[i]));
-        if (cuda_weights_in_panels(program, program->weights[i].stored))
-            setting->panels[i] =
-                cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, weights->offsets[i]));
+        if (!cuda_weights_in_panels(program, program->weights[i].stored)) continue;
+        setting->panels[i] = cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, weights->offsets[i]));
+        if (cuda_weights_by_rows(program, program->weights[i].stored))
+            setting->scales[i] = (int64_t)(weights->scales_at[i] - weights->offsets[i]);
     }
     if (weights->decodes) TRY(place_decoded(setting, weights, error));
     if (program->options.ranks > 1) place_exchange(setting);
@@ -83,11 +87,12 @@ void launch_setting_free(launch_setting *setting)
 {
     free(setting->weights);
     free(setting->panels);
+    free(setting->scales);
     free(setting->decoded);
     *setting = (launch_setting){0};
 }
 
-/* Products read matrices of FP8 in panels. */
+/* Products read matrices of FP8 in panels, or as rows that have their scales elsewhere. */
 static void take_panels(const launch_setting *setting, int node, op_call *call)
 {
     tensor *weight = &call->tensors[LINEAR_WEIGHT];
@@ -96,6 +101,8 @@ static void take_panels(const launch_setting *setting, int node, op_call *call)
     if (!panels) return;
     weight->data = (void *)(uintptr_t)panels;
     weight->type = DTYPE_F8;
+    weight->stride[2] = setting->scales[of - setting->program->weights];
+    if (weight->stride[2]) weight->stride[0] = weight->shape[1];
 }
 
 /* Products of more than few rows read a weight in BF16, if it is there. */

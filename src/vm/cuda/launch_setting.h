@@ -30,7 +30,9 @@ typedef struct launch_setting {
     cuda_ops ops;          /* its workspace is LAUNCH_WORKSPACE; it has no recording */
     exchange exchange;     /* with the other ranks, in areas; ops refers to it if there are any */
     const void **weights;  /* [program->n_weights]: places in LAUNCH_WEIGHTS, of rows as stored */
-    const void **panels;   /* the same of matrices in panels; NULL for a weight that is not */
+    const void **panels;   /* the same of matrices of FP8, in panels or as rows with their scales
+                            * elsewhere; NULL for a weight that is not */
+    int64_t *scales;       /* and the distance to these scales; 0: panels */
     const void *
         *decoded; /* the same in LAUNCH_DECODED, or NULL for a weight; NULL: none is there */
     const cuda_packed *packed; /* what chains read; NULL: weights in BF16 */
@@ -38,7 +40,8 @@ typedef struct launch_setting {
     bool without_chains;       /* for measurements */
 } launch_setting;
 
-/* Up to how many rows products keep x in float32 (cuda_ops.few_rows): one where the GPU has the
+/* Up to how many rows products keep x in float32 (cuda_ops.few_rows): none where the GPU multiplies
+ * FP8 by rows, so that all passes of up to 64 rows run as chains; one where the GPU has the
  * kernels for batches and the program has several sequences, because batches of 2 to 64 rows then
  * have the same bits and run as chains. The engine's settings decide that, never a batch. */
 int cuda_few_rows(const program *program, const cuda_device *device);

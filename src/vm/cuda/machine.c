@@ -7,6 +7,7 @@
 
 #include "base/buffer.h"
 #include "cuda/ranks.h"
+#include "op/attention/attention_cuda.h"
 #include "op/carrier_cuda.h"
 #include "vm/cuda/given.h"
 #include "vm/cuda/timing.h"
@@ -178,14 +179,18 @@ static qp_status write_page_cuda(void *self, int32_t page, const void *data, qp_
     return cuda_executor_write_page(&m->executor, page, data, error);
 }
 
+/* Of attention it may be the one for sequences that all decode. */
 static machine_kernel kernel_of_cuda(const void *self, int node)
 {
     const cuda_machine *m = self;
+    const cuda_executor *x = &m->executor;
     op_variant *variant = &m->variants[node];
+    op_code op = x->program->nodes[node].op;
     op_call call;
-    launch_bind(&m->executor.setting, &m->sizes, node, &call);
-    const cuda_kernel *kernel =
-        cuda_ops_choose(&m->executor.ops, m->executor.program->nodes[node].op, &call);
+    launch_bind(&x->setting, &m->sizes, node, &call);
+    if (op == OP_PAGED_PREFILL && x->longest > 0 && x->n_decode == 0)
+        op = cuda_take_decoding(&x->ops, &call);
+    const cuda_kernel *kernel = cuda_ops_choose(&x->ops, op, &call);
     if (kernel) *variant = (op_variant){.name = kernel->name, .tolerances = kernel->tolerances};
     return (machine_kernel){variant->name ? variant->name : "cuda", false, variant};
 }
@@ -334,9 +339,11 @@ static qp_status wait_cuda(void *self, int *passes, qp_error *error)
 static machine_copies copies_of_cuda(const void *self)
 {
     const cuda_executor *x = &((const cuda_machine *)self)->executor;
-    return (machine_copies){.wanted = x->weights.decoded_bytes,
-                            .made = cuda_weights_copies(&x->weights),
-                            .tiles = x->tiles.memory.bytes};
+    const cuda_weights *w = &x->weights;
+    return (machine_copies){.wanted = w->decoded_bytes + (w->packed.in_f8 ? w->packed.bytes : 0),
+                            .made = cuda_weights_copies(w),
+                            .tiles = x->tiles.memory.bytes,
+                            .in_f8 = w->packed.in_f8};
 }
 
 /* ---- times --------------------------------------------------------------------------------- */

@@ -86,12 +86,13 @@ static int64_t decoding_first(const batch *batch, int64_t *longest)
     return n;
 }
 
-/* The most positions of a sequence if there are several, each with one new token; else 0. */
-static int64_t longest_decoding(const batch *batch)
+/* The most positions of a sequence if there are several, or a single one is a batch too, each with
+ * one new token; else 0. */
+static int64_t longest_decoding(const cuda_executor *x, const batch *batch)
 {
     int64_t longest;
-    const int64_t n = decoding_first(batch, &longest);
-    return n >= 2 && n == batch_tokens(batch) ? longest : 0;
+    const int64_t n = decoding_first(batch, &longest), least = x->ops.few_rows == 0 ? 1 : 2;
+    return n >= least && n == batch_tokens(batch) ? longest : 0;
 }
 
 /* The same of the sequences that decode beside prompts, if attention of them alone pays. */
@@ -116,7 +117,7 @@ static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int 
                            qp_error *error)
 {
     const program_sizes sizes = sizes_of(x, batch);
-    x->longest = longest_decoding(batch);
+    x->longest = longest_decoding(x, batch);
     x->n_decode = 0;
     if (first == 0) cuda_executor_begin_pass(x);
     int64_t most = x->longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
@@ -185,7 +186,7 @@ qp_status cuda_executor_stage(cuda_executor *x, const batch *batch, int group, i
     TRY(cuda_device_enter(x->device, error));
     TRY(allocate_groups(x, error));
     memcpy(staged_inputs(x, group, pass), batch->memory, batch->memory_bytes);
-    if (pass == 0) x->staged_longest = longest_decoding(batch);
+    if (pass == 0) x->staged_longest = longest_decoding(x, batch);
     return QP_OK;
 }
 

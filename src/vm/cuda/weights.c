@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "op/linear/linear.h"
 #include "op/linear/linear_f8_cuda.h"
+#include "op/linear/linear_f8_rows_cuda.h"
 #include "plan/weights.h"
 
 #include <stdlib.h>
@@ -44,15 +45,39 @@ bool cuda_weights_in_panels(const program *p, int weight)
     return part.type == DTYPE_F8_128 && part.rank == 2 && is_read(p, weight, true);
 }
 
+bool cuda_weights_by_rows(const program *p, int weight)
+{
+    const tensor part = program_weight_part(&p->weights[weight]);
+    return p->config.fp8_by_rows && cuda_weights_in_panels(p, weight) &&
+           cuda_f8_rows_can(part.shape[0], part.shape[1]);
+}
+
+bool cuda_weights_in_f8(const program *p)
+{
+    for (int i = 0; i < p->n_weights; i++)
+        if (p->weights[i].stored == i && cuda_weights_by_rows(p, i)) return true;
+    return false;
+}
+
 static size_t stored_bytes(const tensor *part)
 {
     return round_up(tensor_bytes(part), CUDA_ALIGNMENT);
 }
 
 /* Whole panels lie next to each other, as rows do, so that products can be merged. */
-static size_t panel_bytes(const tensor *part)
+static size_t panel_bytes(const program *p, int weight)
 {
-    return round_up(cuda_f8_bytes(part->shape[0], part->shape[1]), CUDA_ALIGNMENT);
+    const tensor part = program_weight_part(&p->weights[weight]);
+    const size_t numbers = (size_t)(part.shape[0] * part.shape[1]);
+    return round_up(cuda_weights_by_rows(p, weight) ? numbers
+                                                    : cuda_f8_bytes(part.shape[0], part.shape[1]),
+                    CUDA_ALIGNMENT);
+}
+
+static size_t scale_bytes(const program *p, int weight)
+{
+    const tensor part = program_weight_part(&p->weights[weight]);
+    return cuda_weights_by_rows(p, weight) ? (size_t)part.shape[0] * 4 : 0;
 }
 
 static qp_status add_bytes(void *context, const program *p, int weight, qp_error *error)
@@ -60,16 +85,24 @@ static qp_status add_bytes(void *context, const program *p, int weight, qp_error
     (void)error;
     const tensor part = program_weight_part(&p->weights[weight]);
     const bool panels = cuda_weights_in_panels(p, weight);
-    if (panels) *(size_t *)context += panel_bytes(&part);
+    if (panels) *(size_t *)context += panel_bytes(p, weight);
     if (!panels || is_read(p, weight, false)) *(size_t *)context += stored_bytes(&part);
+    return QP_OK;
+}
+
+static qp_status add_scales(void *context, const program *p, int weight, qp_error *error)
+{
+    (void)error;
+    *(size_t *)context += scale_bytes(p, weight);
     return QP_OK;
 }
 
 size_t cuda_weights_bytes(const program *p)
 {
-    size_t bytes = 0;
+    size_t bytes = 0, scales = 0;
     visit_all(p, add_bytes, &bytes, NULL);
-    return bytes;
+    visit_all(p, add_scales, &scales, NULL);
+    return bytes + round_up(scales, CUDA_ALIGNMENT);
 }
 
 static size_t decoded_bytes(const tensor *part)
@@ -89,9 +122,10 @@ static bool is_decoded(const program *p, int weight)
 static qp_status place_one(void *context, const program *p, int weight, qp_error *error)
 {
     cuda_weights *w = context;
-    const tensor own = program_weight_part(&p->weights[weight]);
     w->offsets[weight] = w->rows_at[weight] = w->bytes;
-    if (cuda_weights_in_panels(p, weight)) w->rows_at[weight] += panel_bytes(&own);
+    w->scales_at[weight] = w->scale_bytes;
+    w->scale_bytes += scale_bytes(p, weight);
+    if (cuda_weights_in_panels(p, weight)) w->rows_at[weight] += panel_bytes(p, weight);
     w->decoded_at[weight] = CUDA_AS_STORED;
     if (is_decoded(p, weight)) {
         const tensor part = program_weight_part(&p->weights[weight]);
@@ -110,18 +144,45 @@ static size_t bytes_before_tied(const program *p, int weight, bool decoded)
     return (size_t)(w->rows.first - of->rows.first) * row_bytes;
 }
 
+/* The order of chains, of quantised weights. */
+static qp_status place_levels(const program *p, cuda_weights *out, qp_error *error)
+{
+    TRY(cuda_packed_place(p, out->decoded_at, false, &out->packed, error));
+    out->packs = out->decodes && out->packed.n_parts > 0 && p->options.max_sequences > 1 &&
+                 p->options.ranks == 1 && !p->options.few_alike;
+    return QP_OK;
+}
+
+/* Of weights in FP8 with a scale a row: chains take passes of a single row too. */
+static qp_status place_numbers(const program *p, cuda_weights *out, qp_error *error)
+{
+    size_t *at = calloc((size_t)p->n_weights + 1, sizeof *at);
+    if (!at) return error_no_memory(error, "the table of weights", (size_t)p->n_weights);
+    for (int i = 0; i < p->n_weights; i++)
+        at[i] = cuda_weights_by_rows(p, p->weights[i].stored) ? out->offsets[i] : CUDA_AS_STORED;
+    const qp_status status = cuda_packed_place(p, at, true, &out->packed, error);
+    free(at);
+    out->packs = out->packed.n_parts > 0 && p->options.bf16_copies != PLAN_COPIES_OFF;
+    return status;
+}
+
 qp_status cuda_weights_place(const program *p, cuda_weights *out, qp_error *error)
 {
     *out = (cuda_weights){.program = p};
     out->offsets = calloc((size_t)p->n_weights + 1, sizeof *out->offsets);
     out->rows_at = calloc((size_t)p->n_weights + 1, sizeof *out->rows_at);
     out->decoded_at = calloc((size_t)p->n_weights + 1, sizeof *out->decoded_at);
-    if (!out->offsets || !out->rows_at || !out->decoded_at)
+    out->scales_at = calloc((size_t)p->n_weights + 1, sizeof *out->scales_at);
+    if (!out->offsets || !out->rows_at || !out->decoded_at || !out->scales_at)
         return error_no_memory(error, "the table of weights",
                                (size_t)p->n_weights * sizeof *out->offsets);
     TRY(visit_all(p, place_one, out, error));
+    for (int i = 0; i < p->n_weights; i++)
+        if (p->weights[i].stored == i) out->scales_at[i] += out->bytes;
+    out->bytes += round_up(out->scale_bytes, CUDA_ALIGNMENT);
     for (int i = 0; i < p->n_weights; i++) {
         if (p->weights[i].stored == i) continue;
+        out->scales_at[i] = out->scales_at[p->weights[i].stored];
         const size_t decoded = out->decoded_at[p->weights[i].stored];
         out->offsets[i] = out->offsets[p->weights[i].stored] + bytes_before_tied(p, i, false);
         out->rows_at[i] = out->rows_at[p->weights[i].stored] + bytes_before_tied(p, i, false);
@@ -129,10 +190,7 @@ qp_status cuda_weights_place(const program *p, cuda_weights *out, qp_error *erro
         if (decoded != CUDA_AS_STORED) out->decoded_at[i] += bytes_before_tied(p, i, true);
     }
     out->decodes = out->decoded_bytes > 0 && p->options.bf16_copies != PLAN_COPIES_OFF;
-    TRY(cuda_packed_place(p, out->decoded_at, &out->packed, error));
-    out->packs = out->decodes && out->packed.n_parts > 0 && p->options.max_sequences > 1 &&
-                 p->options.ranks == 1 && !p->options.few_alike;
-    return QP_OK;
+    return cuda_weights_in_f8(p) ? place_numbers(p, out, error) : place_levels(p, out, error);
 }
 
 typedef struct load_context {
@@ -210,7 +268,8 @@ static qp_status make_whole(cuda_device *device, const synthetic_stream *stream,
     uint32_t block_bytes = (uint32_t)dtype_block_bytes(type);
     void *plain[] = {&own, &type, &count, &to};
     void *quantized[] = {&own, &type, &count, &block_bytes, &to};
-    void *f8[] = {&own, &count, &to};
+    uint64_t per_row = (uint64_t)(view->shape[view->rank - 1] / dtype_block_elements(type));
+    void *f8[] = {&own, &count, &per_row, &to};
     if (type == DTYPE_F8_128)
         return launch_maker(device, "synthetic_f8", count * THREADS_A_BLOCK_OF_F8, 1, f8, error);
     if (dtype_is_quantized(type))
@@ -300,7 +359,9 @@ static qp_status load_one(void *context, const program *p, int weight, qp_error 
     if (!panels) return QP_OK;
     cuda_ops ops = {.device = load->device};
     part.data = cuda_host_form(rows);
-    return cuda_f8_arrange(&ops, &part, memory + load->weights->offsets[weight], error);
+    const cuda_address to = memory + load->weights->offsets[weight];
+    if (!cuda_weights_by_rows(p, weight)) return cuda_f8_arrange(&ops, &part, to, error);
+    return cuda_f8_rows_arrange(&ops, &part, to, memory + load->weights->scales_at[weight], error);
 }
 
 /* Room for the largest matrix that is only kept in panels. */
@@ -335,8 +396,10 @@ qp_status cuda_weights_load(cuda_device *device, const program *p, thread_pool *
 qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *w, qp_error *error)
 {
     const program *p = w->program;
-    TRY(cuda_buffer_alloc(ops->device, w->decoded_bytes, "weights in BF16", &w->decoded, error));
-    for (int i = 0; i < p->n_weights; i++) {
+    if (w->decodes)
+        TRY(cuda_buffer_alloc(ops->device, w->decoded_bytes, "weights in BF16", &w->decoded,
+                              error));
+    for (int i = 0; i < p->n_weights && w->decodes; i++) {
         if (p->weights[i].stored != i || w->decoded_at[i] == CUDA_AS_STORED) continue;
         tensor part = program_weight_part(&p->weights[i]);
         const cuda_address to = w->decoded.address + w->decoded_at[i];
@@ -344,13 +407,14 @@ qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *w, qp_error *error)
         TRY(cuda_narrow_rows(ops, &part, 0, part.shape[0], to, error));
     }
     if (w->packs)
-        TRY(cuda_packed_make(p, ops->device, w->memory.address, w->offsets, &w->packed, error));
+        TRY(cuda_packed_make(p, ops->device, w->memory.address, w->offsets, w->scales_at,
+                             &w->packed, error));
     return cuda_device_wait(ops->device, "decoding weights to BF16", error);
 }
 
 size_t cuda_weights_copies(const cuda_weights *w)
 {
-    return w->decodes ? w->decoded_bytes + (w->packs ? w->packed.bytes : 0) : 0;
+    return (w->decodes ? w->decoded_bytes : 0) + (w->packs ? w->packed.bytes : 0);
 }
 
 bool cuda_weights_have_tiles(const program *p)
@@ -380,6 +444,7 @@ void cuda_weights_free(const cuda_device *device, cuda_weights *weights)
     cuda_packed_free(device, &weights->packed);
     free(weights->offsets);
     free(weights->rows_at);
+    free(weights->scales_at);
     free(weights->decoded_at);
     *weights = (cuda_weights){0};
 }

@@ -18,10 +18,12 @@
 typedef struct cuda_weights {
     const program *program;
     cuda_buffer memory;
-    size_t *offsets; /* [program->n_weights]; of matrices in panels, those of the panels */
-    size_t *rows_at; /* the same of rows as stored: another place where a matrix is in panels and
-                        more than products read it */
-    size_t bytes;    /* of all */
+    size_t *offsets;    /* [program->n_weights]; of matrices in panels, those of the panels */
+    size_t *scales_at;  /* of matrices by rows: the offset of their scales */
+    size_t scale_bytes; /* of all; they follow the weights */
+    size_t *rows_at;    /* the same of rows as stored: another place where a matrix is in panels and
+                           more than products read it */
+    size_t bytes;       /* of all */
     cuda_buffer decoded;
     size_t *decoded_at; /* [program->n_weights]: offset of the matrix in BF16; or CUDA_AS_STORED */
     size_t decoded_bytes;
@@ -35,6 +37,13 @@ typedef struct cuda_weights {
 /* Whether products read a matrix of FP8 in panels (op/linear/linear_f8.h), which the GPU then has
  * instead of the matrix as stored. `weight`: one that holds its elements. */
 bool cuda_weights_in_panels(const program *program, int weight);
+
+/* Whether such a matrix is not in panels, but rows of numbers with a scale a row elsewhere
+ * (op/linear/linear_f8_rows.h), as cuBLASLt multiplies them. */
+bool cuda_weights_by_rows(const program *program, int weight);
+
+/* Whether there are such matrices. */
+bool cuda_weights_in_f8(const program *program);
 
 /* The exact number of bytes that the weights take on the GPU. */
 size_t cuda_weights_bytes(const program *program);
