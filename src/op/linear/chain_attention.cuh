@@ -25,6 +25,7 @@ enum {
     CHAIN_FOUR = 4,                              /* warps of a half */
     CHAIN_SIXTEENS = CHAIN_FOUR / CHAIN_BOXES,   /* of a stage */
     CHAIN_COPIES = 2 * CHAIN_BOXES,              /* of a sixteen */
+    CHAIN_SEVERAL = 4,                           /* rounds at a time, with few rows */
     CHAIN_PART_HEADS = CHAIN_HEAD == 64 ? 8 : 4, /* heads of a group in a warp's part, at most */
 };
 
@@ -449,13 +450,10 @@ DEVICE_FN void chain_attend_stage(const chain_attention &c, decode_sums<CHAIN_HE
     chain_ring_next(ring);
 }
 
-/* The same where each warp has a sixteen of the stage, which comes to registers. While it comes the
- * round before is added, if there is one. */
-template <bool AHEAD>
-DEVICE_FN chain_sixteen chain_take_round(int type, decode_sums<CHAIN_HEAD> &sums,
-                                         chain_sixteen &before, const chain_query &query,
-                                         const chain_new &fresh, int round, int n_seen, float scale,
-                                         chain_ring &ring)
+/* The same where each warp has a sixteen of the stage, which comes to registers. */
+DEVICE_FN void chain_take_round(const chain_attention &c, decode_sums<CHAIN_HEAD> &sums,
+                                const chain_query &query, const chain_new &fresh, int round,
+                                int n_seen, float scale, chain_ring &ring)
 {
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP % CHAIN_FOUR;
     chain_ring_wait(ring);
@@ -469,12 +467,87 @@ DEVICE_FN chain_sixteen chain_take_round(int type, decode_sums<CHAIN_HEAD> &sums
     __syncwarp(); /* all lanes have read */
     if (lane == 0) chain_ring_give(ring, CHAIN_READERS / CHAIN_FOUR);
     chain_ring_next(ring);
-    if (AHEAD) chain_add(type, sums, before, n_seen, scale);
-    if (type == DTYPE_BF16)
+    if (c.type == DTYPE_BF16)
         decode_scores<__nv_bfloat16, CHAIN_HEAD>(of.s, query.piece, key);
     else
         decode_scores<__half, CHAIN_HEAD>(of.s, query.piece, key);
-    return of;
+    if (of.first < n_seen) chain_add(c.type, sums, of, n_seen, scale);
+}
+
+/* N of a warp's sixteens, CHAIN_FOUR sixteens apart, all of which are there. The scores of all of
+ * them come first, so that their products, shuffles and exponents overlap; then they are added in
+ * their order, as one by one. */
+template <typename T, int N>
+DEVICE_FN void chain_add_several(decode_sums<CHAIN_HEAD> &sums, const chain_query &query,
+                                 const uint32_t (&tile)[N], int first, int n_seen, float scale)
+{
+    const int t = (int)threadIdx.x % 4, step = CHAIN_FOUR * 16;
+    float s[N][2][4], base[N], shrink[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint4 key[2][CHAIN_HEAD / 32];
+        chain_load_keys(key, tile[i]);
+        decode_scores<T, CHAIN_HEAD>(s[i], query.piece, key);
+        base[i] = quad_max(decode_highest(s[i], first + i * step, n_seen, -INFINITY));
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const float before = sums.maximum;
+        sums.maximum = fmaxf(before, base[i]);
+        base[i] = softmax_base(sums.maximum, scale);
+        shrink[i] = softmax_shrink(before, scale, base[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint4 value[4][CHAIN_HEAD / 64];
+        const float shrinks[2] = {__shfl_sync(0xffffffffu, shrink[i], t * 8),
+                                  __shfl_sync(0xffffffffu, shrink[i], t * 8 + 4)};
+        chain_load_values(value, tile[i] + CHAIN_TILE, n_seen - first - i * step);
+        sums.sum = __fmul_rn(sums.sum, shrink[i]);
+#pragma unroll
+        for (int j = 0; j < CHAIN_HEAD / 4; j++)
+            sums.o[j / 4][j % 4] *= shrinks[j % 2];
+        decode_add<T, CHAIN_HEAD>(sums, s[i], value, base[i], scale);
+    }
+}
+
+/* The next N stages of a half, of which each warp has a sixteen of each; the warp then releases
+ * them. `before`, `after`: stages of the other half before and after each of them. */
+template <typename T, int N>
+DEVICE_FN void chain_take_rounds(decode_sums<CHAIN_HEAD> &sums, const chain_query &query,
+                                 const chain_new &fresh, int round, int n_seen, float scale,
+                                 int before, int after, chain_ring &ring)
+{
+    const int warp = (int)threadIdx.x / WARP % CHAIN_FOUR, step = CHAIN_FOUR * 16;
+    const int first = (round * CHAIN_FOUR + warp) * 16;
+    uint32_t tile[N], empty[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        chain_ring_next(ring, before);
+        chain_ring_wait(ring);
+        tile[i] = chain_stage(ring) + warp * 2 * CHAIN_TILE;
+        empty[i] = ring.empty + 4 * (ring.at & ~1u);
+        chain_ring_next(ring, 1 + after);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (n_seen <= first + i * step + 16) {
+            chain_put_new<1>(fresh, tile[i], first + i * step, n_seen);
+            break;
+        }
+    if (first + (N - 1) * step < n_seen) {
+        chain_add_several<T, N>(sums, query, tile, first, n_seen, scale);
+    } else { /* the last one is not there */
+#pragma unroll
+        for (int i = 0; i + 1 < N; i++) {
+            const uint32_t one[1] = {tile[i]};
+            chain_add_several<T, 1>(sums, query, one, first + i * step, n_seen, scale);
+        }
+    }
+    __syncwarp(); /* all lanes have read */
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (threadIdx.x % WARP == 0) barrier_arrive_times(empty[i], CHAIN_READERS / CHAIN_FOUR);
 }
 
 /* A warp's part of a head. The other half has its own number of rounds.
@@ -484,19 +557,13 @@ DEVICE_FN chain_sixteen chain_take_round(int type, decode_sums<CHAIN_HEAD> &sums
  * the other half's. While both halves have rounds, every second stage is one half's own, of an even
  * number of stages, and so were its previous contents. Before and after rounds that only one half
  * has, the halves meet.
- *
- * With few rows, where a block has one head at most and its warps are few, a round's keys and
- * values come to registers while the round before is added.
  */
-template <bool AHEAD>
-DEVICE_FN void chain_attend_head(const chain_attention &c, int type, const chain_head &own,
+DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own,
                                  const chain_query &query, const chain_new &fresh, int half,
                                  int other_rounds, chain_ring &ring, decode_part<CHAIN_HEAD> *part)
 {
     float scale = fabsf(c.sm_scale) * 1.4426950408889634f;
     decode_sums<CHAIN_HEAD> sums;
-    chain_sixteen now = {}; /* no position of it is seen */
-    now.first = own.n_seen;
     const bool apart = own.rounds != other_rounds;
     for (int round = 0; round < max(own.rounds, other_rounds); round++) {
         bool other = round < other_rounds;
@@ -506,14 +573,46 @@ DEVICE_FN void chain_attend_head(const chain_attention &c, int type, const chain
             if (round < own.rounds)
                 chain_attend_stage(c, sums, query, fresh, round, own.n_seen, scale, ring);
         } else if (round < own.rounds) {
-            now = chain_take_round<AHEAD>(type, sums, now, query, fresh, round, own.n_seen, scale,
-                                          ring);
-            if (!AHEAD && now.first < own.n_seen) chain_add(type, sums, now, own.n_seen, scale);
+            chain_take_round(c, sums, query, fresh, round, own.n_seen, scale, ring);
         }
         chain_ring_next(ring, !half && other);
     }
-    if (AHEAD && CHAIN_BOXES == 1) chain_add(type, sums, now, own.n_seen, scale);
     if (apart) chain_meet();
+    decode_leave<CHAIN_HEAD, CHAIN_PART_HEADS>(sums, scale, part);
+}
+
+/* The same, several rounds at a time. With few rows a block has one head at most, its warps are
+ * few, and the ring has room for the stages that they hold, the other half's between them. */
+template <typename T>
+DEVICE_FN void chain_attend_rounds(const chain_attention &c, const chain_head &own,
+                                   const chain_query &query, const chain_new &fresh, int half,
+                                   int other_rounds, chain_ring &ring,
+                                   decode_part<CHAIN_HEAD> *part)
+{
+    const float scale = fabsf(c.sm_scale) * 1.4426950408889634f;
+    const int both = min(own.rounds, other_rounds);
+    decode_sums<CHAIN_HEAD> sums;
+    int round = 0;
+#pragma unroll 1
+    for (int alone = 0; alone < 2; alone++) {
+        const int end = alone ? own.rounds : both;
+        const int before = alone ? 0 : half, after = alone ? 0 : !half;
+        if (alone && own.rounds != other_rounds) chain_meet();
+#pragma unroll 1
+        while (round < end) {
+            if (round + CHAIN_SEVERAL <= end) {
+                chain_take_rounds<T, CHAIN_SEVERAL>(sums, query, fresh, round, own.n_seen, scale,
+                                                    before, after, ring);
+                round += CHAIN_SEVERAL;
+            } else {
+                chain_take_rounds<T, 1>(sums, query, fresh, round, own.n_seen, scale, before, after,
+                                        ring);
+                round++;
+            }
+        }
+    }
+    if (other_rounds > own.rounds) chain_ring_skip(ring, other_rounds - own.rounds);
+    if (own.rounds != other_rounds) chain_meet();
     decode_leave<CHAIN_HEAD, CHAIN_PART_HEADS>(sums, scale, part);
 }
 
@@ -535,8 +634,9 @@ DEVICE_FN void chain_merge(const chain_attention &c, const chain_head &head,
 }
 
 /* The worker threads. `space`: the warps' parts. `queries`: room for them in the memory of x, which
- * is free between two products. `n_ropes`: rope steps so far in which this block took part. */
-template <bool AHEAD>
+ * is free between two products. `n_ropes`: rope steps so far in which this block took part.
+ * SEVERAL: the ring has room for the stages of CHAIN_SEVERAL rounds of each half. */
+template <bool SEVERAL>
 DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_ring &ring,
                             uint32_t queries, float *space, chain_looked_up *up)
 {
@@ -566,14 +666,13 @@ DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_
         const chain_new fresh = chain_new_of(c, turned, queries, n);
         decode_part<CHAIN_HEAD> *part =
             parts + (int)threadIdx.x / WARP % CHAIN_FOUR * CHAIN_PART_HEADS;
-        if (!AHEAD || CHAIN_BOXES > 1)
-            chain_attend_head<false>(c, c.type, own, query, fresh, half, other_rounds, ring, part);
+        if (!SEVERAL || CHAIN_BOXES > 1)
+            chain_attend_head(c, own, query, fresh, half, other_rounds, ring, part);
         else if (c.type == DTYPE_BF16) /* a branch inside its loop would keep instructions apart */
-            chain_attend_head<true>(c, DTYPE_BF16, own, query, fresh, half, other_rounds, ring,
-                                    part);
+            chain_attend_rounds<__nv_bfloat16>(c, own, query, fresh, half, other_rounds, ring,
+                                               part);
         else
-            chain_attend_head<true>(c, DTYPE_F16, own, query, fresh, half, other_rounds, ring,
-                                    part);
+            chain_attend_rounds<__half>(c, own, query, fresh, half, other_rounds, ring, part);
         other_rounds = next_rounds;
         chain_half_meets(half); /* the parts are there */
         chain_merge(c, own, parts);
