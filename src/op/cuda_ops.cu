@@ -123,14 +123,12 @@ extern "C" __global__ void __launch_bounds__(SILU_THREADS)
 extern "C" __global__ void __launch_bounds__(MERGE_THREADS)
     run_merge_state_vectors(const __grid_constant__ merge_rows call)
 {
-    device_let_next_begin();
     merge_state_vectors(call);
 }
 
 extern "C" __global__ void __launch_bounds__(MERGE_THREADS)
     run_merge_state_bf16(const __grid_constant__ merge_rows call)
 {
-    device_let_next_begin();
     merge_rows own = call;
     own.v_a.type = own.v_b.type = own.v.type = DTYPE_BF16;
     merge_state_vectors(own);

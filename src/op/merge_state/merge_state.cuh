@@ -46,6 +46,8 @@ DEVICE_FN void merge_state_vectors(const merge_rows &call)
         raw_b = device_fetch8<true>(b, t, at, at + 8);
     }
     __syncwarp(); /* s may be s_a or s_b, which the lanes of a head have read */
+    /* Not earlier, because the next kernel's blocks would take the place of this one's. */
+    device_let_next_begin();
     if (!there) return;
     merge_shares shares = merge_state_shares(s_a, s_b);
     float of_a[8], of_b[8];

@@ -184,7 +184,9 @@ static qp_status start_decode(cuda_ops *ops, const op_call *call, paged_attentio
     if (arguments.n_sequences == 0) return QP_OK;
     if (arguments.search) start.grid[1] = (unsigned)parts, start.grid[2] = 1;
     int64_t blocks = (int64_t)start.grid[0] * start.grid[1] * start.grid[2];
-    start.cluster = blocks >= CUDA_ATTENTION_EARLY_BLOCKS * (int64_t)ops->device->n_multiprocessors;
+    /* Fine parts gain more by an early start than they lose by sharing a multiprocessor. */
+    start.cluster = arguments.fine != 0 ||
+                    blocks >= CUDA_ATTENTION_EARLY_BLOCKS * (int64_t)ops->device->n_multiprocessors;
     attention_limits limits = CUDA_ATTENTION_LIMITS(call, PAGED_DECODE);
     return cuda_attention_start(ops, &start, &arguments, &limits, error);
 }
