@@ -133,8 +133,7 @@ static const option_spec cache_options[] = {
     {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .expert = true, .choices = cli_kv_types,
      .fallback = "F16", .argument = "TYPE",
      .help =
-         "element type of the KV cache; F8, on CPUs, is E4M3: half of F16's memory at some loss of "
-         "accuracy"},
+         "element type of the KV cache; F8 is E4M3: half of F16's memory at some loss of accuracy"},
     {0}};
 const option_group cli_cache_options = {"KV cache", cache_options};
 

@@ -3,11 +3,6 @@
 
 #include <stdio.h>
 
-static bool has_f8_cache(const qp_engine_options *options)
-{
-    return options->kv_type && dtype_from_name(options->kv_type) == DTYPE_F8;
-}
-
 /* What contradicts itself. */
 static qp_status check_device(const qp_engine_options *options, const machine_type *type,
                               qp_error *error)
@@ -26,9 +21,6 @@ static qp_status check_device(const qp_engine_options *options, const machine_ty
                          "--exec %s runs on the CPU; with --device cuda it is megakernel, cuda or "
                          "auto",
                          type->name);
-    if ((cuda || (type && type->on_gpu)) && has_f8_cache(options))
-        return error_set(error, QP_UNSUPPORTED,
-                         "a KV cache in F8 is for CPUs: on a GPU use --kv-type F16 or BF16");
     if (cpu && options->gpus && *options->gpus)
         return error_set(error, QP_INVALID,
                          "--gpus %s names GPUs, but --device cpu excludes them: leave one out",
@@ -69,10 +61,6 @@ qp_status engine_choose_device(qp_engine *e, const qp_engine_options *options,
     if (!option_is(options->device, "auto") || e->ranks.size > 1) return QP_OK;
     if (e->has_kernels) {
         engine_say(e, QP_LOG_INFO, "running on the CPU, where kernels from outside run");
-        return QP_OK;
-    }
-    if (has_f8_cache(options)) {
-        engine_say(e, QP_LOG_INFO, "running on the CPU, which alone has a KV cache in F8");
         return QP_OK;
     }
     if (!type) {

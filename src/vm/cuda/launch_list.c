@@ -638,9 +638,6 @@ qp_status launch_list_make(const launch_setting *setting, const launch_class *of
                  .list = out,
                  .sink = sink,
                  .context = context};
-    if (setting->program->options.kv_type == DTYPE_F8)
-        return error_set(error, QP_UNSUPPORTED,
-                         "a KV cache in F8 is for CPUs: on a GPU use --kv-type F16 or BF16");
     if (of->first == of->last) return QP_OK;
     const int begin = steps[of->first].first_node;
     b.end = steps[of->last - 1].first_node + steps[of->last - 1].n_nodes;
