@@ -125,6 +125,13 @@ static void *open_library(void)
     return NULL;
 }
 
+bool cuda_blas_is_there(void)
+{
+    void *library = open_library();
+    if (library) dlclose(library);
+    return library != NULL;
+}
+
 static qp_status find_functions(cuda_blas *blas, qp_error *error)
 {
     static const char *const symbols[] = {

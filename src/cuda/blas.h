@@ -6,6 +6,9 @@
 
 typedef struct cuda_blas cuda_blas;
 
+/* Whether the library is installed. */
+bool cuda_blas_is_there(void);
+
 /* QP_DEVICE if the library is not installed: quipu's own kernels then make the products. */
 qp_status cuda_blas_open(cuda_blas **out, qp_error *error);
 void cuda_blas_close(cuda_blas *blas);

@@ -1,5 +1,6 @@
 /* The engine: a model, its plan, and all memory that running it takes. */
 #include "base/sized.h"
+#include "cuda/blas.h"
 #include "engine/draft.h"
 #include "engine/open.h"
 #include "model/family/family.h"
@@ -80,6 +81,11 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     say_fp8(e);
     plan_options chosen;
     model_config config = *model_get_config(e->model);
+    /* Matrices in FP8 are in panels where cuBLASLt cannot multiply rows. */
+    if (e->device.context &&
+        model_get_weight(e->model, WEIGHT_FFN_DOWN, 0)->weight.type == DTYPE_F8_128 &&
+        !cuda_blas_is_there())
+        config.fp8_by_rows = false;
     TRY(plan_take_layers(&config, e->layers, error));
     TRY(engine_choose_plan(options, &config, e->device.context != NULL, &chosen, error));
     TRY(plan_build(&config, e->model, &chosen, &e->program, error));
