@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "inspect/diff.h"
 #include "plan/plan.h"
+#include "vm/mega/machine.h"
 
 #include <stdlib.h>
 
@@ -166,6 +167,58 @@ static void test_what_is_not_done_is_said(void **state)
     r.choice = MACHINE_SAMPLED;
     assert_ok(machine_pass(&b.cuda, &r, &error));
     assert_int_equal(b.tokens[0], 0);
+    bench_close(&b);
+}
+
+/* A sequence's last token and two proposals after `past` positions, beside another sequence's. */
+static void fill_to_verify(bench *b, int sequences, int64_t past)
+{
+    const int32_t ids[3] = {5, 6, 7}, pages[2][2] = {{3, 0}, {1, 2}};
+    batch_clear(&b->batch);
+    for (int s = 0; s < sequences; s++)
+        batch_add(&b->batch, ids, s == 0 ? 3 : 1, past, pages[s]);
+    for (int i = 0; i < 2 + sequences; i++) {
+        batch_want(&b->batch, i);
+        ((float *)b->batch.of[PLAN_TEMPERATURES])[i] = 0;
+        ((float *)b->batch.of[PLAN_TOP_PS])[i] = 1;
+        batch_i32(&b->batch, PLAN_USES)[i] = 0;
+    }
+}
+
+static void test_the_megakernel_verifies(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    bench b;
+    bench_open(&b);
+    fill_to_verify(&b, 2, 6);
+    machine_request r = request(&b, MACHINE_SAMPLED, 1);
+    r.verifies = true;
+    refused(&b.mega, r, "proposals");
+    machine_close(&b.mega);
+    machine_setup setup = {.program = &b.program,
+                           .device = &b.device,
+                           .over = &b.cuda,
+                           .alone = true,
+                           .verifies = true};
+    assert_null(machine_megakernel.verify_refusal(&setup));
+    assert_ok(machine_open(&machine_megakernel, &setup, &b.mega, &error));
+    refused(&b.mega, r, "proposals"); /* two sequences */
+    fill_to_verify(&b, 1, 6);
+    r.verifies = false;
+    refused(&b.mega, r, "proposals");
+    r.verifies = true;
+    assert_null(machine_accepts(&b.mega, &r));
+    machine_close(&b.mega);
+    setup.alone = false;
+    assert_ok(machine_open(&machine_megakernel, &setup, &b.mega, &error));
+    fill_to_verify(&b, 2, 6);
+    assert_ok(machine_pass(&b.mega, &r, &error));
+    const mega_arguments *a = &mega_machine_of(&b.mega)->batch;
+    const mega_row expected[4] = {{5, 6, 0}, {6, 7, 0}, {7, 8, 0}, {5, 6, 2}};
+    assert_int_equal(a->n_rows, 4);
+    assert_int_equal(a->n_passes, 1);
+    assert_memory_equal(a->rows, expected, sizeof expected);
     bench_close(&b);
 }
 
@@ -516,6 +569,7 @@ int main(void)
         cmocka_unit_test(test_launches_of_ranks_are_traced),
         cmocka_unit_test(test_groups_under_way_together),
         cmocka_unit_test(test_what_is_not_done_is_said),
+        cmocka_unit_test(test_the_megakernel_verifies),
         cmocka_unit_test(test_the_megakernel_hands_tokens_out),
         cmocka_unit_test(test_launches_are_recorded),
         cmocka_unit_test(test_a_failed_pass_is_no_longer_timed),

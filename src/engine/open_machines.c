@@ -56,17 +56,31 @@ qp_status engine_check_memory(qp_engine *e, const qp_engine_options *options,
         (long long)(fits > 0 ? fits : e->program.options.page_size));
 }
 
-/* The megakernel reads one token of a sequence in a pass, and `cuda` gives other bits. */
-static qp_status leave_megakernel(const qp_engine *e, const machine_type *type, qp_error *error)
+/* Speculation runs on the megakernel if that verifies the model's proposals; else on `cuda` alone,
+ * which gives other bits. *verifies: the megakernel does. */
+static qp_status plan_speculation(qp_engine *e, const qp_engine_options *options,
+                                  const machine_type *type, bool *verifies, qp_error *error)
 {
-    if (type)
+    char message[320];
+    *verifies = false;
+    if (!e->device.context || !engine_speculates(options)) return QP_OK;
+    if (option_is(options->exec, "cuda") || e->has_cuda_kernels) return QP_OK;
+    const schedule_options blocks = {.workers = options->workers};
+    const machine_setup setup = engine_machine_setup(e, options, &machine_megakernel, &blocks);
+    const char *why = e->ranks.size > 1 ? "the megakernel of several ranks reads one token of a "
+                                          "sequence in a pass"
+                                        : machine_megakernel.verify_refusal(&setup);
+    if (why && type)
         return error_set(error, QP_UNSUPPORTED,
-                         "the megakernel reads one token of a sequence in a pass, and speculation "
-                         "has several: use --exec cuda, or leave --speculate and --draft out");
-    engine_say(
-        e, QP_LOG_NOTICE,
-        "speculation runs on the machine cuda, without the megakernel, which reads one token of a "
-        "sequence in a pass");
+                         "%s, and speculation has several: use --exec cuda, or leave --speculate "
+                         "and --draft out",
+                         why);
+    snprintf(message, sizeof message,
+             "speculation runs on the machine cuda, without the megakernel: %s", why ? why : "");
+    if (why) engine_say(e, QP_LOG_NOTICE, message);
+    *verifies = !why;
+    /* `cuda` then reads what it reads without speculation. */
+    e->program.options.few_alike = why != NULL;
     return QP_OK;
 }
 
@@ -105,7 +119,7 @@ static qp_status leave_to_carrier(const qp_engine *e, const machine_type *type, 
  * there. */
 static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
                                  const engine_schedule *chosen, const machine_type *type,
-                                 qp_error *error)
+                                 bool verifies, qp_error *error)
 {
     qp_error why = {0};
     const schedule_options blocks = {.workers = options->workers,
@@ -114,11 +128,12 @@ static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
     machine *m = &e->slots[0];
     setup.over = engine_memory(e);
     setup.alone = !type && runs_alone(&e->program.options);
+    setup.verifies = verifies;
     if (option_is(options->exec, "cuda")) return QP_OK;
     if (e->ranks.gpus && e->ranks.gpus->by != CUDA_BY_PEERS)
         return leave_to_carrier(e, type, error);
     if (e->has_cuda_kernels) return leave_to_kernels(e, type, error);
-    if (engine_speculates(options)) return leave_megakernel(e, type, error);
+    if (engine_speculates(options) && !verifies) return QP_OK;
     qp_status status = machine_open(type_of_ranks(e, &machine_megakernel), &setup, m, &why);
     if (status == QP_OK) {
         e->n_machines++;
@@ -127,9 +142,11 @@ static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
     machine_close(m);
     /* What one rank refuses is a failure of the group to the others. */
     if (status == QP_IO && e->ranks.size > 1) status = QP_UNSUPPORTED;
-    if (type || (status != QP_NO_MEMORY && status != QP_UNSUPPORTED))
+    /* `cuda` alone was to be opened with few_alike. */
+    const bool lacks = verifies && e->program.options.max_sequences > 1;
+    if (type || lacks || (status != QP_NO_MEMORY && status != QP_UNSUPPORTED))
         return error_set(error, status, "%s%s", why.message,
-                         status == QP_UNSUPPORTED ? "; --exec cuda runs any model" : "");
+                         lacks || status == QP_UNSUPPORTED ? "; --exec cuda runs any model" : "");
     if (status == QP_UNSUPPORTED && options->workers)
         return error_set(error, status, "%s, so that --workers %d has no meaning", why.message,
                          options->workers);
@@ -149,6 +166,8 @@ qp_status engine_open_machines(qp_engine *e, const qp_engine_options *options,
     machine_setup setup = engine_machine_setup(e, options, type, &schedule);
     setup.schedule_file = chosen->file;
     const bool gpu = e->device.context != NULL;
+    bool verifies;
+    TRY(plan_speculation(e, options, type, &verifies, error));
     pack_cache cache;
     setup.packed = engine_packed(e, options, &cache);
     e->n_machines = 1;
@@ -156,7 +175,7 @@ qp_status engine_open_machines(qp_engine *e, const qp_engine_options *options,
     TRY(machine_open(type_of_ranks(e, gpu ? &machine_cuda : type), &setup,
                      &e->slots[ENGINE_MACHINES - 1], error));
     engine_say_packed(e, setup.packed);
-    return gpu ? open_megakernel(e, options, chosen, type, error) : QP_OK;
+    return gpu ? open_megakernel(e, options, chosen, type, verifies, error) : QP_OK;
 }
 
 void engine_say_copies(const qp_engine *e)

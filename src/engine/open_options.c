@@ -107,7 +107,7 @@ qp_status engine_choose_plan(const qp_engine_options *given, const model_config 
     out->n_pages = given->pages;
     out->fuse = given->fuse;
     if (given->plan) TRY(plan_form_find(given->plan, &out->form, error));
-    out->few_alike = engine_speculates(given); /* checked tokens are those of passes of one */
+    out->few_alike = engine_speculates(given); /* unless the megakernel verifies */
     if (fixed) fix_shapes(out);
     TRY(choose_copies(given->bf16_copies, &out->bf16_copies, error));
     if (given->kv_type) out->kv_type = dtype_from_name(given->kv_type);

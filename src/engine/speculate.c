@@ -106,7 +106,8 @@ static speculated *slot_of(qp_engine *e, const qp_sequence *s)
 {
     speculated *p = &e->speculation.slots[s->session->slot];
     if (p->session != s->session->id || p->sampler != s->sampler->id)
-        *p = (speculated){.session = s->session->id, .sampler = s->sampler->id};
+        *p = (speculated){
+            .session = s->session->id, .sampler = s->sampler->id, .right_at = s->session->count};
     return p;
 }
 
@@ -364,6 +365,18 @@ speculated *speculation_of(const qp_engine *e, const qp_sequence *sequence)
     return p->session == sequence->session->id && p->n > 0 ? p : NULL;
 }
 
+int64_t speculation_passes(const qp_engine *e, int64_t most)
+{
+    enum { LONGER = 8 }; /* tokens for each further pass */
+    const speculation *s = &e->speculation;
+    for (size_t i = 0; s->proposer && i < s->n_active; i++) {
+        const size_t held = s->active[i].of->session->count, from = s->active[i].slot->right_at;
+        const int64_t passes = held > from ? 1 + (int64_t)((held - from) / LONGER) : 1;
+        most = passes < most ? passes : most;
+    }
+    return most;
+}
+
 /* What the sequence's proposals cost and saved in a pass that takes `ns`; `verified`: proposals of
  * all. */
 static void note_loss(const speculation *s, const speculated_sequence *a, double ns, double alone,
@@ -373,6 +386,7 @@ static void note_loss(const speculation *s, const speculated_sequence *a, double
     speculated *p = a->slot;
     p->total_ns += ns + (p->n ? s->proposer->made_ns : 0);
     if (p->n == 0) return;
+    if (a->of->accepted) p->right_at = a->of->session->count;
     const double cost = (ns - alone + s->proposer->made_ns) * p->n / (double)verified;
     p->lost_ns += cost - (double)a->of->accepted * alone / (double)rows;
     if (p->lost_ns < -MOST_SAVED * alone) p->lost_ns = -MOST_SAVED * alone;

@@ -36,6 +36,7 @@ typedef struct speculated {
     int n;                          /* how many of them the pass verifies */
     uint8_t grades[SPECULATE_MOST]; /* of the proposals, below SPECULATE_GRADES */
     double right[SPECULATE_GRADES], tried[SPECULATE_GRADES]; /* of recent proposals */
+    size_t right_at; /* tokens of the session when a proposal was last accepted, or at first */
     double lost_ns,
         total_ns; /* time that verifying took beyond what it saved; time of all passes */
 } speculated;
@@ -91,6 +92,10 @@ void speculation_put_off(struct qp_engine *engine);
 
 /* The sequence's proposals if the call verifies some; else NULL. */
 speculated *speculation_of(const struct qp_engine *engine, const qp_sequence *sequence);
+
+/* How many of `most` passes a call may run in which nothing is verified: few after proposals that
+ * were accepted, because proposals are made between calls. */
+int64_t speculation_passes(const struct qp_engine *engine, int64_t most);
 
 /* After the call: measures how long its passes took. */
 void speculation_measure(struct qp_engine *engine, const qp_sequence *all, size_t n);

@@ -166,13 +166,21 @@ void step_drop(qp_engine *e)
 
 enum { FEW_ROWS = 8 };
 
+/* Whether the batch has proposals. */
+static bool verifies(const step_state *st)
+{
+    for (size_t i = 0; i < st->n_parts; i++)
+        if (st->parts[i].verifies) return true;
+    return false;
+}
+
 /* Whether the CPU needs the logits: for a receiver, or to check those that an answer starts with,
  * and others where that costs nothing. */
 static bool wants_logits(const step_state *st, bool on_gpu)
 {
     for (size_t i = 0; i < st->n_parts; i++)
         if (st->parts[i].n_outputs > 0 && st->parts[i].of->on_logits) return true;
-    if (st->n_parts > 0 && st->parts[0].verifies) return !on_gpu; /* no answer starts */
+    if (verifies(st)) return !on_gpu; /* no answer starts */
     return st->chooses && st->n_rows > 0 && st->n_rows <= FEW_ROWS;
 }
 
@@ -180,10 +188,8 @@ static bool wants_logits(const step_state *st, bool on_gpu)
  * that are not there to fill the pass. Returns whether it is all of these. */
 static bool list_logit_rows(step_state *st, machine_request *r)
 {
-    bool all = st->n_rows <= FEW_ROWS;
+    const bool all = st->n_rows <= FEW_ROWS || verifies(st);
     st->n_logit_rows = 0;
-    for (size_t i = 0; i < st->n_parts; i++)
-        all |= st->parts[i].verifies;
     for (size_t i = 0; all && i < st->n_rows; i++)
         st->logit_rows[st->n_logit_rows++] = (int32_t)i;
     for (size_t i = 0; !all && i < st->n_parts; i++)
@@ -204,6 +210,7 @@ static qp_status run_rest(qp_engine *e, engine_run **run, bool *all_rows, qp_err
     *run = NULL;
     if (ran && st->n_rows == 0) return QP_OK;
     engine_run *r = *run = step_next_run(e, 1);
+    r->request.verifies = verifies(st);
     r->request.logits = wants_logits(st, e->device.context);
     *all_rows = list_logit_rows(st, &r->request);
     if (ran) step_continue_after_hidden(e, &r->request);

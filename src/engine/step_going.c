@@ -173,7 +173,8 @@ qp_status step_going(qp_engine *e, bool continues, bool proposes, qp_error *erro
     const int64_t least = st->fixed.rows, rows = (int64_t)st->n_rows;
     const machine_pace pace = engine_pace(e, rows < least ? least : rows, st->choice);
     const bool runs_ahead = pace.runs > 1 && !e->trace && !proposes;
-    const int64_t most = pace.passes > 0 ? pace.passes : 1;
+    int64_t most = pace.passes > 0 ? pace.passes : 1;
+    if (pace.runs == 1) most = speculation_passes(e, most);
     if (!continues) TRY(begin_going(e, pace, runs_ahead ? 1 : most, error));
     if (runs_ahead) TRY(run_ahead(e, pace, most, error));
     return end_going(e, error);

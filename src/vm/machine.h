@@ -66,6 +66,8 @@ typedef struct machine_setup {
                             that was opened over the other first */
     /* The megakernel runs one sequence only: batches are left to the machine that it runs over. */
     bool alone;
+    /* The megakernel also runs requests that verify, or it does not open. */
+    bool verifies;
 } machine_setup;
 
 /* Bytes of the machine's own memory, each part exact. */
@@ -128,6 +130,9 @@ typedef struct machine_request {
      * for. The sequences and their order must be the same. The batch's token ids are ignored. */
     bool continues;
     machine_choice choice;
+    /* Sequences may have several new tokens, each with a row of logits, whose bits are those of
+     * passes of one token. Machines that are not `whole` run these like any others. */
+    bool verifies;
     bool logits; /* keep the logits for machine_logits(); for one pass only. If tokens are chosen,
                     these are the logits that they were chosen from */
     const int32_t *logit_rows; /* [n_logit_rows]: keep at least these rows; NULL: all */
@@ -178,6 +183,9 @@ struct machine_type {
      * machines count a token in the pass that reads it, if the row's uses have ADJUST_COUNT. */
     bool counts_chosen;
     bool whole; /* runs the steps up to the logits all at once, one token of each sequence */
+    /* Of types that are `whole`: NULL, or why a machine for the setup runs no request that
+     * verifies. */
+    const char *(*verify_refusal)(const machine_setup *setup);
     const machine_type *(*of_ranks)(const void *self); /* of `ranks`: the type of each */
     qp_status (*count_bytes)(const machine_setup *setup, machine_bytes *out, qp_error *error);
     qp_status (*open)(const machine_setup *setup, void **self, qp_error *error);

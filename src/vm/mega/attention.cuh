@@ -86,9 +86,10 @@ template <bool HALF> struct cache_parts {
 
 /* ---- a KV head's queries, newest key and value, in shared memory ---- */
 
-/* The newest key and value, the queries' factors, then their parts: [part][head][DIM + 8]. */
+/* The newest key and value, the queries' factors, for several rows the number of their new
+ * positions, then the queries' parts: [part][head][DIM + 8]. */
 template <int DIM> struct attention_inputs {
-    enum { FACTORS = 4 * DIM, QUERIES = FACTORS + 64, PITCH = 2 * DIM + 16 };
+    enum { FACTORS = 4 * DIM, NEW = FACTORS + 32, QUERIES = FACTORS + 64, PITCH = 2 * DIM + 16 };
 };
 
 /* Stores elements i and i + 1 of q, k or v of a KV head; a warp has 64 elements of one head. With a
@@ -207,6 +208,12 @@ MEGA_FN void store_state(const mega_arguments &a, mega_block &b, head_states<DIM
         b.at<float2>(a.shared.states)[share * a.group + g] = make_float2(s.most, s.sum);
 }
 
+#if MEGA_SEVERAL
+/* In batch.cuh. */
+template <int DIM>
+MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, int old, int chunk);
+#endif
+
 /* Attention over the chunks, and over the newest position if they end with the context; stores the
  * states of the shares. */
 template <int DIM, bool HALF>
@@ -233,6 +240,9 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, 
         uint32_t keys = cached ? acquire_chunk(a, b) + piece * shape::PITCH + share * DIM * 2
                                : b.own + a.shared.qkv;
         uint32_t values = keys + (cached ? 8 * shape::PITCH : DIM * 2) + set * shape::WIDTH * 2;
+#if MEGA_SEVERAL
+        if (cached) add_new_positions<DIM>(a, b, old, first + c);
+#endif
         int left = old - (first + c) * shape::POSITIONS - share;
         int valid = cached ? (left + shape::PIECE - 1) / shape::PIECE : 1;
         if (!cached || left > 0)

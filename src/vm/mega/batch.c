@@ -1,5 +1,5 @@
-/* Passes of two to eight sequences. Other kernels than those of one sequence run the same program,
- * in separate memory.
+/* Passes of two to eight rows: tokens of several sequences, or of one at consecutive positions.
+ * Other kernels than those of one token run the same program, in separate memory.
  *
  * Their residual has another layout, and their passes have a separate count, so the two kinds of
  * passes share no state but the KV cache. Blocks of a KV head wait for each other's attention
@@ -42,16 +42,28 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
     return total;
 }
 
-static bool runs_batches(const program *p)
+static bool has_kernels(const program *p)
 {
-    return p->options.max_sequences > 1 && p->config.hidden_size <= MEGA_COLUMNS &&
-           !mega_is_quantized(p) && !mega_is_half(p);
+    return p->config.hidden_size <= MEGA_COLUMNS && !mega_is_quantized(p) && !mega_is_half(p) &&
+           p->options.ranks == 1;
 }
 
-size_t mega_count_batch(const program *p)
+static bool runs_batches(const program *p, bool verifies)
+{
+    return has_kernels(p) && (verifies || p->options.max_sequences > 1);
+}
+
+size_t mega_count_batch(const program *p, bool verifies)
 {
     size_t bytes[OWN_PARTS];
-    return runs_batches(p) ? count_own(&p->config, bytes) : 0;
+    return runs_batches(p, verifies) ? count_own(&p->config, bytes) : 0;
+}
+
+const char *mega_verify_refusal(const program *p)
+{
+    return has_kernels(p) ? NULL
+                          : "the megakernel reads several tokens of a sequence in a pass where "
+                            "weights are BF16 and the hidden size is at most 2048";
 }
 
 static size_t place(size_t *used, size_t bytes)
@@ -188,7 +200,7 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
                                          &a->down_maps, &a->features, &a->published};
     char name[32];
     *a = m->arguments;
-    if (!runs_batches(x->program) || !m->one_each || !set_boxes(m, a)) return QP_OK;
+    if (!runs_batches(x->program, m->verifies) || !m->one_each || !set_boxes(m, a)) return QP_OK;
     lay_out(m, a);
     if (a->stages < 3) return QP_OK;
     size_t bytes[OWN_PARTS], total = count_own(c, bytes);
@@ -211,16 +223,23 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
                                 error);
 }
 
-bool cuda_mega_takes_rows(const cuda_mega *m, int64_t n)
+/* Passes of so many rows, of so many sequences. */
+static bool takes(const cuda_mega *m, int64_t n, int64_t n_sequences)
 {
-    return n == 1 ? m->kernel != NULL : n > 1 && n <= MEGA_ROWS && m->batch_kernel;
+    if (n == 1) return m->kernel != NULL;
+    return n > 1 && n <= MEGA_ROWS && m->batch_kernel && (n_sequences == 1 || !m->alone);
 }
 
-bool mega_takes_batch(const cuda_mega *m, const batch *b)
+bool cuda_mega_takes_rows(const cuda_mega *m, int64_t n)
 {
-    int64_t n = batch_tokens(b);
-    if (!cuda_mega_takes_rows(m, n) || b->sizes.of[AXIS_SEQUENCES] != n || batch_outputs(b) != n)
-        return false;
+    return takes(m, n, n);
+}
+
+bool mega_takes_batch(const cuda_mega *m, const batch *b, bool verifies)
+{
+    int64_t n = batch_tokens(b), n_sequences = b->sizes.of[AXIS_SEQUENCES];
+    if (n_sequences != n && !(verifies && m->verifies)) return false;
+    if (!takes(m, n, n_sequences) || batch_outputs(b) != n) return false;
     for (int64_t i = 0; i < n; i++)
         if (batch_i32(b, PLAN_OUTPUT_ROWS)[i] != i) return false;
     return true;
@@ -235,10 +254,12 @@ qp_status mega_run_batch(cuda_mega *m, const batch *b, int n_passes, int32_t *to
     a->pages = cuda_executor_address(x, PLAN_KV_INDICES, 0);
     a->n_rows = (int32_t)batch_tokens(b);
     a->n_passes = n_passes;
-    for (int i = 0; i < a->n_rows; i++)
+    for (int i = 0, sequence = 0; i < a->n_rows; i++) {
+        if (i == batch_i32(b, PLAN_QO_INDPTR)[sequence + 1]) sequence++;
         a->rows[i] = (mega_row){.token = batch_i32(b, PLAN_TOKEN_IDS)[i],
                                 .position = batch_i32(b, PLAN_POSITION_IDS)[i],
-                                .first_page = batch_i32(b, PLAN_KV_INDPTR)[i]};
+                                .first_page = batch_i32(b, PLAN_KV_INDPTR)[sequence]};
+    }
     bool timed = mega_begin_timing(m, n_passes);
     a->timings = m->arguments.timings;
     qp_status status = cuda_check(

@@ -1,9 +1,14 @@
-/* What blocks do for two to eight sequences, one token of each a pass.
+/* What blocks do for two to eight rows, each a token of a sequence.
  *
- * It differs from one sequence in two ways. One block computes a sequence's attention within a KV
- * head and stores its outputs tagged, as q, k and v are; if every block repeated it, each would
- * read eight caches. And two warps of each block publish a share of the residual to all blocks
+ * It differs from one sequence in two ways. One block computes a row's attention within a KV head
+ * and stores its outputs tagged, as q, k and v are; if every block repeated it, each would read
+ * eight caches. And two warps of each block publish a share of the residual to all blocks
  * (batch_product.cuh).
+ *
+ * Neighbouring rows may be tokens of one sequence at consecutive positions. The cache then lacks
+ * the positions of the rows before, which this pass makes. A row's attention takes those from the
+ * lists of q, k and v, and writes them to their places in the chunks that came from the cache, so
+ * that it adds in the same order as a pass of this row alone.
  */
 #ifndef QUIPU_VM_MEGA_BATCH_CUH
 #define QUIPU_VM_MEGA_BATCH_CUH
@@ -88,6 +93,61 @@ MEGA_FN void store_tagged(const mega_block &b, int64_t *list, int i, float v)
     store_relaxed(list + i, (int64_t)((uint64_t)(b.pass() + 1) << 32 | __float_as_uint(v)));
 }
 
+/* The rows just before a row that read earlier tokens of the same sequence: no two sequences have
+ * the same list of pages. */
+MEGA_FN int rows_before(const mega_arguments &a, int row)
+{
+    int n = 0;
+    while (n < row && a.rows[row - n - 1].first_page == a.rows[row].first_page)
+        n++;
+    return n;
+}
+
+/* Keys and values that this pass makes for positions before a row's, in shared memory where
+ * attention's outputs will be: [position][2][DIM] in the cache's type. A chunk takes 16 bytes a
+ * thread. */
+template <int DIM> struct new_positions {
+    enum { EACH = 2 * DIM, UNITS = EACH / 8 };
+    static_assert((MEGA_ROWS - 1) * UNITS <= MEGA_CONSUMERS, "one unit a thread");
+};
+
+/* Waits for them. A barrier follows before they are read. */
+template <int DIM, bool HALF>
+MEGA_FN void wait_new_positions(const mega_arguments &a, const mega_block &b, const instruction &in,
+                                int kv_head, int row)
+{
+    const int n = rows_before(a, row), each = new_positions<DIM>::EACH;
+    if (b.thread == 0) *b.at<int>(a.shared.qkv + attention_inputs<DIM>::NEW) = n;
+#pragma unroll 1
+    for (int i = 2 * b.thread; i < n * each; i += 2 * MEGA_CONSUMERS) {
+        const int64_t *list = qkv_list<DIM>(a, in, kv_head, row - n + i / each);
+        float2 v = wait_pair(a, b, in, list + a.group * DIM + i % each, b.pass() + 1);
+        *b.at<uint32_t>(a.shared.planes + 2 * i) = cache_words<HALF>(v.x, v.y);
+    }
+}
+
+/* Writes those of a chunk to their places in the stage that holds it. The fence is for the copy
+ * that will fill the stage again. */
+template <int DIM>
+MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, int old, int chunk)
+{
+    typedef attention_chunk<DIM> shape;
+    typedef new_positions<DIM> made;
+    const int n = *b.at<int>(a.shared.qkv + attention_inputs<DIM>::NEW);
+    const int first = old - n - chunk * shape::POSITIONS; /* place of the first of them */
+    if (n == 0 || first + n <= 0 || first >= shape::POSITIONS) return;
+    const int position = first + b.thread / made::UNITS, unit = b.thread % made::UNITS;
+    if (b.thread < n * made::UNITS && position >= 0 && position < shape::POSITIONS) {
+        const int value = unit / (made::UNITS / 2), column = unit % (made::UNITS / 2);
+        char *to = b.memory - (b.own - b.ring) + b.place.stage * MEGA_STAGE +
+                   (value * 8 + position / shape::PIECE) * shape::PITCH +
+                   position % shape::PIECE * DIM * 2 + column * 16;
+        *(uint4 *)to = *b.at<uint4>(a.shared.planes + 16 * b.thread);
+        fence_async();
+    }
+    b.sync();
+}
+
 /* A row's attention, or this block's part of it. */
 template <int DIM, bool HALF>
 MEGA_FN void attend_row(const mega_arguments &a, mega_block &b, instruction in, int row, bool parts,
@@ -97,6 +157,7 @@ MEGA_FN void attend_row(const mega_arguments &a, mega_block &b, instruction in, 
     if (parts) in.part = row_part<DIM>(a, in, row, old);
     int chunks = row_chunks<DIM>(a, in, parts, old, &first);
     if (parts && !chunks) return;
+    wait_new_positions<DIM, HALF>(a, b, in, kv_head, row);
     wait_qkv<DIM, HALF>(a, b, in, kv_head, row);
     attend<DIM, HALF>(a, b, old, first, chunks);
     int64_t *list = head_list(a, in, row, kv_head, a.group * DIM);

@@ -14,6 +14,22 @@ MEGA_FN int64_t *qkv_list(const mega_arguments &a, const instruction &in, int kv
     return (int64_t *)a.qkv + (layer * a.n_kv_heads + kv_head) * (a.group + 2) * DIM;
 }
 
+/* Waits until this pass has made two neighbouring elements of a list; `made`: 1 + the pass. */
+MEGA_FN float2 wait_pair(const mega_arguments &a, const mega_block &b, const instruction &in,
+                         const int64_t *from, uint32_t made)
+{
+    watchdog watchdog = {0, 0};
+    longlong2 v;
+    for (;;) {
+        v = load_relaxed_two(from);
+        uint32_t passes[2] = {(uint32_t)((uint64_t)v.x >> 32), (uint32_t)((uint64_t)v.y >> 32)};
+        if ((passes[0] == made && passes[1] == made) || !MEGA_WAITS) break;
+        if (watchdog.expired())
+            mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_QKV, made, passes[0]);
+    }
+    return make_float2(__uint_as_float((uint32_t)v.x), __uint_as_float((uint32_t)v.y));
+}
+
 /* Waits for the KV head's queries and newest key and value of this pass. */
 template <int DIM, bool HALF>
 MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
@@ -23,17 +39,8 @@ MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction 
     uint32_t made = b.pass() + 1;
     const int64_t *list = qkv_list<DIM>(a, in, kv_head, sequence);
     for (int i = 2 * b.thread; i < n; i += 2 * MEGA_CONSUMERS) {
-        watchdog watchdog = {0, 0};
-        longlong2 v;
-        for (;;) {
-            v = load_relaxed_two(list + i);
-            uint32_t passes[2] = {(uint32_t)((uint64_t)v.x >> 32), (uint32_t)((uint64_t)v.y >> 32)};
-            if ((passes[0] == made && passes[1] == made) || !MEGA_WAITS) break;
-            if (watchdog.expired())
-                mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_QKV, made, passes[0]);
-        }
-        store_input<DIM, HALF>(a, b, i, __uint_as_float((uint32_t)v.x),
-                               __uint_as_float((uint32_t)v.y));
+        float2 v = wait_pair(a, b, in, list + i, made);
+        store_input<DIM, HALF>(a, b, i, v.x, v.y);
     }
     b.sync();
     b.stamp(a, MEGA_WORKS);

@@ -35,6 +35,7 @@ static cuda_mega_options options_of(const machine_setup *setup)
     if (!setup->schedule)
         return (cuda_mega_options){.assignment = SCHEDULE_RR,
                                    .alone = setup->alone,
+                                   .verifies = setup->verifies,
                                    .progress = setup->progress,
                                    .group = setup->group};
     return (cuda_mega_options){.n_blocks = setup->schedule->workers,
@@ -43,14 +44,28 @@ static cuda_mega_options options_of(const machine_setup *setup)
                                .context = setup->schedule->context,
                                .progress = setup->progress,
                                .alone = setup->alone,
+                               .verifies = setup->verifies,
                                .group = setup->group};
+}
+
+/* The number of blocks that a setup asks for, or that there will be. */
+static int blocks_of(const machine_setup *setup)
+{
+    const int n_blocks = options_of(setup).n_blocks;
+    if (n_blocks) return n_blocks;
+    return setup->device ? setup->device->n_multiprocessors : USUAL_BLOCKS;
+}
+
+static const char *verify_refusal_of_mega(const machine_setup *setup)
+{
+    if (setup->device && !cuda_device_is_hopper(setup->device))
+        return "the megakernel runs on GPUs of compute capability 9.0 (Hopper) only";
+    return cuda_mega_verify_refusal(setup->program, blocks_of(setup));
 }
 
 static qp_status count_mega(const machine_setup *setup, machine_bytes *out, qp_error *error)
 {
-    int n_blocks = options_of(setup).n_blocks;
-    if (n_blocks == 0) n_blocks = setup->device ? setup->device->n_multiprocessors : USUAL_BLOCKS;
-    const cuda_mega_bytes own = cuda_mega_count(setup->program, n_blocks);
+    const cuda_mega_bytes own = cuda_mega_count(setup->program, blocks_of(setup), setup->verifies);
     TRY(machine_cuda.count_bytes(setup, out, error));
     out->weights_again = own.weights;
     out->tables = own.tables;
@@ -184,6 +199,15 @@ static bool chooses_after(const mega_machine *m, int64_t n_sequences, machine_ch
     return choice == MACHINE_SAMPLED && (n_sequences > 1 || !m->mega.can_choose);
 }
 
+/* Whether each row takes the likeliest of its unchanged logits, which the launch itself finds. */
+static bool takes_likeliest(const batch *b)
+{
+    for (int64_t i = 0; i < batch_outputs(b); i++)
+        if (((const float *)b->of[PLAN_TEMPERATURES])[i] != 0 || batch_i32(b, PLAN_USES)[i] != 0)
+            return false;
+    return true;
+}
+
 static const char *accepts_mega(const void *self, const machine_request *r)
 {
     const mega_machine *m = self;
@@ -194,9 +218,9 @@ static const char *accepts_mega(const void *self, const machine_request *r)
     if (r->first > 0 || (r->last > 0 && r->last != p->logits_end))
         return "the megakernel runs passes from their beginning to the logits";
     if (r->continues) return "the megakernel has no run under way that another could continue";
-    if (!cuda_mega_takes(&m->mega, r->batch))
-        return "the megakernel runs passes of one new token of each sequence, of as many sequences "
-               "as it has kernels for";
+    if (!cuda_mega_takes(&m->mega, r->batch, r->verifies))
+        return "the megakernel runs passes of one new token of each sequence, or of a sequence's "
+               "last token and proposals, of as many rows as it has kernels for";
     const int32_t uses =
         n == 1 && r->choice == MACHINE_SAMPLED ? batch_i32(r->batch, PLAN_USES)[0] : 0;
     if (uses & ADJUST_MASK) return "the megakernel's blocks know no masks of allowed tokens";
@@ -284,9 +308,10 @@ static qp_status launch(mega_machine *m, const machine_request *r, qp_error *err
     const bool delivers = r->on_tokens || r->cancel || r->n_stops > 0 || chooses(r);
     cuda_mega_request request;
     m->ran = machine_passes_of(r);
-    if (r->choice == MACHINE_LOGITS || chooses_after(m, n, r->choice)) {
+    const bool after = chooses_after(m, n, r->choice) && (alone || !takes_likeliest(r->batch));
+    if (r->choice == MACHINE_LOGITS || after) {
         TRY(run_passes(m, r, NULL, NULL, error));
-        return r->choice == MACHINE_SAMPLED ? choose_after(m, r, error) : QP_OK;
+        return after ? choose_after(m, r, error) : QP_OK;
     }
     if (alone && delivers) request = request_of(m, r);
     TRY(run_passes(m, r, alone && delivers ? &request : NULL, r->tokens, error));
@@ -374,6 +399,7 @@ const machine_type machine_megakernel = {.name = "megakernel",
                                          .copy_page = copy_page_mega,
                                          .read_page = read_page_mega,
                                          .write_page = write_page_mega,
+                                         .verify_refusal = verify_refusal_of_mega,
                                          .kernel = kernel_of_mega,
                                          .schedule = schedule_of_mega,
                                          .predict = predict_mega,

@@ -79,15 +79,21 @@ static const char *refusal(const program *p, int n_blocks)
     return NULL;
 }
 
-cuda_mega_bytes cuda_mega_count(const program *p, int n_blocks)
+const char *cuda_mega_verify_refusal(const program *p, int n_blocks)
+{
+    const char *whole = refusal(p, n_blocks);
+    return whole ? whole : mega_verify_refusal(p);
+}
+
+cuda_mega_bytes cuda_mega_count(const program *p, int n_blocks, bool verifies)
 {
     const model_config *c = &p->config;
     if (refusal(p, n_blocks)) return (cuda_mega_bytes){0};
-    return (cuda_mega_bytes){.weights = mega_count_weights(p),
-                             .tables =
-                                 mega_count_activations(c, n_blocks) + mega_count_batch(p) +
-                                 mega_count_receive(p, n_blocks) + mega_count_program(c, n_blocks) +
-                                 (mega_is_quantized(p) ? 0 : (size_t)c->n_layers * MEGA_MAP_BYTES)};
+    return (cuda_mega_bytes){
+        .weights = mega_count_weights(p),
+        .tables = mega_count_activations(c, n_blocks) + mega_count_batch(p, verifies) +
+                  mega_count_receive(p, n_blocks) + mega_count_program(c, n_blocks) +
+                  (mega_is_quantized(p) ? 0 : (size_t)c->n_layers * MEGA_MAP_BYTES)};
 }
 
 qp_status mega_copy(const cuda_device *d, cuda_address to, const void *from, size_t bytes,
@@ -151,11 +157,15 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
 {
     const model_config *c = &x->program->config;
     char name[32];
-    *m = (cuda_mega){.executor = x, .n_blocks = options->n_blocks};
+    *m = (cuda_mega){.executor = x,
+                     .n_blocks = options->n_blocks,
+                     .alone = options->alone,
+                     .verifies = options->verifies};
     if (!m->n_blocks) m->n_blocks = usual_blocks(x->program, x->device->n_multiprocessors);
     m->why_not = cuda_device_is_hopper(x->device)
                      ? refusal(x->program, m->n_blocks)
                      : "the megakernel runs on GPUs of compute capability 9.0 (Hopper) only";
+    if (!m->why_not && m->verifies) m->why_not = mega_verify_refusal(x->program);
     if (m->why_not) return QP_OK;
     set_sizes(m);
     mega_lay_out_shared(m);
@@ -168,7 +178,12 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
     progress_stage_ended(options->progress, "arranging weights for the megakernel");
     TRY(mega_make_program(m, options, error));
     TRY(mega_connect_ranks(m, options->group, error));
-    if (!options->alone && m->arguments.ranks.count == 1) TRY(mega_init_batch(m, error));
+    if (m->verifies || (!m->alone && m->arguments.ranks.count == 1)) TRY(mega_init_batch(m, error));
+    if (m->verifies && !m->batch_kernel) {
+        m->why_not = "so few of the megakernel's blocks have no kernels for several tokens of a "
+                     "sequence in a pass";
+        return QP_OK;
+    }
     progress_stage_ended(options->progress, "making the megakernel's schedule");
     snprintf(name, sizeof name, "mega_%d_%s_%d", (int)c->head_dim,
              x->program->options.kv_type == DTYPE_F16 ? "F16" : "BF16",

@@ -1,5 +1,5 @@
 /* The megakernel over a cuda_executor's memory: a launch runs many passes, each of one token of one
- * sequence or of several.
+ * sequence or of several; or one pass that verifies several tokens of a sequence.
  *
  * The GPU feeds each token back to the next pass; it chooses tokens as the program's step "sample"
  * does. The host reads them from pinned memory while the launch runs. The last pass's logits are
@@ -36,7 +36,8 @@ typedef struct cuda_mega {
     cuda_buffer timings;
     size_t n_timed, max_timed; /* passes */
     mega_arguments arguments;
-    cuda_function batch_kernel; /* NULL: it does not run several sequences */
+    cuda_function batch_kernel; /* NULL: it does not run several rows */
+    bool alone, verifies;       /* as in cuda_mega_options */
     cuda_buffer batch_own;
     mega_arguments batch;
 } cuda_mega;
@@ -50,16 +51,20 @@ enum { CUDA_MEGA_MAX_TOKENS = 1024 };
 typedef struct cuda_mega_bytes {
     size_t weights, tables;
 } cuda_mega_bytes;
-cuda_mega_bytes cuda_mega_count(const program *program, int n_blocks);
+cuda_mega_bytes cuda_mega_count(const program *program, int n_blocks, bool verifies);
+
+/* NULL, or why it does not read several tokens of a sequence in a pass. */
+const char *cuda_mega_verify_refusal(const program *program, int n_blocks);
 
 typedef struct cuda_mega_options {
     int n_blocks; /* 0: one per multiprocessor */
     schedule_assignment assignment;
     const struct cost_table *costs; /* measured with as many blocks; NULL: estimates */
     int64_t context;                /* positions that costs are for; 0: the default */
-    bool alone;                     /* no kernels for several sequences */
-    progress *progress;             /* receives the stages of opening; may be NULL */
-    struct comm *group;             /* of the program's ranks; unused if there is one */
+    bool alone;                     /* it runs one sequence only */
+    bool verifies;      /* it must run several tokens of a sequence in a pass, or not at all */
+    progress *progress; /* receives the stages of opening; may be NULL */
+    struct comm *group; /* of the program's ranks; unused if there is one */
 } cuda_mega_options;
 
 /* Makes the program for the executor's model. QP_OK with kernel NULL and why_not set if the
@@ -71,8 +76,9 @@ void cuda_mega_free(cuda_mega *mega);
 /* Bytes of shared memory per block. */
 int cuda_mega_shared_bytes(const cuda_mega *mega);
 
-/* Whether it runs a pass over the batch. */
-bool cuda_mega_takes(const cuda_mega *mega, const batch *batch);
+/* Whether it runs a pass over the batch; `verifies`: which may have several tokens of a sequence,
+ * each with a row of logits. */
+bool cuda_mega_takes(const cuda_mega *mega, const batch *batch, bool verifies);
 
 /* Whether it runs passes of one token of each of `n` sequences. */
 bool cuda_mega_takes_rows(const cuda_mega *mega, int64_t n);

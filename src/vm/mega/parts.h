@@ -92,9 +92,11 @@ int64_t mega_units_of_head(const schedule *schedule, int node);
 
 /* ---- batch.c ---- */
 
-/* Bytes for several sequences; 0 if the program has only one, or if the megakernel does not run
- * several. */
-size_t mega_count_batch(const program *program);
+/* Bytes for several rows; 0 if the program has only one sequence and the megakernel does not
+ * verify, or if it has no kernels for several. */
+size_t mega_count_batch(const program *program, bool verifies);
+/* NULL, or why there are no kernels for several rows of one sequence. */
+const char *mega_verify_refusal(const program *program);
 /* How W_down is cut for several sequences. A box is `rows` features by `groups` groups of 64
  * columns; `chunks` boxes cover all columns. `peers` neighbouring blocks share their features, and
  * each sums up a share of the columns for all of them. groups 0: it cannot be cut. */
@@ -105,8 +107,8 @@ typedef struct down_boxes {
 down_boxes mega_down_boxes(const cuda_mega *mega);
 /* The last step of making a cuda_mega; several sequences run the same program. */
 qp_status mega_init_batch(cuda_mega *mega, qp_error *error);
-bool mega_takes_batch(const cuda_mega *mega, const batch *batch);
-/* Runs passes over several sequences. The batch's inputs must be on the GPU. */
+bool mega_takes_batch(const cuda_mega *mega, const batch *batch, bool verifies);
+/* Runs passes over several rows. The batch's inputs must be on the GPU. */
 qp_status mega_run_batch(cuda_mega *mega, const batch *batch, int n_passes, int32_t *tokens,
                          qp_error *error);
 

@@ -14,9 +14,9 @@
 
 enum { LOOK_EVERY_NS = 100000 };
 
-bool cuda_mega_takes(const cuda_mega *m, const batch *b)
+bool cuda_mega_takes(const cuda_mega *m, const batch *b, bool verifies)
 {
-    return mega_takes_batch(m, b);
+    return mega_takes_batch(m, b, verifies);
 }
 
 qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)

@@ -1,0 +1,169 @@
+/* Speculation on a GPU: with proposals of any kind, texts and logits are the same, to the bit, as
+ * without. The megakernel reads a sequence's last token and its proposals in one pass.
+ */
+#include "speculate_test.h"
+
+#include "gpu_test.h"
+#include "kernels_for_tests.h"
+
+enum { CONTEXT = 1024, DELAY_NS = 20000 };
+
+static qp_error error;
+
+static qp_engine *open_gpu(const char *model, const char *exec, int sessions, const char *speculate)
+{
+    return open_engine((qp_engine_options){.model = model,
+                                           .device = "cuda",
+                                           .exec = exec,
+                                           .context = CONTEXT,
+                                           .max_sessions = sessions,
+                                           .speculate = speculate});
+}
+
+/* Makes one text; with an engine that speculates by that proposer. */
+static void make_one(qp_engine *engine, proposer *by, int i, size_t prompt, bool logits, made *m)
+{
+    if (by) engine->speculation.proposer = by;
+    open_text_of(engine, i, prompt, logits, m);
+    make_texts(engine, m, 1);
+}
+
+/* ---- positions ----------------------------------------------------------------------------- */
+
+/* Where new positions begin or end chunks of the cache, or contexts are divided into parts. */
+static const size_t prompts[] = {1, 9, 58, 63, 64, 125, 130, 250, 322, 379, 384, 505, 790};
+
+static void check_positions(const char *model, bool delays)
+{
+    const size_t n = sizeof prompts / sizeof *prompts;
+    qp_engine *plain = open_gpu(model, "megakernel", 1, NULL);
+    qp_engine *engine = open_gpu(model, "megakernel", 1, "lookup");
+    known oracle = {.proposer = {.propose = propose_known}, .varies = true};
+    if (delays) {
+        mega_of(engine)->batch.delay = DELAY_NS;
+        assert_ok(find_delayed_batch(engine, &mega_of(engine)->batch_kernel, &error));
+    }
+    for (size_t k = 0; k < n; k++) {
+        made expected, m;
+        make_one(plain, NULL, 0, prompts[k], true, &expected);
+        oracle.texts = &expected;
+        make_one(engine, &oracle.proposer, 0, prompts[k], true, &m);
+        if (memcmp(m.tokens, expected.tokens, m.count * sizeof *m.tokens) != 0 ||
+            memcmp(m.logits, expected.logits, MOST * m.vocab_size * sizeof *m.logits) != 0)
+            fail_msg("%s: another text or other logits after %zu tokens", model, prompts[k]);
+        assert_true(was_right(&m) && m.accepted > MOST / 2 && m.passes <= MOST / 4 + 4);
+        close_text(&m);
+        close_text(&expected);
+    }
+    qp_engine_close(engine);
+    qp_engine_close(plain);
+}
+
+static void rows_have_the_bits_of_passes_of_one(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    check_positions("synthetic:tiny:BF16", false);
+    check_positions("synthetic:smollm2-135m:BF16", false);
+    check_positions("synthetic:internlm2-1.8b:BF16", false); /* heads of 128 */
+    check_positions("synthetic:tiny:BF16", true);
+    check_positions("synthetic:smollm2-135m:BF16", true);
+}
+
+/* ---- texts --------------------------------------------------------------------------------- */
+
+/* Side by side and one after the other, with penalties, biases, drawn tokens. */
+static void check_texts(const char *model)
+{
+    made expected[TEXTS], all[TEXTS];
+    qp_engine *plain = open_gpu(model, "megakernel", TEXTS, NULL);
+    qp_engine *engine = open_gpu(model, "megakernel", TEXTS, "lookup");
+    known oracle = {.proposer = {.propose = propose_known}, .texts = expected};
+    known noise = {.proposer = {.propose = propose_known, .passes = true}};
+    for (int i = 0; i < TEXTS; i++)
+        make_one(plain, NULL, i, (size_t)(PROMPT - i), true, &expected[i]);
+    assert_true(compare(engine, expected, all) > 0);
+    engine->speculation.proposer = &oracle.proposer;
+    assert_true(compare(engine, expected, all) > TEXTS * MOST / 2);
+    for (int i = 0; i < TEXTS; i++) /* alone: eight rows a pass */
+        assert_true(was_right(&all[i]) && all[i].passes <= MOST / 8 + 2);
+    engine->speculation.proposer = &noise.proposer;
+    assert_true(compare(engine, expected, all) < TEXTS * MOST / 10);
+    for (int i = 0; i < TEXTS; i++) {
+        assert_true(all[i].proposed > 0);
+        close_text(&expected[i]);
+    }
+    qp_engine_close(engine);
+    qp_engine_close(plain);
+}
+
+static void texts_are_the_same(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    check_texts("synthetic:tiny:BF16");
+    check_texts("synthetic:smollm2-135m:BF16");
+}
+
+/* Where the megakernel reads one sequence alone, `cuda` verifies what several propose. */
+static void the_megakernel_shares_with_cuda(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    made expected[TEXTS], all[TEXTS];
+    size_t accepted = 0;
+    qp_engine *plain = open_gpu("synthetic:tiny:BF16", NULL, TEXTS, NULL);
+    qp_engine *engine = open_gpu("synthetic:tiny:BF16", NULL, TEXTS, "lookup");
+    known oracle = {.proposer = {.propose = propose_known}, .texts = expected};
+    assert_true(mega_of(engine)->alone && mega_of(engine)->batch_kernel);
+    for (int i = 0; i < TEXTS; i++)
+        make_one(plain, NULL, i, (size_t)(PROMPT - i), true, &expected[i]);
+    for (int i = 0; i < TEXTS; i++) {
+        make_one(engine, &oracle.proposer, i, (size_t)(PROMPT - i), true, &all[i]);
+        check_same(&all[i], &expected[i]);
+        assert_true(was_right(&all[i]) && all[i].passes <= MOST / 8 + 2);
+    }
+    for (int i = 0; i < TEXTS; i++) {
+        close_text(&all[i]);
+        open_text(engine, i, true, &all[i]);
+    }
+    make_texts(engine, all, TEXTS);
+    for (int i = 0; i < TEXTS; i++) {
+        accepted += all[i].accepted;
+        close_text(&all[i]);
+        close_text(&expected[i]);
+    }
+    assert_true(accepted > TEXTS * MOST / 8);
+    qp_engine_close(engine);
+    qp_engine_close(plain);
+}
+
+/* What the megakernel does not verify. */
+static void other_models_run_on_cuda(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    static const char model[] = "synthetic:tiny:Q8_0";
+    qp_engine *engine = NULL;
+    const qp_engine_options options = {.size = sizeof options,
+                                       .model = model,
+                                       .device = "cuda",
+                                       .exec = "megakernel",
+                                       .speculate = "lookup"};
+    assert_int_equal(qp_engine_open(&options, &engine, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "--exec cuda"));
+    engine = open_gpu(model, NULL, 1, "lookup");
+    assert_null(mega_of(engine));
+    qp_engine_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_have_the_bits_of_passes_of_one),
+        cmocka_unit_test(texts_are_the_same),
+        cmocka_unit_test(the_megakernel_shares_with_cuda),
+        cmocka_unit_test(other_models_run_on_cuda),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
