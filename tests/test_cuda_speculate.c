@@ -33,12 +33,14 @@ static void make_one(qp_engine *engine, proposer *by, int i, size_t prompt, bool
 /* Where new positions begin or end chunks of the cache, or contexts are divided into parts. */
 static const size_t prompts[] = {1, 9, 58, 63, 64, 125, 130, 250, 322, 379, 384, 505, 790};
 
-static void check_positions(const char *model, bool delays)
+static void check_positions(const char *model, bool joins, bool delays)
 {
     const size_t n = sizeof prompts / sizeof *prompts;
     qp_engine *plain = open_gpu(model, "megakernel", 1, NULL);
     qp_engine *engine = open_gpu(model, "megakernel", 1, "lookup");
     known oracle = {.proposer = {.propose = propose_known}, .varies = true};
+    assert_true(mega_of(engine)->batch.joins);
+    mega_of(engine)->batch.joins = joins;
     if (delays) {
         mega_of(engine)->batch.delay = DELAY_NS;
         assert_ok(find_delayed_batch(engine, &mega_of(engine)->batch_kernel, &error));
@@ -63,11 +65,12 @@ static void rows_have_the_bits_of_passes_of_one(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    check_positions("synthetic:tiny:BF16", false);
-    check_positions("synthetic:smollm2-135m:BF16", false);
-    check_positions("synthetic:internlm2-1.8b:BF16", false); /* heads of 128 */
-    check_positions("synthetic:tiny:BF16", true);
-    check_positions("synthetic:smollm2-135m:BF16", true);
+    check_positions("synthetic:tiny:BF16", true, false);
+    check_positions("synthetic:smollm2-135m:BF16", true, false);
+    check_positions("synthetic:smollm2-135m:BF16", false, false);
+    check_positions("synthetic:internlm2-1.8b:BF16", true, false); /* heads of 128 */
+    check_positions("synthetic:tiny:BF16", true, true);
+    check_positions("synthetic:smollm2-135m:BF16", true, true);
 }
 
 /* ---- texts --------------------------------------------------------------------------------- */

@@ -92,17 +92,19 @@ template <int DIM> struct attention_inputs {
     enum { FACTORS = 4 * DIM, NEW = FACTORS + 32, QUERIES = FACTORS + 64, PITCH = 2 * DIM + 16 };
 };
 
-/* Stores elements i and i + 1 of q, k or v of a KV head; a warp has 64 elements of one head. With a
- * cache in F16 queries are scaled by a power of two, so that the largest of a warp's is about 2^12.
+/* Stores elements i and i + 1 of q, k or v of a KV head with `heads` query heads; a warp has 64
+ * elements of one head. With a cache in F16 queries are scaled by a power of two, so that the
+ * largest of a warp's is about 2^12.
  */
 template <int DIM, bool HALF>
-MEGA_FN void store_input(const mega_arguments &a, const mega_block &b, int i, float x, float y)
+MEGA_FN void store_input(const mega_arguments &a, const mega_block &b, int heads, int i, float x,
+                         float y)
 {
     typedef attention_inputs<DIM> inputs;
     char *base = b.at<char>(a.shared.qkv);
     int head = i / DIM, at = i % DIM;
-    if (head >= a.group) {
-        *(uint32_t *)(base + 2 * (i - a.group * DIM)) = cache_words<HALF>(x, y);
+    if (head >= heads) {
+        *(uint32_t *)(base + 2 * (i - heads * DIM)) = cache_words<HALF>(x, y);
         return;
     }
     float factor = a.scale;
@@ -117,7 +119,7 @@ MEGA_FN void store_input(const mega_arguments &a, const mega_block &b, int i, fl
     cache_parts<HALF> parts(x, y);
 #pragma unroll
     for (int p = 0; p < parts.COUNT; p++)
-        *(uint32_t *)(base + inputs::QUERIES + (p * a.group + head) * inputs::PITCH + 2 * at) =
+        *(uint32_t *)(base + inputs::QUERIES + (p * heads + head) * inputs::PITCH + 2 * at) =
             parts.of[p];
 }
 
@@ -130,11 +132,13 @@ template <int DIM> struct head_states {
     float out[TILES][4], most, sum;
 };
 
-/* Adds eight positions, of which the first `valid` count. `keys`, `values`: addresses of the rows
- * of keys and of this warp's values; `queries`: this lane's row of their first two parts. */
+/* Adds eight positions, of which the first `valid` count for this lane's head, and the first `all`
+ * for some head. `keys`, `values`: addresses of the rows of keys and of this warp's values;
+ * `queries`: this lane's row of their first two parts. */
 template <int DIM, bool HALF>
 MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_states<DIM> &s,
-                            uint32_t queries, uint32_t keys, uint32_t values, int valid)
+                            int heads, uint32_t queries, uint32_t keys, uint32_t values, int valid,
+                            int all)
 {
     int t = b.lane & 3;
     float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
@@ -148,11 +152,11 @@ MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_s
             load_matrices(q, queries + (k + i) * 32);
             multiply_16<HALF>(sum, q[0], q[1], q[2], q[3], m[2 * i], m[2 * i + 1]);
             if (HALF) continue;
-            load_matrices(q, queries + (k + i) * 32 + 2 * a.group * attention_inputs<DIM>::PITCH);
+            load_matrices(q, queries + (k + i) * 32 + 2 * heads * attention_inputs<DIM>::PITCH);
             multiply_16<HALF>(sum, q[0], 0, q[2], 0, m[2 * i], m[2 * i + 1]);
         }
     }
-    int head = min(b.lane >> 2, a.group - 1) * (DIM / 64);
+    int head = min(b.lane >> 2, heads - 1) * (DIM / 64);
     const float *factors = b.at<float>(a.shared.qkv + attention_inputs<DIM>::FACTORS) + head;
     float score[2];
 #pragma unroll
@@ -164,12 +168,14 @@ MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_s
     float most = fmaxf(score[0], score[1]);
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
     most = fmaxf(fmaxf(most, __shfl_xor_sync(~0u, most, 2)), s.most);
-    float f = exp2_fast(s.most - most), x = exp2_fast(score[0] - most),
-          y = exp2_fast(score[1] - most);
+    /* Of two rows, one may have no position here or before: its sums stay 0. */
+    float from = MEGA_SEVERAL && most == -INFINITY ? 0 : most;
+    float f = exp2_fast(s.most - from), x = exp2_fast(score[0] - from),
+          y = exp2_fast(score[1] - from);
     s.most = most;
     s.sum = fmaf(s.sum, f, x + y);
     cache_parts<HALF> p(x, y);
-    uint32_t kept = 2 * t + 1 < valid ? ~0u : 2 * t < valid ? 0xffff : 0; /* the rest may be NaN */
+    uint32_t kept = 2 * t + 1 < all ? ~0u : 2 * t < all ? 0xffff : 0; /* the rest may be NaN */
 #pragma unroll
     for (int j = 0; j < s.TILES; j++) {
         uint32_t m[4];
@@ -190,15 +196,22 @@ template <int DIM> MEGA_FN int share_pitch(const mega_arguments &a)
     return ((a.group * (DIM + 8) + 15) & ~31) + 16;
 }
 
-/* Stores the warp's state in shared memory. */
-template <int DIM>
-MEGA_FN void store_state(const mega_arguments &a, mega_block &b, head_states<DIM> &s)
+/* Sums up what the lanes of a head have. */
+template <int DIM> MEGA_FN void finish_state(head_states<DIM> &s)
 {
-    typedef attention_chunk<DIM> shape;
-    int share = b.warp % shape::PIECE, set = b.warp / shape::PIECE, g = b.lane >> 2, t = b.lane & 3;
     s.sum += __shfl_xor_sync(~0u, s.sum, 1);
     s.sum += __shfl_xor_sync(~0u, s.sum, 2);
-    if (g >= a.group) return;
+}
+
+/* Stores the warp's state in shared memory, of the heads from `first` on. */
+template <int DIM>
+MEGA_FN void store_state(const mega_arguments &a, mega_block &b, const head_states<DIM> &s,
+                         int first)
+{
+    typedef attention_chunk<DIM> shape;
+    int share = b.warp % shape::PIECE, set = b.warp / shape::PIECE, t = b.lane & 3;
+    int g = (b.lane >> 2) - first;
+    if (g < 0 || g >= a.group) return;
     float *to = b.at<float>(a.shared.planes) + share * share_pitch<DIM>(a) + g * (DIM + 8) +
                 set * shape::WIDTH + 2 * t;
 #pragma unroll
@@ -214,18 +227,21 @@ template <int DIM>
 MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, int old, int chunk);
 #endif
 
-/* Attention over the chunks, and over the newest position if they end with the context; stores the
- * states of the shares. */
+/* Attention over the chunks, and over the newest position if they end with the context. Of two
+ * joined rows the heads of the first have one position less than `old`, and the number of their
+ * newest is `others` at that address. */
 template <int DIM, bool HALF>
-MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, int chunks)
+MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, int chunks,
+                    head_states<DIM> &s, int joined = 1, uint32_t others = 0)
 {
     typedef attention_chunk<DIM> shape;
-    const int share = b.warp % shape::PIECE, set = b.warp / shape::PIECE;
+    const int share = b.warp % shape::PIECE, set = b.warp / shape::PIECE, heads = joined * a.group;
     const int piece = b.lane & 7, column = (b.lane >> 3) * 16;
+    /* Positions that this lane's head lacks. */
+    const int lacks = MEGA_SEVERAL && joined > 1 && (b.lane >> 2) < a.group;
     typedef attention_inputs<DIM> inputs;
     uint32_t queries = b.own + a.shared.qkv + inputs::QUERIES + (b.lane >> 4) * 16 +
-                       ((b.lane >> 3 & 1) * a.group + min(piece, a.group - 1)) * inputs::PITCH;
-    head_states<DIM> s;
+                       ((b.lane >> 3 & 1) * heads + min(piece, heads - 1)) * inputs::PITCH;
     s.most = -INFINITY;
     s.sum = 0;
 #pragma unroll
@@ -234,23 +250,28 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, 
         for (int i = 0; i < 4; i++)
             s.out[j][i] = 0;
     bool newest = share == shape::PIECE - 1 && first + chunks == context_chunks<DIM>(old);
+    int end = chunks + (newest ? joined : 0);
 #pragma unroll 1
-    for (int c = 0; c < chunks + newest; c++) {
-        bool cached = c < chunks;
+    for (int c = 0; c < end; c++) {
+        bool cached = c < chunks, last = !MEGA_SEVERAL || c + 1 == end;
         uint32_t keys = cached ? acquire_chunk(a, b) + piece * shape::PITCH + share * DIM * 2
-                               : b.own + a.shared.qkv;
+                        : last ? b.own + a.shared.qkv
+                               : others;
         uint32_t values = keys + (cached ? 8 * shape::PITCH : DIM * 2) + set * shape::WIDTH * 2;
 #if MEGA_SEVERAL
         if (cached) add_new_positions<DIM>(a, b, old, first + c);
 #endif
         int left = old - (first + c) * shape::POSITIONS - share;
-        int valid = cached ? (left + shape::PIECE - 1) / shape::PIECE : 1;
+        int all = cached ? (left + shape::PIECE - 1) / shape::PIECE : 1;
+        int valid = !MEGA_SEVERAL ? all
+                    : cached      ? (left - lacks + shape::PIECE - 1) / shape::PIECE
+                                  : joined == 1 || lacks != last;
         if (!cached || left > 0)
-            attention_step<DIM, HALF>(a, b, s, queries, keys + column, values + column, valid);
+            attention_step<DIM, HALF>(a, b, s, heads, queries, keys + column, values + column,
+                                      valid, all);
         if (cached) release_chunk(a, b);
     }
-    store_state<DIM>(a, b, s);
-    b.sync();
+    finish_state<DIM>(s);
 }
 
 /* Merges the block's own states and calls store(i, out, most, sum) for outputs i and i + 1 of the

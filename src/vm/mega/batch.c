@@ -146,11 +146,21 @@ static bool set_boxes(const cuda_mega *m, mega_arguments *a)
     return true;
 }
 
+/* Bytes of a KV head's queries of two rows, with the newest key and value of one. */
+static size_t joined_inputs(const cuda_mega *m)
+{
+    const program *p = m->executor->program;
+    const size_t dim = (size_t)p->config.head_dim, parts = p->options.kv_type == DTYPE_F16 ? 2 : 3;
+    const size_t heads = 2 * (size_t)(p->config.n_heads / p->config.n_kv_heads);
+    return 4 * dim + 64 + parts * heads * (2 * dim + 16);
+}
+
 /* Products and attention use the first part in turns. */
-static void lay_out(const cuda_mega *m, mega_arguments *a)
+static void lay_out(const cuda_mega *m, mega_arguments *a, bool joins)
 {
     const model_config *c = &m->executor->program->config;
-    mega_shared one = a->shared, *s = &a->shared;
+    const mega_shared one = m->arguments.shared;
+    mega_shared *s = &a->shared;
     size_t group = (size_t)(c->n_heads / c->n_kv_heads), heads = group * (size_t)c->head_dim;
     size_t results_rows = one.sum_pitch;
     const mega_attention_bytes attention = mega_attention_of(m);
@@ -167,13 +177,15 @@ static void lay_out(const cuda_mega *m, mega_arguments *a)
     size_t planes = MEGA_PARTS * s->feature_plane * sizeof(uint16_t);
     size_t early = MEGA_EARLY_PAIRS * 3 * sizeof(float);
     s->features = (uint32_t)place(&used, planes > early ? planes : early);
-    if (used < attention.outputs) used = attention.outputs;
+    size_t outputs = attention.outputs + (MEGA_ROWS - 1) * 4 * (size_t)c->head_dim;
+    if (used < outputs) used = outputs; /* and new positions */
     if (used < head_sums) used = head_sums;
     if (used < MEGA_PARTS * s->head_plane * sizeof(uint16_t))
         used = MEGA_PARTS * s->head_plane * sizeof(uint16_t);
     used = round_up(used, 128);
     s->squares = (uint32_t)place(&used, MEGA_WARPS * MEGA_ROWS * sizeof(float));
-    s->qkv = (uint32_t)place(&used, attention.inputs);
+    const size_t joined = joined_inputs(m);
+    s->qkv = (uint32_t)place(&used, joins && joined > attention.inputs ? joined : attention.inputs);
     s->states = (uint32_t)place(&used, attention.states);
     s->keys = (uint32_t)place(&used, MEGA_WARPS * sizeof(uint64_t));
     s->full = (uint32_t)place(&used, 2 * MEGA_MAX_STAGES * sizeof(uint64_t));
@@ -183,6 +195,19 @@ static void lay_out(const cuda_mega *m, mega_arguments *a)
     s->bytes = (uint32_t)used;
     a->stages = (m->executor->device->shared_bytes - (int)used) / a->stage_bytes;
     if (a->stages > MEGA_MAX_STAGES) a->stages = MEGA_MAX_STAGES;
+    a->joins = joins;
+}
+
+/* Joins rows of a sequence where that costs no stage of the ring. */
+static void lay_out_rows(const cuda_mega *m, mega_arguments *a)
+{
+    const model_config *c = &m->executor->program->config;
+    const int64_t heads = 2 * c->n_heads / c->n_kv_heads;
+    lay_out(m, a, false);
+    const int stages = a->stages;
+    if (!m->verifies || heads * (c->head_dim / 64) > MEGA_MAX_GROUP) return;
+    lay_out(m, a, true);
+    if (a->stages < stages) lay_out(m, a, false);
 }
 
 static int shared_bytes(const mega_arguments *a)
@@ -201,7 +226,7 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
     char name[32];
     *a = m->arguments;
     if (!runs_batches(x->program, m->verifies) || !m->one_each || !set_boxes(m, a)) return QP_OK;
-    lay_out(m, a);
+    lay_out_rows(m, a);
     if (a->stages < 3) return QP_OK;
     size_t bytes[OWN_PARTS], total = count_own(c, bytes);
     TRY(cuda_buffer_alloc(x->device, total, "activations of several sequences", &m->batch_own,

@@ -38,33 +38,51 @@ MEGA_FN bool any_in_parts(const mega_arguments &a, int pass_here)
     return any;
 }
 
-/* Calls work(row, whether in parts) for each row that this block may work on, first those that are
- * its own. pass_here counts from the launch's first pass. One function, so that the code of
- * attention is there once. */
-template <typename WORK>
+/* Rows that attend to parts of a context together: two of a sequence, if their heads are not more
+ * than the tensor cores multiply at once, and if both contexts have the same chunks. */
+struct row_group {
+    int first, count; /* rows */
+    int number;       /* groups before this one */
+    bool parts;       /* in parts; else one row, of which this block computes the whole */
+};
+template <int DIM> MEGA_FN int rows_joined(const mega_arguments &a, int row, int pass_here)
+{
+    int old = a.rows[row].position + pass_here;
+    bool alike = a.joins && row + 1 < a.n_rows &&
+                 a.rows[row + 1].first_page == a.rows[row].first_page &&
+                 context_chunks<DIM>(old) == context_chunks<DIM>(old + 1);
+    return alike ? 2 : 1;
+}
+
+/* Calls work(group) for the rows that this block may work on, first those that are its own.
+ * pass_here counts from the launch's first pass. One function, so that the code of attention is
+ * there once. */
+template <int DIM, typename WORK>
 MEGA_FN void for_rows(const mega_arguments &a, const instruction &in, int pass_here, WORK work)
 {
-    bool parts = false;
-    for (int row = in.part;; row += parts ? 1 : in.parts) {
-        if (row >= a.n_rows) {
-            if (parts || !any_in_parts(a, pass_here)) return;
-            parts = true;
-            row = 0;
+    row_group group = {in.part, 1, 0, false};
+    for (;; group.first += group.parts ? group.count : in.parts) {
+        if (group.first >= a.n_rows) {
+            if (group.parts || !any_in_parts(a, pass_here)) return;
+            group = {0, 1, -1, true};
         }
-        if (in_parts(a, row, pass_here) == parts) work(row, parts);
+        bool mine = in_parts(a, group.first, pass_here) == group.parts;
+        group.count = group.parts && mine ? rows_joined<DIM>(a, group.first, pass_here) : 1;
+        group.number++;
+        if (mine) work(group);
     }
 }
 
-/* The block's part of a row's context. If a context has fewer chunks than the KV head has blocks,
- * each row's parts begin at the block after the last row's, so that all blocks have work. */
+/* The block's part of a group's context. If a context has fewer chunks than the KV head has blocks,
+ * each group's parts begin at the block after the last group's, so that all blocks have work. */
 template <int DIM>
-MEGA_FN int row_part(const mega_arguments &a, const instruction &in, int row, int old)
+MEGA_FN int group_part(const mega_arguments &a, const instruction &in, int number, int old)
 {
     const int n = context_chunks<DIM>(old);
     int part = in.part;
     if (n >= in.parts) return part;
 #pragma unroll 1
-    for (int i = 0; i < row; i++) {
+    for (int i = 0; i < number; i++) {
         part -= n;
         if (part < 0) part += in.parts;
     }
@@ -103,12 +121,15 @@ MEGA_FN int rows_before(const mega_arguments &a, int row)
     return n;
 }
 
-/* Keys and values that this pass makes for positions before a row's, in shared memory where
- * attention's outputs will be: [position][2][DIM] in the cache's type. A chunk takes 16 bytes a
- * thread. */
+/* Keys and values that this pass makes for positions before a row's, in shared memory after
+ * attention's outputs: [position][2][DIM] in the cache's type. A chunk takes 16 bytes a thread. */
 template <int DIM> struct new_positions {
     enum { EACH = 2 * DIM, UNITS = EACH / 8 };
     static_assert((MEGA_ROWS - 1) * UNITS <= MEGA_CONSUMERS, "one unit a thread");
+    static MEGA_FN uint32_t at(const mega_arguments &a)
+    {
+        return a.shared.planes + 4 * attention_chunk<DIM>::PIECE * share_pitch<DIM>(a);
+    }
 };
 
 /* Waits for them. A barrier follows before they are read. */
@@ -122,8 +143,26 @@ MEGA_FN void wait_new_positions(const mega_arguments &a, const mega_block &b, co
     for (int i = 2 * b.thread; i < n * each; i += 2 * MEGA_CONSUMERS) {
         const int64_t *list = qkv_list<DIM>(a, in, kv_head, row - n + i / each);
         float2 v = wait_pair(a, b, in, list + a.group * DIM + i % each, b.pass() + 1);
-        *b.at<uint32_t>(a.shared.planes + 2 * i) = cache_words<HALF>(v.x, v.y);
+        *b.at<uint32_t>(new_positions<DIM>::at(a) + 2 * i) = cache_words<HALF>(v.x, v.y);
     }
+}
+
+/* Waits for the queries of the group's rows, and for the newest key and value of the last one. */
+template <int DIM, bool HALF>
+MEGA_FN void wait_group(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
+                        const row_group &group)
+{
+    const int each = a.group * DIM, n = group.count * each;
+    wait_new_positions<DIM, HALF>(a, b, in, kv_head, group.first + group.count - 1);
+#pragma unroll 1
+    for (int i = 2 * b.thread; i < n + 2 * DIM; i += 2 * MEGA_CONSUMERS) {
+        const int slot = min(i / each, group.count - 1);
+        const int64_t *list = qkv_list<DIM>(a, in, kv_head, group.first + slot);
+        float2 v = wait_pair(a, b, in, list + i - slot * each, b.pass() + 1);
+        store_input<DIM, HALF>(a, b, group.count * a.group, i, v.x, v.y);
+    }
+    b.sync();
+    b.stamp(a, MEGA_WORKS);
 }
 
 /* Writes those of a chunk to their places in the stage that holds it. The fence is for the copy
@@ -142,39 +181,50 @@ MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, int
         char *to = b.memory - (b.own - b.ring) + b.place.stage * MEGA_STAGE +
                    (value * 8 + position / shape::PIECE) * shape::PITCH +
                    position % shape::PIECE * DIM * 2 + column * 16;
-        *(uint4 *)to = *b.at<uint4>(a.shared.planes + 16 * b.thread);
+        *(uint4 *)to = *b.at<uint4>(made::at(a) + 16 * b.thread);
         fence_async();
     }
     b.sync();
 }
 
-/* A row's attention, or this block's part of it. */
+/* The attention of a group's rows, or this block's part of it. */
 template <int DIM, bool HALF>
-MEGA_FN void attend_row(const mega_arguments &a, mega_block &b, instruction in, int row, bool parts,
-                        int kv_head)
+MEGA_FN void attend_group(const mega_arguments &a, mega_block &b, instruction in,
+                          const row_group &group, int kv_head)
 {
-    int old = row_position(a, b.pass(), row), first;
-    if (parts) in.part = row_part<DIM>(a, in, row, old);
-    int chunks = row_chunks<DIM>(a, in, parts, old, &first);
-    if (parts && !chunks) return;
-    wait_new_positions<DIM, HALF>(a, b, in, kv_head, row);
-    wait_qkv<DIM, HALF>(a, b, in, kv_head, row);
-    attend<DIM, HALF>(a, b, old, first, chunks);
-    int64_t *list = head_list(a, in, row, kv_head, a.group * DIM);
-    if (parts) store_part<DIM>(a, b, in, row * a.n_kv_heads + kv_head);
-    if (!parts)
-        merge_shares<DIM>(a, b, [&](int i, float2 out, float, float sum) {
-            store_tagged(b, list, i + b.lane % 2, (b.lane % 2 ? out.y : out.x) / sum);
-        });
-    b.sync();
+    const int last = group.first + group.count - 1;
+    int old = row_position(a, b.pass(), last), first;
+    if (group.parts) in.part = group_part<DIM>(a, in, group.number, old);
+    int chunks = row_chunks<DIM>(a, in, group.parts, old, &first);
+    if (group.parts && !chunks) return;
+    wait_group<DIM, HALF>(a, b, in, kv_head, group);
+    /* The newest of the row before the last one is the last of the new positions. */
+    uint32_t others = b.own + new_positions<DIM>::at(a) +
+                      2 * new_positions<DIM>::EACH * (rows_before(a, last) - 1);
+    head_states<DIM> s;
+    attend<DIM, HALF>(a, b, old, first, chunks, s, group.count, others);
+#pragma unroll 1
+    for (int slot = 0; slot < group.count; slot++) {
+        const int row = group.first + slot;
+        int64_t *list = head_list(a, in, row, kv_head, a.group * DIM);
+        store_state<DIM>(a, b, s, slot * a.group);
+        b.sync();
+        if (group.parts) store_part<DIM>(a, b, in, row * a.n_kv_heads + kv_head);
+        if (!group.parts)
+            merge_shares<DIM>(a, b, [&](int i, float2 out, float, float sum) {
+                store_tagged(b, list, i + b.lane % 2, (b.lane % 2 ? out.y : out.x) / sum);
+            });
+        b.sync();
+    }
 }
 
 template <int DIM, bool HALF>
 MEGA_FN void run_batch_attention(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     int kv_head = entry_kv_head(a, e.in), pass_here = (int)(b.pass() - a.first_pass);
-    for_rows(a, e.in, pass_here,
-             [&](int row, bool parts) { attend_row<DIM, HALF>(a, b, e.in, row, parts, kv_head); });
+    for_rows<DIM>(a, e.in, pass_here, [&](const row_group &group) {
+        attend_group<DIM, HALF>(a, b, e.in, group, kv_head);
+    });
     if (!any_in_parts(a, pass_here)) return;
 #pragma unroll 1
     for (int row = e.in.part; row < a.n_rows; row += e.in.parts) {

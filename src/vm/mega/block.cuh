@@ -10,6 +10,9 @@
 #include "vm/mega/timing.cuh"
 
 /* The defines of an image: see kernels.cu. */
+#ifndef MEGA_SEVERAL
+#define MEGA_SEVERAL 0
+#endif
 #ifndef MEGA_BRICKS
 #define MEGA_BRICKS 0
 #endif

@@ -40,7 +40,7 @@ MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction 
     const int64_t *list = qkv_list<DIM>(a, in, kv_head, sequence);
     for (int i = 2 * b.thread; i < n; i += 2 * MEGA_CONSUMERS) {
         float2 v = wait_pair(a, b, in, list + i, made);
-        store_input<DIM, HALF>(a, b, i, v.x, v.y);
+        store_input<DIM, HALF>(a, b, a.group, i, v.x, v.y);
     }
     b.sync();
     b.stamp(a, MEGA_WORKS);
@@ -200,8 +200,11 @@ MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_en
     int first = 0, chunks = attention_chunks<DIM>(a, e.in, old, &first);
     if (partial && !chunks) return;
     if (partial || alone) {
+        head_states<DIM> s;
         wait_qkv<DIM, HALF>(a, b, e.in, kv_head);
-        attend<DIM, HALF>(a, b, old, first, chunks);
+        attend<DIM, HALF>(a, b, old, first, chunks, s);
+        store_state<DIM>(a, b, s, 0);
+        b.sync();
         if (e.in.opcode == MEGA_ATTENTION_PART)
             return store_part<DIM>(a, b, e.in, e.weights.kv_head);
     }

@@ -228,10 +228,10 @@ EXCHANGE_FN uint64_t mega_receive_bytes(int ranks, int n_layers, int hidden, int
            (uint64_t)2 * ranks * blocks * MEGA_SLOT_WORDS * sizeof(int64_t);
 }
 
-/* One of several sequences. */
+/* A row: a token of one of several sequences, or one of several tokens of a sequence. */
 typedef struct mega_row {
     int32_t token, position; /* in the launch's first pass */
-    int32_t first_page;      /* where its list begins in the array of pages */
+    int32_t first_page;      /* where its sequence's list begins in the array of pages */
 } mega_row;
 
 /* A block's step through W_down for several sequences: one of the chunks of its share, multiplied
@@ -289,7 +289,8 @@ typedef struct mega_arguments {
     int32_t down_share, peers; /* boxes in a block's share; blocks that share boxes and features */
     int32_t n_features;        /* intermediate_size */
     uint64_t features;         /* int64 [MEGA_ROWS][n_features], tagged with pass and layer */
-    int32_t n_rows;            /* sequences; 1 but for the kernels for several */
+    int32_t n_rows;            /* 1 but for the kernels for several */
+    int32_t joins; /* 1: neighbouring rows of a sequence attend to parts of its context together */
     mega_row rows[MEGA_ROWS];
     int32_t n_turns; /* the same turns, in the same order, for every block */
     mega_turn turns[MEGA_TURNS];

@@ -55,12 +55,13 @@ template <int DIM, bool HALF> struct several_sequences {
     static MEGA_FN void fetch(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int pass)
     {
         if (e.in.opcode == MEGA_ATTENTION_PART) {
-            for_rows(a, e.in, pass, [&](int row, bool parts) {
-                int old = a.rows[row].position + pass, first;
+            for_rows<DIM>(a, e.in, pass, [&](const row_group &group) {
+                const mega_row &last = a.rows[group.first + group.count - 1];
+                int old = last.position + pass, first;
                 instruction in = e.in;
-                if (parts) in.part = row_part<DIM>(a, in, row, old);
-                int chunks = row_chunks<DIM>(a, in, parts, old, &first);
-                fetch_cache<DIM>(a, e, f, a.rows[row].first_page, old, first, chunks);
+                if (group.parts) in.part = group_part<DIM>(a, in, group.number, old);
+                int chunks = row_chunks<DIM>(a, in, group.parts, old, &first);
+                fetch_cache<DIM>(a, e, f, last.first_page, old, first, chunks);
             });
         } else if (e.in.opcode == MEGA_ATTENTION_OUTPUT) {
             fetch_output<DIM>(a, e, f);
