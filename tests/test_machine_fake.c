@@ -369,6 +369,31 @@ static void test_the_order_of_an_engines_machines(void **state)
     check_engine(NULL, NULL, "threads", "threads");
 }
 
+/* Every token is 0, so lookup is right. Nothing is proposed before the first pass, which is timed.
+ */
+static void test_an_engine_verifies_on_the_megakernel(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    enum { TOKENS = 41 };
+    const int32_t ids[1] = {0};
+    qp_engine *e = open_engine((qp_engine_options){
+        .model = "synthetic:tiny:BF16", .exec = "megakernel", .speculate = "lookup"});
+    qp_session *session = open_session(e);
+    const mega_arguments *a = &mega_machine_of(engine_machine(e, 0))->batch;
+    const qp_generate_options o = {
+        .size = sizeof o, .prompt = ids, .n_prompt = 1, .max_tokens = TOKENS};
+    qp_generate_result result = {.size = sizeof result};
+    assert_false(e->program.options.few_alike);
+    assert_ok(qp_generate(session, &o, &result, &error));
+    assert_int_equal(result.generated_tokens, TOKENS);
+    assert_true(result.accepted_tokens > TOKENS / 2 && result.accepted_tokens < TOKENS);
+    assert_true(a->first_pass > 0 && a->first_pass <= result.generate_passes);
+    assert_true(a->n_rows > 1 && a->rows[1].position == a->rows[0].position + 1);
+    qp_session_close(session);
+    qp_engine_close(e);
+}
+
 /* GPUs of ranks: one each, by default those that follow; what is missing is said. */
 static void test_ranks_have_gpus_of_their_own(void **state)
 {
@@ -574,6 +599,7 @@ int main(void)
         cmocka_unit_test(test_launches_are_recorded),
         cmocka_unit_test(test_a_failed_pass_is_no_longer_timed),
         cmocka_unit_test(test_the_order_of_an_engines_machines),
+        cmocka_unit_test(test_an_engine_verifies_on_the_megakernel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
