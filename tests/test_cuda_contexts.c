@@ -234,7 +234,8 @@ static void test_few(void **state)
     static sequences s;
     if (!gpu_is_here()) skip();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
-        if (64 % kinds[kind].page_size != 0) continue; /* nothing for the megakernel */
+        /* The megakernel has no such pages, and no cache in F8. */
+        if (64 % kinds[kind].page_size != 0 || strcmp(kinds[kind].kv_type, "F8") == 0) continue;
         open_sequences(&s, kind, "megakernel", false);
         check_few(&s);
         close_sequences(&s);
