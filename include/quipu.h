@@ -255,7 +255,8 @@ typedef struct qp_engine_options {
     const qp_schedule_options *schedule; /* may be NULL: the defaults */
     /* Proposes tokens that one pass verifies together, where that is faster: "off" (default), or
      * "lookup", the tokens that followed the last time that the text read the same. Tokens are
-     * chosen as always, so they are the same, to the bit. On a GPU it runs on the machine "cuda".
+     * chosen as always, so they are the same, to the bit. On a GPU the machine "megakernel"
+     * verifies where weights are in BF16 and the hidden size is at most 2048, else "cuda" alone.
      * QP_UNSUPPORTED for models whose RoPE angles depend on the length of the text. */
     const char *speculate;
     /* Another model with the same vocabulary, a smaller one, that proposes tokens, in place of

@@ -75,8 +75,7 @@ static void rows_have_the_bits_of_passes_of_one(void **state)
 
 /* ---- texts --------------------------------------------------------------------------------- */
 
-/* Side by side and one after the other, with penalties, biases, drawn tokens. Prompts that are read
- * side by side are another class of batches, so logits are not compared. */
+/* Side by side and one after the other, with penalties, biases, drawn tokens. */
 static void check_texts(const char *model)
 {
     made expected[TEXTS], all[TEXTS];
@@ -85,7 +84,7 @@ static void check_texts(const char *model)
     known oracle = {.proposer = {.propose = propose_known}, .texts = expected};
     known noise = {.proposer = {.propose = propose_known, .passes = true}};
     for (int i = 0; i < TEXTS; i++)
-        make_one(plain, NULL, i, (size_t)(PROMPT - i), false, &expected[i]);
+        make_one(plain, NULL, i, (size_t)(PROMPT - i), true, &expected[i]);
     assert_true(compare(engine, expected, all) > 0);
     engine->speculation.proposer = &oracle.proposer;
     assert_true(compare(engine, expected, all) > TEXTS * MOST / 2);
