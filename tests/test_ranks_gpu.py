@@ -116,8 +116,8 @@ def end(process):
 def test_kills():
     for number in (signal.SIGKILL, signal.SIGSTOP):
         for exchange in ("host", "nccl"):
-            command = [*MPIRUN, "-n", "2", QUIPU, "bench", "-m", "synthetic:tiny:BF16", "-p", "16", "-n", "2000", "-r",
-                       "1000", "-c", "2048", "--device", "cuda", "--exchange", exchange]
+            command = [*MPIRUN, "-n", "2", QUIPU, "bench", "-m", "synthetic:tiny:BF16", "-p", "16", "-n", "20000", "-r",
+                       "1000", "-c", "20480", "--device", "cuda", "--exchange", exchange]
             messages = tempfile.TemporaryFile("w+")
             child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=messages, env=environment())
             deadline = time.monotonic() + 20
