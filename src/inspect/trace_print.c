@@ -187,21 +187,39 @@ static qp_status print_table(const qp_trace *t, timeline *line, strbuf *out, qp_
     return QP_OK;
 }
 
+/* Prints what the host did after the passes. A pass of ranks ends when the last of them has ended,
+ * by clocks that differ by some nanoseconds, so sampling is shown to begin no sooner: slices of a
+ * track do not overlap. ends: [n_passes] */
+static void print_samplings(const qp_trace *t, const uint64_t *ends, strbuf *out)
+{
+    size_t pass = 0;
+    for (size_t i = 0; i < t->n_samplings; i++) {
+        uint64_t begin = t->samplings[i].begin - t->begin, end = t->samplings[i].end - t->begin;
+        while (pass < t->n_passes && t->records[pass].begin <= t->samplings[i].begin)
+            pass++;
+        if (pass > 0 && begin < ends[pass - 1]) begin = ends[pass - 1];
+        timeline_chrome_between(t->in_parts ? "Sample" : "sampling", begin,
+                                end < begin ? begin : end, out);
+    }
+}
+
 static qp_status print_chrome(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
 {
+    uint64_t *ends = calloc(t->n_passes + 1, sizeof *ends);
+    if (!ends) return error_no_memory(error, "the trace", t->n_passes * sizeof *ends);
+    qp_status status = QP_OK;
     timeline_chrome_begin(line, out);
-    for (size_t i = 0; i < t->n_passes; i++) {
+    for (size_t i = 0; i < t->n_passes && status == QP_OK; i++) {
         timeline_panel panel = {0};
-        qp_status status = measure_pass(t, line, i, &panel, error);
-        if (status == QP_OK)
-            timeline_chrome_panel(line, &panel, t->records[i].begin - t->begin, out);
+        status = measure_pass(t, line, i, &panel, error);
+        const uint64_t begin = t->records[i].begin - t->begin;
+        ends[i] = begin + panel.length;
+        if (status == QP_OK) timeline_chrome_panel(line, &panel, begin, out);
         timeline_panel_free(&panel);
-        TRY(status);
     }
-    for (size_t i = 0; i < t->n_samplings; i++)
-        timeline_chrome_between(t->in_parts ? "Sample" : "sampling",
-                                t->samplings[i].begin - t->begin, t->samplings[i].end - t->begin,
-                                out);
+    if (status == QP_OK) print_samplings(t, ends, out);
+    free(ends);
+    TRY(status);
     timeline_chrome_end(out);
     return QP_OK;
 }
