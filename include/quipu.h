@@ -236,10 +236,10 @@ typedef struct qp_engine_options {
      * float32 when the model is opened. "auto" (default): 16 if a token reads at most 256 MiB of
      * weights, else 8. "bf16": products with BF16 weights round activations to BF16, which makes
      * prompts faster, where the processor has AVX-512 BF16 or AMX; those with quantised weights
-     * round to 8 bits. With "8" a Hopper GPU keeps matrices in FP8 and rounds their inputs to FP8,
-     * with a scale for every 64 or 128; otherwise GPUs read these matrices as BF16. Elsewhere GPUs
-     * and the machines "reference" and "serial" do not round; with them, "8", "16" and "bf16" give
-     * a warning. */
+     * round to 8 bits. On a Hopper GPU "8" keeps matrices in FP8, and rounds their inputs to FP8 in
+     * passes of more than 64 tokens; "auto" does so where they have one scale, or one for each row;
+     * otherwise GPUs read these matrices as BF16. Elsewhere GPUs and the machines "reference" and
+     * "serial" do not round; with them, "8", "16" and "bf16" give a warning. */
     const char *activations;
     const char *cpu_mask; /* CPU features not to use, such as "avx512f,avx_vnni" */
     /* [n_kernels]: run in place of operators' own, on the CPU by "threads" and "operators". Their

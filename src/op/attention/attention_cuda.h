@@ -130,7 +130,7 @@ int64_t cuda_decode_chunks(int64_t longest);
 op_call cuda_decode_of_prefill(const op_call *prefill);
 
 /* Makes a call of paged_prefill, in which every sequence has one token, one of paged_decode where
- * that pays; returns the operator that it then is of. */
+ * that pays; returns the operator of the call. */
 op_code cuda_take_decoding(const cuda_ops *ops, op_call *call);
 
 /* The first n sequences of a call of paged_prefill, which have one token each, as one of
