@@ -2,7 +2,7 @@
 """Times quipu and other engines on the CPU, on the same GGUF files in turn; prints a Markdown table with ratios.
 
     bench/peers.py MODEL.gguf... [--quipu build/quipu] [--llama-bench PATH]... [-t 2,1] [-p 512]
-                   [-n 128] [--rounds 3] [--budget 850] [--warm-up]
+                   [-n 128] [--rounds 3] [--budget 850] [--warm-up] [--load-once]
 
 Engines: quipu; llama.cpp through the PyPI package llama-cpp-python, if it is installed; and each given
 llama-bench, a build of llama.cpp or of ik_llama.cpp (which also runs with -rtr 1: weights repacked at run
@@ -11,7 +11,8 @@ time). `quipu convert` writes the files.
 Each measurement is a process of its own, engines in turn, so that a drift of the machine's speed
 affects all. Rounds go over all models, first with the first number of threads; medians are printed. A
 measurement does not start if it would end after the budget (seconds), judged by the last one of its kind;
-so files and thread counts that are given first have more rounds. "ratio" is quipu's speed divided by the
+so files and thread counts that are given first have more rounds. With --load-once a llama-bench measures all
+numbers of threads in one process, because it loads a large file for longer than it measures. "ratio" is quipu's speed divided by the
 fastest other's. Peak memory is that of the process over all rounds, with the pages of the file that it maps.
 """
 import argparse
@@ -37,6 +38,16 @@ def run(command):
         return out.read(), usage.ru_maxrss * 1024
 
 
+def one_by_one(measure):
+    """Of an engine that measures one number of threads a process."""
+    def measure_each(options, model, counts):
+        found = {threads: measure(options, model, threads) for threads in counts}
+        return ({threads: speeds for threads, (speeds, _) in found.items()},
+                max(peak for _, peak in found.values()))
+    return measure_each
+
+
+@one_by_one
 def time_quipu(options, model, threads):
     out, peak = run([options.quipu, "bench", "--device", "cpu", "-m", model, "-p", str(options.p),
                      "-n", str(options.n), "-t", str(threads), "-r", "1", "-o", "json"])
@@ -44,6 +55,7 @@ def time_quipu(options, model, threads):
     return speeds, peak
 
 
+@one_by_one
 def time_llama_cpp(options, model, threads):
     helper = Path(__file__).with_name("peer_llama_cpp.py")
     out, peak = run([sys.executable, str(helper), model, "--peer", "-p", str(options.p), "-n",
@@ -54,11 +66,13 @@ def time_llama_cpp(options, model, threads):
 
 
 def time_llama_bench(binary, extra):
-    def measure(options, model, threads):
+    def measure(options, model, counts):
         out, peak = run([binary, "-m", model, "-p", str(options.p), "-n", str(options.n), "-t",
-                         str(threads), "-r", "1", "-o", "json", *extra])
-        rows = json.loads(out[out.index("["):])
-        return {"tg" if row["n_gen"] else "pp": row["avg_ts"] for row in rows}, peak
+                         ",".join(map(str, counts)), "-r", "1", "-o", "json", *extra])
+        speeds = {threads: {} for threads in counts}
+        for row in json.loads(out[out.index("["):]):
+            speeds[row["n_threads"]]["tg" if row["n_gen"] else "pp"] = row["avg_ts"]
+        return speeds, peak
     return measure
 
 
@@ -85,24 +99,29 @@ def list_engines(options):
 def measure_all(options, engines):
     """{(model, threads, engine): [(speeds, peak)]}"""
     results, seconds, begin = {}, {}, time.monotonic()
+    groups = [options.t] if options.load_once else [[threads] for threads in options.t]
     for number in range(options.rounds):
-        for threads in options.t:
+        for counts in groups:
             for model in options.models:
                 for name, engine in engines.items():
-                    key = model, threads, name
+                    key = model, counts[0], name
                     left = options.budget - (time.monotonic() - begin)
+                    if left <= 0:
+                        return results
                     if left < seconds.get(key, 0):
                         continue
                     start = time.monotonic()
+                    found = {}
                     try:
-                        results.setdefault(key, []).append(engine(options, model, threads))
-                    except (RuntimeError, ValueError, StopIteration) as error:
+                        found, peak = engine(options, model, counts)
+                    except (RuntimeError, ValueError) as error:
                         print(f"{name}, {Path(model).name}: {error}", file=sys.stderr)
                     seconds[key] = time.monotonic() - start
-                    print(f"round {number + 1}: {Path(model).name}, {threads} threads, {name}: "
-                          f"{seconds[key]:.0f} s", file=sys.stderr)
-                    if left <= 0:
-                        return results
+                    for threads, speeds in found.items():
+                        results.setdefault((model, threads, name), []).append((speeds, peak))
+                        rates = ", ".join(f"{test} {rate:.1f}" for test, rate in speeds.items())
+                        print(f"round {number + 1}: {Path(model).name}, {threads} threads, {name}: "
+                              f"{rates} ({seconds[key]:.0f} s)", file=sys.stderr)
     return results
 
 
@@ -140,6 +159,7 @@ def main():
     parser.add_argument("-p", type=int, default=512)
     parser.add_argument("-n", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--load-once", action="store_true", help="all -t in one llama-bench")
     parser.add_argument("--warm-up", action="store_true", help="let llama-bench run once before")
     parser.add_argument("--budget", type=float, default=850)
     options = parser.parse_args()
