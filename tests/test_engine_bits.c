@@ -6,6 +6,8 @@
  */
 #include "engine_test.h"
 
+#include "base/cpu.h"
+
 #include <math.h>
 
 enum { PROMPT = 70, SLACK = 26, CONTEXT = PROMPT + SLACK };
@@ -266,10 +268,15 @@ static void rounding_to_bf16_is_close_to_the_reference(void **state)
     size_t n;
     float *reference = logits_with("synthetic:tiny:BF16", "reference", NULL, &n);
     float *rounded = logits_with("synthetic:tiny:BF16", NULL, "bf16", &n);
+    float *chosen = logits_with("synthetic:tiny:BF16", NULL, NULL, &n);
+    float *exact = logits_with("synthetic:tiny:BF16", NULL, "float", &n);
+    assert_same_bits("the default of a small model", chosen, exact, n);
     if (!(distance(rounded, reference, n) < 0.01))
         fail_msg("a distance of %g", distance(rounded, reference, n));
     free(reference);
     free(rounded);
+    free(chosen);
+    free(exact);
 }
 
 /* All messages of an engine, one after the other. */
@@ -284,7 +291,10 @@ static void keep_messages(void *context, qp_log_level level, const char *message
 static void the_rounding_is_said(void **state)
 {
     (void)state;
-    static const struct {
+    const char *const large = cpu_multiplies_bf16(cpu_features(0))
+                                  ? "BF16 products take activations rounded to BF16\n"
+                                  : "";
+    const struct {
         const char *model, *exec, *activations, *message;
         int64_t context; /* so large that the model is refused before its weights are made */
     } cases[] = {
@@ -294,6 +304,7 @@ static void the_rounding_is_said(void **state)
         {"synthetic:tiny:Q8_0", "operators", "float", "take activations as float32\n", 0},
         {"synthetic:llama-3.2-1b:Q8_0", NULL, NULL, "rounded to 8 bits\n", 1 << 26},
         {"synthetic:llama-3.2-1b:Q8_0", NULL, "16", "rounded to 16 bits\n", 1 << 26},
+        {"synthetic:llama-3.2-1b:BF16", NULL, NULL, large, 1 << 26},
         {"synthetic:tiny:Q8_0", "reference", "8", "! activations are not rounded to 8 bits", 0},
         {"synthetic:tiny:Q8_0", "serial", "16", "! activations are not rounded to 16 bits", 0},
         {"synthetic:tiny:BF16", NULL, "8", "! activations are not rounded to 8 bits", 0},

@@ -7,7 +7,6 @@
 
 #include "base/threads.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -99,6 +98,13 @@ static uint32_t detect(void)
     return features;
 }
 
+static bool is_amd(void)
+{
+    unsigned eax, name[3];
+    return __get_cpuid(0, &eax, &name[0], &name[2], &name[1]) &&
+           memcmp(name, "AuthenticAMD", sizeof name) == 0;
+}
+
 static void model_name(char out[64])
 {
     unsigned words[12] = {0};
@@ -122,6 +128,11 @@ static uint32_t detect(void)
     return 0;
 }
 
+static bool is_amd(void)
+{
+    return false;
+}
+
 static void model_name(char out[64])
 {
     out[0] = '\0';
@@ -132,6 +143,11 @@ static void model_name(char out[64])
 uint32_t cpu_features(uint32_t off)
 {
     return cpu_without(detect(), off);
+}
+
+bool cpu_multiplies_bf16(uint32_t features)
+{
+    return features & CPU_AVX512_BF16 && (features & CPU_AMX_BF16 || is_amd());
 }
 
 static qp_status unknown_feature(const char *name, size_t length, qp_error *error)

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "base/strbuf.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -45,6 +46,10 @@ uint32_t cpu_features(uint32_t off);
 /* `features` without `off` and without the features that require one of those: avx512_vnni needs
  * avx512f. */
 uint32_t cpu_without(uint32_t features, uint32_t off);
+
+/* Whether products of BF16 are faster than those of float32: with AMX, and with vdpbf16ps on AMD's
+ * processors. On Intel's vdpbf16ps has half the rate of a float32 multiply-add. */
+bool cpu_multiplies_bf16(uint32_t features);
 
 /* Reads names separated by commas or blanks, such as "avx512_vnni,avx512_bf16"; "all" is every
  * feature. An unknown name is QP_INVALID, and the message lists the known names. */

@@ -74,11 +74,12 @@ static const option_spec engine_options[] = {
     {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,
      .fallback = "auto", .argument = "HOW",
      .help =
-         "on the CPU, how products of quantised weights take activations: rounded to 8 bits or "
-         "to 16, or as float with weights decoded to float32; auto: 16 where a token reads at "
-         "most 256 MiB of weights, else 8; bf16: products of BF16 weights round theirs to "
-         "BF16, for faster prompts, and quantised ones to 8 bits. On a Hopper GPU weights in FP8 "
-         "stay so with 8, which rounds activations of more than 64 tokens at a time to FP8 "
+         "on the CPU, how products take activations; 8, 16: those of quantised weights rounded to "
+         "so many bits; float: as they are, with weights decoded to float32; bf16: those of BF16 "
+         "weights rounded to BF16, of quantised ones to 8 bits (otherwise BF16 weights meet "
+         "float32); auto: 16 where a token reads at most 256 MiB of weights, else bf16 on "
+         "processors with AMX and on AMD's with AVX-512 BF16, else 8. On a Hopper GPU weights in "
+         "FP8 stay so with 8, which rounds activations of more than 64 tokens at a time to FP8 "
          "too, else they become BF16; auto: 8 where they have a scale a row"},
     {"cache-packed", 0, OPTION_STRING_AT(SETTINGS, cache_packed), .argument = "DIR",
      .hint = OPTION_HINT_FOLDER,

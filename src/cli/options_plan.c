@@ -290,7 +290,8 @@ static const option_spec diff_options[] = {
     {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,
      .fallback = "auto", .argument = "HOW",
      .help = "on the CPU, how products of quantised weights take activations: 8, 16 or float; auto "
-             "is 8; bf16: products of BF16 weights round theirs to BF16. On a Hopper GPU "
+             "is 8; bf16: products of BF16 weights round theirs to BF16, as `quipu run` does with "
+             "large models where that is faster. On a Hopper GPU "
              "weights in FP8 stay so with 8, which rounds activations of more than 64 tokens at a "
              "time to FP8 too, else they become BF16; auto: 8 where they have a scale a row"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",

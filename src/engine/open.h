@@ -31,6 +31,11 @@ qp_status engine_choose_machine(const qp_engine_options *options, const machine_
  * row, or with "8" all; with other choices, and where `can` is false, none. */
 void engine_fp8_on_gpu(const char *activations, bool can, model_options *out);
 
+/* How products on the CPU take activations where nothing else is asked for, OP_X_...: those of a
+ * small model nearly as in float32. In a large one quantised weights meet 8 bits, and BF16 weights
+ * meet BF16 where the processor gains by that. */
+uint32_t engine_usual_activations(const model *model, uint32_t cpu_features);
+
 /* How products take activations: see op_x_bits_parse(). The model is open. */
 qp_status engine_choose_activations(qp_engine *e, const qp_engine_options *options,
                                     const machine_type *type, qp_error *error);

@@ -145,13 +145,24 @@ qp_status engine_choose_machine(const qp_engine_options *options, const machine_
     return QP_OK;
 }
 
-/* A token reads no more than this where activations are rounded to 16 bits by default. */
+/* A token of a small model reads no more than this. */
 enum { SMALL_MODEL_BYTES = 256 << 20 };
+
+uint32_t engine_usual_activations(const model *model, uint32_t cpu_features)
+{
+    if (model_read_bytes(model) <= SMALL_MODEL_BYTES) return OP_X_16;
+    return cpu_multiplies_bf16(cpu_features) ? OP_X_BF16 : 0;
+}
+
+static dtype stored_type(const qp_engine *e)
+{
+    return model_get_weight(e->model, WEIGHT_FFN_DOWN, 0)->weight.type;
+}
 
 /* Why no product of the model takes activations so; NULL: one does. */
 static const char *no_activations(const qp_engine *e, const machine_type *type, uint32_t bits)
 {
-    const dtype stored = model_get_weight(e->model, WEIGHT_FFN_DOWN, 0)->weight.type;
+    const dtype stored = stored_type(e);
     if (e->device.context)
         return stored == DTYPE_F8_128 ? NULL : "a GPU rounds them for weights in FP8 alone";
     if (type->references) return "reference kernels do not round them";
@@ -168,6 +179,8 @@ static const char *no_activations(const qp_engine *e, const machine_type *type, 
 static void say_activations(const qp_engine *e, const char *choice, const machine_type *type,
                             uint32_t bits)
 {
+    if (option_is_automatic(choice) && stored_type(e) != DTYPE_BF16)
+        bits &= ~(uint32_t)OP_X_BF16; /* of other matrices, if there are any */
     const char *why = no_activations(e, type, bits);
     char message[160];
     if (!why)
@@ -195,7 +208,7 @@ qp_status engine_choose_activations(qp_engine *e, const qp_engine_options *optio
     uint32_t bits = 0;
     const char *const choice = options->activations;
     if (option_is_automatic(choice))
-        bits = model_read_bytes(e->model) <= SMALL_MODEL_BYTES ? OP_X_16 : 0;
+        bits = engine_usual_activations(e->model, e->cpu_features);
     else
         TRY(op_x_bits_parse(choice, &bits, error));
     e->cpu_features |= bits;

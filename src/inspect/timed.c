@@ -3,6 +3,7 @@
 
 #include "base/buffer.h"
 #include "base/cpu.h"
+#include "engine/open.h"
 #include "schedule/build.h"
 
 #include <stdlib.h>
@@ -94,11 +95,13 @@ static qp_status open_model(timed_model *m, qp_error *error)
     return QP_OK;
 }
 
+/* Kernels are those that run by default. */
 static machine_setup setup_of(timed_model *m, const schedule_options *schedule, bool alone)
 {
+    const uint32_t features = cpu_features(0);
     return (machine_setup){.program = &m->program,
                            .pool = alone ? m->alone : m->pool,
-                           .cpu_features = cpu_features(0),
+                           .cpu_features = features | engine_usual_activations(m->model, features),
                            .progress = &m->progress,
                            .schedule = schedule,
                            .device = m->device.context ? &m->device : NULL,

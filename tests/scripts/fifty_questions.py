@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Measures the effect of --activations: fifty questions to a small model, compared with transformers in float32.
 
-    fifty_questions.py MODEL.gguf [--quipu PATH] [--show]
+    fifty_questions.py MODEL.gguf [--quipu PATH] [--choices 8,16,float] [--against CHOICE] [--show]
 
-Needs torch, transformers, gguf and accelerate. Each question is put through the model's chat template;
-both sides make up to 20 tokens, always the likeliest. Prints a row for each choice: answers that are the
-same, first tokens that are the same, and tokens before the first difference. --show prints the answers.
+Needs torch, transformers, gguf and accelerate, unless --against compares with quipu's own answers with
+another choice. Each question is put through the model's chat template; both sides make up to 20 tokens,
+always the likeliest. Prints a row for each choice: answers that are the same, first tokens that are the
+same, and tokens before the first difference. --show prints the answers.
 """
 import argparse
 import json
@@ -50,12 +51,18 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--quipu", default="build/quipu")
+    parser.add_argument("--choices", default="8,16,float", type=lambda text: text.split(","))
+    parser.add_argument("--against", metavar="CHOICE")
     parser.add_argument("--show", action="store_true")
     arguments = parser.parse_args()
     questions = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
     found = {choice: [quipu_answer(arguments, q, choice) for q in questions]
-             for choice in ("8", "16", "float")}
-    expected = reference_answers(arguments, [a["prompt_tokens"] for a in found["8"]])
+             for choice in arguments.choices}
+    if arguments.against:
+        expected = [quipu_answer(arguments, q, arguments.against)["tokens"] for q in questions]
+    else:
+        prompts = [a["prompt_tokens"] for a in found[arguments.choices[0]]]
+        expected = reference_answers(arguments, prompts)
     print("| activations | same answer | same first token | tokens before the first difference |")
     print("|---|---|---|---|")
     for choice, answers in found.items():
