@@ -90,7 +90,7 @@ test_sanitized() {
 
 # soak_server DIR: the server of a built tree under many clients that behave badly.
 soak_server() {
-    QUIPU_BINARY=$PWD/$1/quipu QUIPU_TEST_DATA=$(find_test_data) \
+    QUIPU_BINARY=$PWD/$1/quipu \
         QUIPU_SOAK_REQUESTS=${SOAK_REQUESTS:-100000} check "soak of $1" python3 tests/test_soak.py
 }
 

@@ -1,12 +1,23 @@
 #!/usr/bin/env python3
 """quipu serve under clients that behave badly: they leave at any time, send garbage, read slowly, ask for
 more than there is room for. Nothing may get stuck, no page may be lost, memory stays flat, and an answer is
-afterwards what it was before. QUIPU_SOAK_REQUESTS sets the number of requests (`./dev soak`), QUIPU_SOAK_SEED
-the order, QUIPU_SOAK_SECONDS after how long it ends with fewer requests. Ends with "N passed, N failed"."""
+afterwards what it was before. Ends with "N passed, N failed". The environment sets
+
+    QUIPU_SOAK_REQUESTS   the number of requests (`./dev soak`)
+    QUIPU_SOAK_SECONDS    after how long it ends with fewer
+    QUIPU_SOAK_SEED       their order
+    QUIPU_SOAK_PROCESSES  the number of processes that the clients are spread over
+    QUIPU_SOAK_OPTIONS    more options of the server, such as "-t 2"
+
+malloc() keeps some freed memory for each thread and counts it as given out, so the server runs without that:
+then what it counts at rest shows each leak."""
 import asyncio
 import collections
 import json
+import multiprocessing
 import os
+import re
+import shlex
 import random
 import signal
 import socket
@@ -16,12 +27,12 @@ import time
 from pathlib import Path
 
 QUIPU = os.environ.get("QUIPU_BINARY", "build/quipu")
-DATA = Path(os.environ.get("QUIPU_TEST_DATA") or "/nowhere")
-STORIES = DATA / "stories260K" / "stories260K-f32.gguf"
-MODEL = STORIES if STORIES.exists() else Path(__file__).resolve().parent / "golden" / "models" / "llama-text.gguf"
+MODEL = Path(__file__).resolve().parent / "golden" / "models" / "llama-text.gguf"
 REQUESTS = int(os.environ.get("QUIPU_SOAK_REQUESTS", "200"))
 SEED = int(os.environ.get("QUIPU_SOAK_SEED", "1"))
 LIMIT = float(os.environ.get("QUIPU_SOAK_SECONDS", "inf"))
+PROCESSES = int(os.environ.get("QUIPU_SOAK_PROCESSES", "1"))
+OPTIONS = shlex.split(os.environ.get("QUIPU_SOAK_OPTIONS", ""))
 CLIENTS, SECONDS, CONTEXT, SLOTS = 24, 120, 256, 4
 SANITIZED = "san" in QUIPU
 passed = failed = 0
@@ -41,7 +52,8 @@ class Server:
             self.port = free.getsockname()[1]
         self.process = subprocess.Popen(
             [QUIPU, "serve", "-m", str(MODEL), "--device", "cpu", "--port", str(self.port), "--parallel", str(SLOTS),
-             "-c", str(CONTEXT)], stdout=subprocess.DEVNULL)
+             "-c", str(CONTEXT), *OPTIONS], stdout=subprocess.DEVNULL,
+            env=dict(os.environ, GLIBC_TUNABLES="glibc.malloc.tcache_count=0"))
 
     def resident(self):
         """Bytes of memory that the process has in RAM."""
@@ -145,6 +157,49 @@ class Client:
         good = status == 429 or (status == 200 and b"prompt_progress" in body and b'"stop":true' in body)
         return None if good else f"{status} ...{body[-200:]}"
 
+    def schema(self):
+        """One of three."""
+        n = self.chance.randrange(3)
+        return {"type": "object", "properties": {"name": {"type": "string", "maxLength": 3 + n}, "age": {"type": "integer", "minimum": n}},
+                "required": ["name", "age"]}
+
+    async def formed(self):
+        """An answer that has to follow a schema or a grammar."""
+        c = self.chance
+        form = c.choice([{"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": self.schema()}}},
+                         {"grammar": 'root ::= "yes" | "no" [a-z]{1,3}'}])
+        status, body = await self.post("/v1/completions", {"prompt": "Once", "max_tokens": 60, "temperature": 1, "seed": c.randrange(1000), **form})
+        if status == 429:
+            return None
+        choice = json.loads(body).get("choices", [{}])[0]
+        text, ended = choice.get("text", ""), choice.get("finish_reason") == "stop"
+        good = status == 200 and (not ended or ("grammar" in form and re.fullmatch("yes|no[a-z]{1,3}", text)) or
+                                  ("response_format" in form and set(json.loads(text)) == {"name", "age"}))
+        return None if good else f"{status} {body[:200]}"
+
+    async def chats(self):
+        """The other ways to talk with the model, with tools or without."""
+        c = self.chance
+        messages = [{"role": "user", "content": self.question()["prompt"]}]
+        tools = c.choice([{}, {"tools": [{"type": "function", "function": {"name": "look", "parameters": self.schema()}}]}])
+        path, body, end = c.choice([
+            ("/v1/chat/completions", {"messages": messages, "max_tokens": 10, **tools}, b"data: [DONE]"),
+            ("/v1/messages", {"messages": messages, "max_tokens": 10}, b"message_stop"),
+            ("/v1/responses", {"input": messages, "max_output_tokens": 16}, b"response."),
+            ("/api/chat", {"messages": messages, "options": {"num_predict": 10}}, b'"done":true')])
+        stream = c.choice([True, False])
+        status, answer = await self.post(path, {"model": "any", **body, "stream": stream})
+        good = status == 429 or (status == 200 and (end in answer if stream else json.loads(answer)))
+        return None if good else f"{path}: {status} ...{answer[-200:]}"
+
+    async def counts(self):
+        """What needs no pass of the model."""
+        prompt = self.question()["prompt"]
+        status, body = await self.post("/tokenize", {"content": prompt})
+        tokens = json.loads(body).get("tokens")
+        status, body = await self.post("/detokenize", {"tokens": tokens})
+        return None if status == 200 and json.loads(body).get("content", "").strip() == prompt.strip() else f"{status} {body[:200]}"
+
     async def embeds(self):
         n = self.chance.randrange(1, 6)
         status, body = await self.post("/v1/embeddings", {"input": [self.question()["prompt"] for _ in range(n)]})
@@ -207,7 +262,8 @@ class Client:
         return None if status in (200, 404) else f"{path}: {status} {body[:200]}"
 
 
-KINDS = {"whole": 6, "streamed": 8, "slow": 2, "several": 2, "reads": 3, "embeds": 2, "leaves": 8, "leaves_soon": 4, "long": 3, "garbage": 3, "wrong": 6, "others": 2}
+KINDS = {"whole": 6, "streamed": 8, "slow": 2, "several": 2, "reads": 3, "embeds": 2, "leaves": 8, "leaves_soon": 4, "long": 3, "garbage": 3, "wrong": 6, "others": 2,
+         "formed": 2, "chats": 4, "counts": 1}
 
 
 async def worker(port, number, numbers, end, complaints, done):
@@ -228,12 +284,33 @@ async def worker(port, number, numbers, end, complaints, done):
             complaints[kind].append(complaint)
 
 
-async def soak(port, n, seconds):
+def clients(port, n, end, process, results):
+    """A process with its share of the clients and n requests."""
+    async def together():
+        numbers, complaints, done = iter(range(n)), collections.defaultdict(list), collections.Counter()
+        await asyncio.gather(*(worker(port, i, numbers, end, complaints, done) for i in range(process, CLIENTS, PROCESSES)))
+        results.put((dict(complaints), done))
+    asyncio.run(together())
+
+
+def soak(port, n, seconds):
     """Up to n requests; how many there were."""
     end = time.monotonic() + seconds
-    numbers, complaints, done = iter(range(n)), collections.defaultdict(list), collections.Counter()
-    await asyncio.gather(*(worker(port, i, numbers, end, complaints, done) for i in range(CLIENTS)))
-    for kind in done:
+    complaints, done = collections.defaultdict(list), collections.Counter()
+    several = multiprocessing.get_context("fork")
+    results = several.Queue()
+    processes = [several.Process(target=clients, args=(port, n * (i + 1) // PROCESSES - n * i // PROCESSES, end, i, results))
+                 for i in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        theirs, counted = results.get()
+        done += counted
+        for kind, some in theirs.items():
+            complaints[kind] += some
+    for process in processes:
+        process.join()
+    for kind in sorted(done):
         check(f"{kind}, {done[kind]} times", not complaints[kind], f"{len(complaints[kind])}: {complaints[kind][:3]}")
     return sum(done.values())
 
@@ -261,23 +338,31 @@ async def at_rest(client):
     return False, state
 
 
+async def heap(client):
+    """Bytes that malloc() has given out; 0: the system does not say."""
+    _, body = await client.exchange(client.head("/metrics", 0, "GET"))
+    return int(float(re.search(rb"^quipu:heap_bytes\{.*\} (.*)$", body, re.M)[1]))
+
+
 async def main(server):
     client = Client(server.port, random.Random(SEED))
     check("ready", await ready(client))
     question = {"prompt": "Once upon a time", "max_tokens": 60, "temperature": 0.8, "seed": 5, "ignore_eos": True}
     before = json.loads((await client.post("/v1/completions", question))[1])["choices"][0]
-    made = await soak(server.port, REQUESTS // 3, LIMIT / 3)
+    made = soak(server.port, REQUESTS // 3, LIMIT / 3)
     _, state = await at_rest(client)
-    resident, files = server.resident(), server.open_files()
-    made += await soak(server.port, REQUESTS - REQUESTS // 3, LIMIT * 2 / 3)
+    resident, files, held = server.resident(), server.open_files(), await heap(client)
+    made += soak(server.port, REQUESTS - REQUESTS // 3, LIMIT * 2 / 3)
     rested, state = await at_rest(client)
     check("no request is stuck and no page is lost", rested, state.get("queue", state))
     after = json.loads((await client.post("/v1/completions", question))[1])["choices"][0]
     check("the same answer as before", after == before, f"{before} {after}")
-    grown = server.resident() - resident
+    grown, leaked = server.resident() - resident, await heap(client) - held
     print(f"{made} requests, then {state.get('pages', {}).get('used')} pages in use; resident memory {resident >> 10} KiB "
-          f"after a third of them, {resident + grown >> 10} KiB at the end")
+          f"after a third of them, {resident + grown >> 10} KiB at the end; of malloc() {held} bytes, then {held + leaked}")
     check("flat memory", grown < (200 << 20 if SANITIZED else 24 << 20), f"{grown >> 20} MiB more than {resident >> 20} MiB")
+    # Buffers grow to what the longest answers need, and the masks of forms are kept as answers reach them.
+    check("no leak", leaked < 1 << 20, f"{leaked} bytes more than {held}")
     check("no file is left open", server.open_files() <= files + 2, f"{server.open_files()} after {files}")
     server.process.send_signal(signal.SIGTERM)
     check("ends on SIGTERM", server.process.wait(30) == 0, server.process.returncode)

@@ -1,6 +1,7 @@
 /* GET /metrics: Prometheus' text format, with names as vLLM gives them, but for the prefix. */
 #include "server/api_state.h"
 
+#include "server/process.h"
 #include "server/server_state.h"
 #include "server/statistics.h"
 #include "text/json_string.h"
@@ -102,6 +103,27 @@ static void put_histograms(metrics *m, const batcher_stats *s)
     put_histogram(m, "iteration_tokens_total", "Tokens of a step.", &s->batch_length);
 }
 
+/* The names that Prometheus' own clients give; the heap is ours. */
+static void put_process(metrics *m)
+{
+    const process_usage used = process_measure();
+    const struct {
+        const char *name, *type, *help;
+        double value;
+    } rows[] = {
+        {"process_resident_memory_bytes", "gauge", "Memory of the process in RAM.",
+         used.resident_bytes},
+        {"process_cpu_seconds_total", "counter", "Processor time of all threads.",
+         used.cpu_seconds},
+        {"process_open_fds", "gauge", "Open files and connections.", used.open_files},
+        {"process_max_fds", "gauge", "Open files that the process may have.", used.open_files_most},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        strbuf_printf(m->out, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", rows[i].name, rows[i].help,
+                      rows[i].name, rows[i].type, rows[i].name, rows[i].value);
+    put_one(m, "heap_bytes", "gauge", "Memory that malloc() has given out.", used.heap_bytes);
+}
+
 qp_status answer_metrics(call *c, cJSON **out, api_error *error)
 {
     batcher_stats stats;
@@ -115,6 +137,7 @@ qp_status answer_metrics(call *c, cJSON **out, api_error *error)
     put_counters(&m, &stats);
     put_gauges(&m, &stats);
     put_histograms(&m, &stats);
+    put_process(&m);
     strbuf_free(&m.label);
     batcher_stats_free(&stats);
     return QP_OK;
