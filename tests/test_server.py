@@ -103,6 +103,15 @@ def models_and_own_endpoints(s):
     messages = body["properties"]["messages"]
     assert messages["minItems"] == 1 and messages["items"]["required"] == ["role"], messages
     assert "4XX" in paths["/timeline"]["get"]["responses"]  # one that is being recorded already
+    responses = paths["/v1/completions"]["post"]["responses"]
+    assert {"200", "4XX", "503", "504"} == set(responses)  # 504: its timeout came before its first token
+    for path, name, bad in [("/v1/embeddings", "encoding_format", "hex"), ("/v1/completions", "response_format", {"type": "x"}),
+                            ("/v1/completions", "suffix", "x"), ("/v1/responses", "background", True),
+                            ("/completion", "mirostat", 1), ("/v1/chat/completions", "tool_choice", "maybe")]:
+        schema = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"][name]
+        assert {"enum", "anyOf", "maxLength", "properties"} & set(schema), (path, name, schema)
+        body = {"prompt": "a", "input": "a", "messages": [{"role": "user", "content": "a"}]}
+        refusal(s, path, {**body, name: bad}, name)
 
 
 @test
@@ -115,6 +124,9 @@ def the_engine_is_shown(s):
                   if not line.startswith("#"))
     label = 'model_name="llama-text"'
     assert float(values[f"quipu:generation_tokens_total{{{label}}}"]) >= 3
+    assert float(values["process_resident_memory_bytes"]) > float(values[f"quipu:heap_bytes{{{label}}}"]) >= 0
+    assert 3 < float(values["process_open_fds"]) < float(values["process_max_fds"])
+    assert float(values["process_cpu_seconds_total"]) > 0
     buckets = [float(v) for k, v in values.items()
                if k.startswith("quipu:time_to_first_token_seconds_bucket")]
     assert buckets == sorted(buckets) and buckets[-1] >= 1

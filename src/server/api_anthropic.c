@@ -51,6 +51,8 @@ static const field message_fields[] = {
      .type = FIELD_READ,
      .types = JSON_OBJECT,
      .read = read_tool_choice,
+     .schema = "{\"required\": [\"type\"], \"properties\": {\"type\": {\"enum\": [\"none\", "
+               "\"auto\", \"any\", \"tool\"]}}}",
      .help = "of type none, auto, any or tool"},
     {0}};
 

@@ -29,6 +29,7 @@ static const field chat_fields[] = {
      .type = FIELD_READ,
      .types = JSON_OBJECT,
      .read = form_read_response,
+     .schema = SCHEMA_FORMAT,
      .help = "the form of the answer: of type text, json_object or json_schema"},
     {.name = "max_tokens",
      .type = FIELD_INTEGER,

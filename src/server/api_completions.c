@@ -63,11 +63,13 @@ static const field completion_fields[] = {
      .type = FIELD_READ,
      .types = JSON_STRING,
      .read = read_suffix,
+     .schema = SCHEMA_EMPTY,
      .help = "not built yet"},
     {.name = "response_format",
      .type = FIELD_READ,
      .types = JSON_OBJECT,
      .read = form_read_response,
+     .schema = SCHEMA_FORMAT,
      .help = "the form of the answer: of type text, json_object or json_schema"},
     {.name = "stream_options", .type = FIELD_OBJECT, .fields = stream_options},
     {0}};

@@ -39,11 +39,14 @@ static const field openai_fields[] = {
      .types = JSON_STRING | JSON_ARRAY,
      AT(prompt),
      .required = true,
+     .least_items = 1,
+     .schema = SCHEMA_TEXT,
      .help = "a text, an array of token ids, or an array of these"},
     {.name = "encoding_format",
      .type = FIELD_READ,
      .types = JSON_STRING,
      .read = read_encoding,
+     .schema = "{\"enum\": [\"float\", \"base64\", null]}",
      .help = "float, or base64: the bytes of float32 values, lowest first"},
     {0}};
 
@@ -52,6 +55,9 @@ static const field embed_fields[] = {{.name = "input",
                                       .types = JSON_STRING | JSON_ARRAY,
                                       AT(prompt),
                                       .required = true,
+                                      .least_items = 1,
+                                      .items = ITEMS_NONEMPTY,
+                                      .schema = SCHEMA_TEXT,
                                       .help = "a text, or an array of texts"},
                                      {0}};
 
@@ -60,6 +66,7 @@ static const field old_fields[] = {{.name = "prompt",
                                     .types = JSON_STRING,
                                     AT(prompt),
                                     .required = true,
+                                    .schema = SCHEMA_TEXT,
                                     .help = "a text"},
                                    {0}};
 

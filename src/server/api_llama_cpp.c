@@ -61,9 +61,10 @@ static qp_status read_one(void *out, const char *name, const cJSON *value, api_e
     return refuse_unless(1, name, value, error);
 }
 
-#define OFF(word, reader)                                                                          \
+#define OFF(word, reader, neutral)                                                                 \
     {                                                                                              \
         .name = (word), .type = FIELD_READ, .types = JSON_NUMBER | JSON_BOOL, .read = (reader),    \
+        .schema = "{\"enum\": [" neutral ", null]}",                                               \
         .help = "not built: only the value that turns it off"                                      \
     }
 
@@ -79,6 +80,7 @@ static const field completion_fields[] = {
      .type = FIELD_READ,
      .types = JSON_NUMBER,
      .read = read_n_predict,
+     .schema = SCHEMA_COUNT,
      .help = "tokens of an answer; -1, or none: until the context is full"},
     {.name = "n_probs",
      .type = FIELD_READ,
@@ -108,12 +110,12 @@ static const field completion_fields[] = {
      .type = FIELD_BOOL,
      AT(timings),
      .help = "these events have timings; the last event always has them"},
-    OFF("post_sampling_probs", read_zero),
-    OFF("mirostat", read_zero),
-    OFF("xtc_probability", read_zero),
-    OFF("dry_multiplier", read_zero),
-    OFF("dynatemp_range", read_zero),
-    OFF("typical_p", read_one),
+    OFF("post_sampling_probs", read_zero, "0, false"),
+    OFF("mirostat", read_zero, "0, false"),
+    OFF("xtc_probability", read_zero, "0, false"),
+    OFF("dry_multiplier", read_zero, "0, false"),
+    OFF("dynatemp_range", read_zero, "0, false"),
+    OFF("typical_p", read_one, "1, true"),
     {0}};
 
 static const field *const completion_tables[] = {completion_fields, call_openai_fields,

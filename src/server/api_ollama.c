@@ -41,6 +41,7 @@ static const field option_fields[] = {
      .type = FIELD_READ,
      .types = JSON_NUMBER,
      .read = read_length,
+     .schema = SCHEMA_COUNT,
      .help = "tokens of the answer; -1: until it ends"},
     {.name = "seed",
      .type = FIELD_READ,
@@ -51,7 +52,8 @@ static const field option_fields[] = {
      .type = FIELD_READ,
      .types = JSON_STRING | JSON_ARRAY,
      .read = call_read_stop,
-     .items = ITEMS_TEXTS,
+     .items = ITEMS_NONEMPTY,
+     .schema = SCHEMA_TEXT,
      .help = "texts that end the answer"},
     {.name = "temperature", SETTING(QP_TEMPERATURE), .high = 100},
     {.name = "top_p", SETTING(QP_TOP_P), .high = 1},
@@ -94,7 +96,11 @@ static const field generate_fields[] = {
      .help = "the user's message, or with raw the text that goes on"},
     {.name = "system", .type = FIELD_STRING, AT(instructions), .help = "the system message"},
     {.name = "raw", .type = FIELD_BOOL, AT(raw), .help = "without the chat template"},
-    {.name = "suffix", .type = FIELD_STRING, AT(suffix), .help = "not built yet"},
+    {.name = "suffix",
+     .type = FIELD_STRING,
+     AT(suffix),
+     .schema = SCHEMA_EMPTY,
+     .help = "not built yet"},
     {0}};
 
 static const field *const chat_tables[] = {chat_fields, call_tool_fields, common_fields, NULL};

@@ -159,12 +159,14 @@ const field call_openai_fields[] = {
      .type = FIELD_READ,
      .types = JSON_STRING | JSON_ARRAY,
      .read = call_read_stop,
-     .items = ITEMS_TEXTS,
+     .items = ITEMS_NONEMPTY,
+     .schema = SCHEMA_TEXT,
      .help = "texts that end the answer, which does not hold them"},
     {.name = "seed",
      .type = FIELD_READ,
      .types = JSON_NUMBER,
      .read = read_seed,
+     .schema = SCHEMA_SEED,
      .help = "the same seed gives the same answer; -1, or none: a random one"},
     {.name = "n",
      .type = FIELD_INTEGER,
@@ -244,6 +246,11 @@ const field call_tool_choice_fields[] = {
      .type = FIELD_READ,
      .types = JSON_STRING | JSON_OBJECT,
      .read = form_read_tool_choice,
+     .schema =
+         "{\"anyOf\": [{\"enum\": [\"none\", \"auto\", \"required\", null]}, {\"type\": "
+         "\"object\", "
+         "\"required\": [\"type\"], \"properties\": {\"type\": {\"enum\": [\"none\", \"auto\", "
+         "\"required\", \"function\"]}}}]}",
      .help = "auto, none, required, or the function that must be called"},
     {.name = "parallel_tool_calls",
      .type = FIELD_READ,

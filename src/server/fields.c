@@ -181,6 +181,17 @@ static void add_items(cJSON *schema, const field *f)
     if (f->least_items) cJSON_AddNumberToObject(schema, "minItems", f->least_items);
 }
 
+/* Moves the members of an object to another. */
+static void add_members(cJSON *schema, cJSON *members)
+{
+    assert(members);
+    for (cJSON *member; (member = members->child);) {
+        cJSON_DetachItemViaPointer(members, member);
+        cJSON_AddItemToObject(schema, member->string, member);
+    }
+    cJSON_Delete(members);
+}
+
 static void add_field(cJSON *properties, cJSON *required, const field *f)
 {
     cJSON *schema;
@@ -197,6 +208,7 @@ static void add_field(cJSON *properties, cJSON *required, const field *f)
         }
         if (types_of(f) & JSON_ARRAY) add_items(schema, f);
     }
+    if (f->schema) add_members(schema, cJSON_Parse(f->schema));
     if (f->help) cJSON_AddStringToObject(schema, "description", f->help);
     cJSON_AddItemToObject(properties, f->name, schema);
     if (f->required) cJSON_AddItemToArray(required, cJSON_CreateString(f->name));

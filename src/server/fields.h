@@ -44,7 +44,8 @@ typedef struct field {
     bool required;
     const char *items; /* of a list: the JSON Schema of its elements; NULL: any */
     int least_items;
-    const char *help; /* a phrase */
+    const char *schema; /* more keywords of its JSON Schema, as an object */
+    const char *help;   /* a phrase */
 } field;
 
 /* A list of tables that ends with NULL. */
@@ -61,6 +62,14 @@ cJSON *fields_schema(field_tables tables);
 #define ITEMS_NONEMPTY "{\"type\": \"string\", \"minLength\": 1}"
 #define ITEMS_TOKENS   "{\"type\": \"integer\", \"minimum\": 0}"
 #define ITEMS_OBJECTS  "{\"type\": \"object\"}"
+#define SCHEMA_TEXT    "{\"minLength\": 1}"
+#define SCHEMA_EMPTY   "{\"maxLength\": 0}"
+#define SCHEMA_COUNT   "{\"multipleOf\": 1, \"minimum\": -2, \"maximum\": 1073741824}"
+#define SCHEMA_SEED    "{\"multipleOf\": 1, \"minimum\": -1, \"maximum\": 9007199254740992}"
+#define SCHEMA_FORMAT                                                                              \
+    "{\"required\": [\"type\"], \"properties\": {\"type\": {\"enum\": [\"text\", "                 \
+    "\"json_object\", "                                                                            \
+    "\"json_schema\"]}}}"
 #define ITEMS_MESSAGES                                                                             \
     "{\"type\": \"object\", \"required\": [\"role\"], \"properties\": {\"role\": "                 \
     "{\"type\": \"string\"}}}"

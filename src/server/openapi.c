@@ -25,7 +25,9 @@ static void add_path_parameter(cJSON *operation)
     cJSON_AddStringToObject(parameter, "name", "name");
     cJSON_AddStringToObject(parameter, "in", "path");
     cJSON_AddTrueToObject(parameter, "required");
-    cJSON_AddStringToObject(cJSON_AddObjectToObject(parameter, "schema"), "type", "string");
+    cJSON *schema = cJSON_AddObjectToObject(parameter, "schema");
+    cJSON_AddStringToObject(schema, "type", "string");
+    cJSON_AddStringToObject(schema, "pattern", "^[^\\u0000-\\u001f\\u007f]+$");
     cJSON_AddItemToArray(cJSON_AddArrayToObject(operation, "parameters"), parameter);
 }
 
@@ -51,6 +53,9 @@ static cJSON *describe_route(const route *r)
         add_response(responses, "4XX", "what is wrong with the request", "application/json", true);
     add_response(responses, "503", "the model is being loaded, or the server ends",
                  "application/json", true);
+    if (r->dialect)
+        add_response(responses, "504", "the time for the answer was over before its first token",
+                     "application/json", true);
     if (r->open) cJSON_AddArrayToObject(operation, "security");
     return operation;
 }
