@@ -21,6 +21,7 @@ def refusals_name_the_field(s):
     refusal(s, chat, {}, "messages")
     refusal(s, chat, {"messages": "hello"}, "messages")
     refusal(s, chat, {"messages": []}, "messages")
+    refusal(s, chat, {"messages": HELLO, "min_tokens": 5, "max_tokens": 4}, "min_tokens")
     refusal(s, chat, {"messages": [{"content": "x"}]}, "messages")
     refusal(s, chat, {"messages": HELLO, "temperature": "hot"}, "temperature")
     refusal(s, chat, {"messages": HELLO, "temperature": -1}, "temperature")
@@ -61,7 +62,7 @@ def prompt_and_answer_fill_the_context(s):
 
 @test
 def bodies_that_are_no_json(s):
-    for body in (b"", b"{", b"[]", b"nul", b'{"messages": [}', b"\xff\xfe", b'"text"'):
+    for body in (b"", b"{", b"[]", b"nul", b'{"messages": [}', b"\xff\xfe", b'"text"', b'{"messages": [{"role": "user", "content": "\xe9"}]}'):
         status, reply = s.post("/v1/chat/completions", body)
         assert status == 400 and reply["error"]["type"] == "invalid_request_error", body
     assert s.post("/nothing", {})[0] == 404

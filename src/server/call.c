@@ -7,6 +7,7 @@
 #include "server/random_id.h"
 #include "server/routes.h"
 #include "server/server_state.h"
+#include "text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -99,9 +100,12 @@ void call_reply_error(call *c, const api_error *error)
 
 qp_status call_read_body(call *c, field_tables fields, api_error *error)
 {
-    const http_parser *request = exchange_request(c->exchange);
-    qp_status status = json_parse(strbuf_text(&request->body), request->body.length, "the body",
-                                  &c->body, &error->error);
+    const strbuf *body = &exchange_request(c->exchange)->body;
+    const size_t valid = utf8_valid_run(strbuf_text(body), body->length);
+    if (valid < body->length)
+        return api_refuse(error, 400, NULL, "the body is not UTF-8 from byte %zu on", valid);
+    qp_status status =
+        json_parse(strbuf_text(body), body->length, "the body", &c->body, &error->error);
     if (status != QP_OK) return api_failed(error, QP_FORMAT);
     c->p = (parameters){.sampling = c->server->defaults,
                         .n = 1,
@@ -109,7 +113,12 @@ qp_status call_read_body(call *c, field_tables fields, api_error *error)
                         .max_tokens = -1,
                         .top_logprobs = -1,
                         .timeout = c->server->options->timeout};
-    return fields_read(fields, c->body, &c->p, error);
+    TRY(fields_read(fields, c->body, &c->p, error));
+    if (c->p.max_tokens < 0 || c->p.min_tokens <= c->p.max_tokens) return QP_OK;
+    return api_refuse(
+        error, 400, "min_tokens",
+        "\"min_tokens\" of %lld cannot be reached: the answer has at most %lld tokens",
+        (long long)c->p.min_tokens, (long long)c->p.max_tokens);
 }
 
 /* Allocates the answers: one for each prompt and choice. */
