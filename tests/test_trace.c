@@ -338,6 +338,8 @@ static double check_parts(const cJSON *json, int tracks)
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
             counts[i] += strcmp(string(event, "name"), kinds[i]) == 0;
         const cJSON *category = json_get(event, "cat"), *args = json_get(event, "args");
+        if (strcmp(string(event, "name"), "Sample") == 0)
+            assert_string_equal(string(args, "outputs"), "1");
         if (!category || strcmp(category->valuestring, "work") != 0) continue;
         assert_in_range((int)number(event, "tid"), 2, tracks + 1);
         assert_true(strncmp(string(args, "module"), "model", 5) == 0 ||

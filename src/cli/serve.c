@@ -48,7 +48,7 @@ static qp_status serve(const cli_call *call, const cJSON *template_variables)
     name_model(path, name, sizeof name);
     server_options options = {.host = s->host,
                               .port = (int)s->port,
-                              .alias = s->alias ? s->alias : name,
+                              .alias = s->alias && *s->alias ? s->alias : name,
                               .api_key_file = s->api_key_file,
                               .origins = s->origins.items,
                               .n_origins = (size_t)s->origins.count,

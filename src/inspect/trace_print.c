@@ -193,13 +193,19 @@ static qp_status print_table(const qp_trace *t, timeline *line, strbuf *out, qp_
 static void print_samplings(const qp_trace *t, const uint64_t *ends, strbuf *out)
 {
     size_t pass = 0;
+    const long long size = (long long)t->engine->program.config.vocab_size;
+    char arguments[160];
+    snprintf(arguments, sizeof arguments,
+             "\"step\":\"sample\",\"inputs\":\"1x%lld\",\"outputs\":\"1\",\"elements\":%lld,"
+             "\"type\":\"F32\",\"bytes\":%lld",
+             size, size, 4 * size);
     for (size_t i = 0; i < t->n_samplings; i++) {
         uint64_t begin = t->samplings[i].begin - t->begin, end = t->samplings[i].end - t->begin;
         while (pass < t->n_passes && t->records[pass].begin <= t->samplings[i].begin)
             pass++;
         if (pass > 0 && begin < ends[pass - 1]) begin = ends[pass - 1];
         timeline_chrome_between(t->in_parts ? "Sample" : "sampling", begin,
-                                end < begin ? begin : end, out);
+                                end < begin ? begin : end, arguments, out);
     }
 }
 

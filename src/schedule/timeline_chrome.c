@@ -124,10 +124,11 @@ void timeline_chrome_panel(const timeline *t, const timeline_panel *panel, uint6
         print_slice(t, panel, &panel->slices[i], begin, out);
 }
 
-void timeline_chrome_between(const char *name, uint64_t begin, uint64_t end, strbuf *out)
+void timeline_chrome_between(const char *name, uint64_t begin, uint64_t end, const char *arguments,
+                             strbuf *out)
 {
     print_event(PASSES, begin, end, "host", out);
-    strbuf_printf(out, "\"%s\"}", name);
+    strbuf_printf(out, "\"%s\",\"args\":{%s}}", name, arguments);
 }
 
 void timeline_chrome_end(strbuf *out)

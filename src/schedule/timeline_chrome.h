@@ -15,8 +15,10 @@ void timeline_chrome_begin(const timeline *timeline, strbuf *out);
 void timeline_chrome_panel(const timeline *timeline, const timeline_panel *panel, uint64_t begin,
                            strbuf *out);
 
-/* Something between the passes, such as the sampling of a token. */
-void timeline_chrome_between(const char *name, uint64_t begin, uint64_t end, strbuf *out);
+/* Something between the passes, such as the sampling of a token. `arguments`: members of a JSON
+ * object. */
+void timeline_chrome_between(const char *name, uint64_t begin, uint64_t end, const char *arguments,
+                             strbuf *out);
 
 void timeline_chrome_end(strbuf *out);
 

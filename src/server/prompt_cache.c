@@ -65,9 +65,10 @@ static void say_restored(const server_options *o, const char *path,
     say(o, QP_LOG_NOTICE, line);
     if (!result->damaged) return;
     snprintf(line, sizeof line,
-             "prompt cache: %s is damaged: %" PRIu64 " pages, and those that depend on them, are "
-             "left out; their prompts will be computed again",
-             path, result->damaged);
+             "prompt cache: %s is damaged: %" PRIu64 " page%s, with all that follow%s, left out; "
+             "their prompts will be computed again",
+             path, result->damaged, result->damaged == 1 ? "" : "s",
+             result->damaged == 1 ? "s it, is" : " them, are");
     say(o, QP_LOG_WARNING, line);
 }
 

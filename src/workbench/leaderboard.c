@@ -8,6 +8,7 @@
 #include "workbench/page.h"
 #include "workbench/schema.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -298,7 +299,10 @@ qp_status workbench_leaderboard(const char *path, bool json, strbuf *out, qp_err
     struct stat about;
     dataset_list traces = {0};
     snprintf(inner, sizeof inner, "%.4000s/traces", path);
-    qp_status status = dataset_read(stat(inner, &about) == 0 ? inner : path, &traces, error);
+    const char *found = stat(inner, &about) == 0 ? inner : path;
+    if (stat(found, &about) != 0)
+        return error_set(error, QP_IO, "%.2000s: cannot open: %s", path, strerror(errno));
+    qp_status status = dataset_read(found, &traces, error);
     if (status == QP_OK && traces.n == 0)
         status = error_set(error, QP_IO,
                            "%.2000s: it has no traces; expected a data set, or a "
