@@ -270,6 +270,20 @@ static qp_status write_boards(const result *results, size_t n, cJSON *boards, st
     return QP_OK;
 }
 
+/* Other objects are workloads. */
+static bool is_trace(const dataset_item *item)
+{
+    return json_get(item->tree, "evaluation") != NULL;
+}
+
+static size_t count_traces(const dataset_list *list)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < list->n; i++)
+        n += is_trace(&list->items[i]);
+    return n;
+}
+
 static qp_status compare_all(const dataset_list *traces, bool json, strbuf *out, qp_error *error)
 {
     size_t n = 0;
@@ -277,7 +291,7 @@ static qp_status compare_all(const dataset_list *traces, bool json, strbuf *out,
     result *results = calloc(traces->n + 1, sizeof *results);
     if (!results) return error_no_memory(error, "traces", traces->n * sizeof *results);
     for (size_t i = 0; i < traces->n && status == QP_OK; i++) {
-        if (!json_get(traces->items[i].tree, "evaluation")) continue; /* a workload */
+        if (!is_trace(&traces->items[i])) continue;
         results[n] = (result){.order = i};
         status = read_result(&traces->items[i], &results[n++], error);
     }
@@ -303,7 +317,7 @@ qp_status workbench_leaderboard(const char *path, bool json, strbuf *out, qp_err
     if (stat(found, &about) != 0)
         return error_set(error, QP_IO, "%.2000s: cannot open: %s", path, strerror(errno));
     qp_status status = dataset_read(found, &traces, error);
-    if (status == QP_OK && traces.n == 0)
+    if (status == QP_OK && count_traces(&traces) == 0)
         status = error_set(error, QP_IO,
                            "%.2000s: it has no traces; expected a data set, or a "
                            ".jsonl file of traces",
