@@ -8,6 +8,7 @@
 #include "op/linear/linear_f8_rows_cuda.h"
 #include "op/linear/linear_stream_cuda.h"
 #include "op/linear/linear_wide_cuda.h"
+#include "op/rows_cuda.h"
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
 
@@ -87,6 +88,26 @@ qp_status cuda_linear_tiles(cuda_ops *ops, const cuda_kernel *kernel, const op_c
                                 CUDA_ARGUMENTS(CUDA_ARGUMENT(own), CUDA_ARGUMENT(units)), error);
 }
 
+/* ---- what products need --------------------------------------------------------------------- */
+
+bool cuda_linear_on_vectors(const tensor *view)
+{
+    return !view->rank || cuda_on_vectors(view->data, view->stride[0]);
+}
+
+bool cuda_linear_is_f32(const op_call *call)
+{
+    const tensor *t = call->tensors;
+    return op_call_has_no_f64(call) && t[LINEAR_OUT].type == DTYPE_F32 &&
+           (!t[LINEAR_RESIDUAL].rank || t[LINEAR_RESIDUAL].type == DTYPE_F32) &&
+           t[LINEAR_X].shape[0] > 0;
+}
+
+size_t cuda_linear_bf16_bytes(int64_t rows, int64_t columns)
+{
+    return round_up((size_t)(rows * columns) * 2, CUDA_ALIGNMENT);
+}
+
 /* ---- epilogues --------------------------------------------------------------------------- */
 
 bool cuda_linear_is_activated(const op_call *call, const op_call *silu)
@@ -106,23 +127,17 @@ bool cuda_linear_is_activated(const op_call *call, const op_call *silu)
 const op_tolerance cuda_linear_narrowed_tolerances[] = {
     {DTYPE_F32, 6e-3, 2e-2}, {DTYPE_F16, 6e-3, 2e-2}, {DTYPE_BF16, 1e-2, 2e-2}, {0}};
 
-static bool rows_are_aligned(const tensor *view)
-{
-    return view->stride[0] % 16 == 0 && (uintptr_t)view->data % 16 == 0;
-}
-
 static bool blas_accepts(const op_call *call)
 {
     const tensor *t = call->tensors;
-    return tiles_accepts(call) && t[LINEAR_OUT].type == DTYPE_F32 &&
-           (!t[LINEAR_RESIDUAL].rank || t[LINEAR_RESIDUAL].type == DTYPE_F32) &&
-           t[LINEAR_X].shape[0] > 0 && t[LINEAR_X].shape[1] > 0 && t[LINEAR_X].shape[1] % 8 == 0 &&
-           t[LINEAR_WEIGHT].shape[0] % 4 == 0 && rows_are_aligned(&t[LINEAR_OUT]);
+    return tiles_accepts(call) && cuda_linear_is_f32(call) && t[LINEAR_X].shape[1] > 0 &&
+           t[LINEAR_X].shape[1] % 8 == 0 && t[LINEAR_WEIGHT].shape[0] % 4 == 0 &&
+           cuda_linear_on_vectors(&t[LINEAR_OUT]);
 }
 
 static bool reads_as_stored(const tensor *weight)
 {
-    return weight->type == DTYPE_BF16 && rows_are_aligned(weight);
+    return weight->type == DTYPE_BF16 && cuda_linear_on_vectors(weight);
 }
 
 static bool blas_pays(const cuda_ops *ops, const op_call *call)
@@ -143,7 +158,7 @@ static int64_t widened_rows(const tensor *weight)
 
 static size_t narrowed_bytes(const tensor *x)
 {
-    return round_up((size_t)x->shape[0] * (size_t)x->shape[1] * 2, CUDA_ALIGNMENT);
+    return cuda_linear_bf16_bytes(x->shape[0], x->shape[1]);
 }
 
 /* Memory for cuBLASLt itself, for x in BF16, and for a part of the weight in BF16. */

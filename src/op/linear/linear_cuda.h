@@ -11,6 +11,16 @@
 /* From this many rows of x on it pays to decode weights that are not BF16 before the product. */
 enum { CUDA_LINEAR_MANY_ROWS = 64 };
 
+/* Whether eights of a view's rows are at multiples of 16 bytes; or there is no view. */
+bool cuda_linear_on_vectors(const tensor *view);
+
+/* Whether a product, of at least a row of x, is stored in float32, as its residual is, and nothing
+ * is in F64. */
+bool cuda_linear_is_f32(const op_call *call);
+
+/* Room for rows in BF16. */
+size_t cuda_linear_bf16_bytes(int64_t rows, int64_t columns);
+
 /* Any number of rows, on the tensor cores with 16 bits of every factor. */
 qp_status cuda_linear_tiles(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                             const cuda_forms *forms, qp_error *error);

@@ -13,7 +13,6 @@
 #include "op/variants.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum {
     ARRANGE_THREADS = 256,
@@ -35,14 +34,20 @@ size_t cuda_f8_bytes(int64_t rows, int64_t columns)
     return (size_t)(panels_of(rows) * F8_PANEL(columns));
 }
 
-static cuda_start start_of(const char *name, int64_t blocks, int64_t rows, int threads)
+cuda_start cuda_f8_start(const char *image, const char *name, int64_t blocks, int64_t rows,
+                         int64_t threads)
 {
-    cuda_start start = {.image = "linear_f8",
+    cuda_start start = {.image = image,
                         .grid = {(unsigned)blocks, (unsigned)rows, 1},
                         .threads = (unsigned)threads,
                         .cluster = 1};
     snprintf(start.name, sizeof start.name, "%s", name);
     return start;
+}
+
+static cuda_start start_of(const char *name, int64_t blocks, int64_t rows, int threads)
+{
+    return cuda_f8_start("linear_f8", name, blocks, rows, threads);
 }
 
 qp_status cuda_f8_arrange(cuda_ops *ops, const tensor *from, cuda_address to, qp_error *error)
@@ -69,25 +74,19 @@ static size_t panels_room(const tensor *weight)
 /* What both kernels need. A view in panels has the type F8. */
 static bool accepts(const op_call *call)
 {
-    const tensor *t = call->tensors, *weight = &t[LINEAR_WEIGHT];
-    return op_call_has_no_f64(call) && (weight->type == DTYPE_F8 || weight->type == DTYPE_F8_128) &&
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    return cuda_linear_is_f32(call) && (weight->type == DTYPE_F8 || weight->type == DTYPE_F8_128) &&
            weight->shape[0] > 0 && weight->shape[1] > 0 && weight->shape[1] % F8_COLUMNS == 0 &&
-           weight->shape[0] < INT32_MAX / 2 && t[LINEAR_OUT].type == DTYPE_F32 &&
-           (!t[LINEAR_RESIDUAL].rank || t[LINEAR_RESIDUAL].type == DTYPE_F32) &&
-           t[LINEAR_X].shape[0] > 0;
+           weight->shape[0] < INT32_MAX / 2;
 }
 
 /* ---- x in FP8 ------------------------------------------------------------------------------ */
 
-static size_t bf16_bytes(int64_t rows, int64_t columns)
-{
-    return round_up((size_t)(rows * columns) * 2, CUDA_ALIGNMENT);
-}
-
 /* x in BF16, then in FP8. */
 static size_t x_room(int64_t rows, int64_t columns)
 {
-    return bf16_bytes(rows, columns) + round_up((size_t)F8_X_BYTES(rows, columns), CUDA_ALIGNMENT);
+    return cuda_linear_bf16_bytes(rows, columns) +
+           round_up((size_t)F8_X_BYTES(rows, columns), CUDA_ALIGNMENT);
 }
 
 /* Twice, since a product may store the next one's x while its own is read; then panels. */
@@ -106,16 +105,25 @@ static cuda_address room_of_panels(const cuda_ops *ops, const op_call *call)
            panels_room(&call->tensors[LINEAR_WEIGHT]);
 }
 
+qp_status cuda_f8_place_x(cuda_ops *ops, const op_call *call, const cuda_forms *forms,
+                          cuda_address *narrowed, cuda_address *at, qp_error *error)
+{
+    const int64_t *shape = call->tensors[LINEAR_X].shape;
+    *narrowed = 0;
+    *at = forms->x;
+    if (forms->x_in_f8) return QP_OK;
+    *at = cuda_narrow_place(ops) + cuda_linear_bf16_bytes(shape[0], shape[1]);
+    return cuda_linear_narrowed_x(ops, call, forms, narrowed, error);
+}
+
 /* The address of x in FP8, followed by its scales; converts x if that was not done yet. */
 static qp_status find_x(cuda_ops *ops, const op_call *call, const cuda_forms *forms,
                         cuda_address *at, qp_error *error)
 {
     const int64_t rows = call->tensors[LINEAR_X].shape[0], n = call->tensors[LINEAR_X].shape[1];
     cuda_address narrowed;
-    *at = forms->x;
-    if (forms->x_in_f8) return QP_OK;
-    TRY(cuda_linear_narrowed_x(ops, call, forms, &narrowed, error));
-    *at = cuda_narrow_place(ops) + bf16_bytes(rows, n);
+    TRY(cuda_f8_place_x(ops, call, forms, &narrowed, at, error));
+    if (!narrowed) return QP_OK;
     const tensor from = tensor_2d(cuda_host_form(narrowed), DTYPE_BF16, rows, n);
     const cuda_address scales = *at + (cuda_address)F8_X_NUMBERS(rows, n);
     const int64_t pitch = F8_X_PITCH(rows), steps = n / F8_COLUMNS;
@@ -137,24 +145,13 @@ static float *scales_of(cuda_address at, int64_t rows, int64_t columns)
 const op_tolerance cuda_f8_tolerances[] = {
     {DTYPE_F32, 1e-1, 2e-1}, {DTYPE_F16, 1e-1, 2e-1}, {DTYPE_BF16, 1e-1, 2e-1}, {0}};
 
-static qp_status make_map(const cuda_ops *ops, char *at, uint32_t rank, cuda_address address,
-                          const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
-                          qp_error *error)
-{
-    cuda_map map = {.address = address, .rank = rank};
-    memcpy(map.sizes, sizes, rank * sizeof *sizes);
-    memcpy(map.strides, strides, (rank - 1) * sizeof *strides);
-    memcpy(map.box, box, rank * sizeof *box);
-    return cuda_ops_map(ops, &map, at, error);
-}
-
 /* Rows in FP8 in boxes of so many rows. */
 static qp_status map_rows(const cuda_ops *ops, cuda_address at, int64_t rows, int64_t columns,
                           int box, char *map, qp_error *error)
 {
-    return make_map(ops, map, 2, at, (uint64_t[]){(uint64_t)columns / 2, (uint64_t)rows},
-                    (uint64_t[]){(uint64_t)columns}, (uint32_t[]){F8_COLUMNS / 2, (unsigned)box},
-                    error);
+    return cuda_stream_make_map(
+        ops, map, 2, at, (uint64_t[]){(uint64_t)columns / 2, (uint64_t)rows},
+        (uint64_t[]){(uint64_t)columns}, (uint32_t[]){F8_COLUMNS / 2, (unsigned)box}, error);
 }
 
 /* ---- few rows ------------------------------------------------------------------------------ */
@@ -177,14 +174,10 @@ static qp_status map_stream(const cuda_ops *ops, const tensor *weight, cuda_addr
     const uint64_t columns = (uint64_t)weight->shape[1], bytes = F8_PANEL(columns);
     const uint64_t panels = (uint64_t)panels_of(weight->shape[0]) / (pairs ? 2 : 1);
     const uint32_t each = pairs ? 2 : 1;
-    return make_map(ops, map, 5, at, (uint64_t[]){columns / 2, 8, each, F8_ROWS / 8, panels},
-                    (uint64_t[]){columns, pairs ? panels * bytes : columns, 8 * columns, bytes},
-                    (uint32_t[]){F8_COLUMNS / 2, 8, each, (unsigned)rows / 8 / each, 1}, error);
-}
-
-static bool has_vectors(const tensor *view)
-{
-    return !view->rank || (view->stride[0] % 16 == 0 && (uintptr_t)view->data % 16 == 0);
+    return cuda_stream_make_map(
+        ops, map, 5, at, (uint64_t[]){columns / 2, 8, each, F8_ROWS / 8, panels},
+        (uint64_t[]){columns, pairs ? panels * bytes : columns, 8 * columns, bytes},
+        (uint32_t[]){F8_COLUMNS / 2, 8, each, (unsigned)rows / 8 / each, 1}, error);
 }
 
 static linear_stream stream_of(const op_call *call, const op_call *silu, cuda_stream_cut cut,
@@ -205,7 +198,7 @@ static linear_stream stream_of(const op_call *call, const op_call *silu, cuda_st
         .stages = stages,
         .end_kind = silu ? LINEAR_STREAM_SILU : LINEAR_STREAM_PLAIN,
         .bias_type = (int32_t)bias->type,
-        .vectors = has_vectors(&t[LINEAR_OUT]) && has_vectors(residual),
+        .vectors = cuda_linear_on_vectors(&t[LINEAR_OUT]) && cuda_linear_on_vectors(residual),
     };
 }
 
@@ -265,7 +258,6 @@ qp_status cuda_f8_stream(cuda_ops *ops, const cuda_kernel *kernel, const op_call
 }
 
 /* A tile has gates of half a panel and their ups. */
-/* A tile has gates of half a panel and their ups. */
 bool cuda_f8_stream_activates(const cuda_ops *ops, const op_call *calls)
 {
     const tensor *to = &calls[1].tensors[SILU_AND_MUL_OUT];
@@ -293,7 +285,7 @@ bool cuda_f8_wide_accepts(const op_call *call)
 {
     const tensor *t = call->tensors;
     return accepts(call) && t[LINEAR_X].shape[0] > F8_FEW && t[LINEAR_WEIGHT].shape[0] % 4 == 0 &&
-           has_vectors(&t[LINEAR_OUT]) && has_vectors(&t[LINEAR_RESIDUAL]);
+           cuda_linear_on_vectors(&t[LINEAR_OUT]) && cuda_linear_on_vectors(&t[LINEAR_RESIDUAL]);
 }
 
 static linear_f8_wide wide_of(const op_call *call)
@@ -342,7 +334,7 @@ static qp_status launch_wide(cuda_ops *ops, const op_call *call, const cuda_form
     if (!run->panel_step) run->panel_step = panels;
     run->tiles = run->row_tiles * ((run->n_panels + panels - 1) / panels);
     TRY(map_rows(ops, at, x->shape[0], x->shape[1], F8_WIDE_ROWS, run->x_map, error));
-    TRY(make_map(
+    TRY(cuda_stream_make_map(
         ops, run->weight_map, 3, from, (uint64_t[]){columns / 2, F8_ROWS, (uint64_t)run->n_panels},
         (uint64_t[]){columns, (uint64_t)run->panel_bytes},
         (uint32_t[]){F8_COLUMNS / 2, F8_ROWS / F8_WIDE_BLOCKS * (unsigned)panels, 1}, error));

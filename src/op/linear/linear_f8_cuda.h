@@ -12,6 +12,14 @@ size_t cuda_f8_bytes(int64_t rows, int64_t columns);
 /* Arranges a matrix of F8_128 in panels at `to`. */
 qp_status cuda_f8_arrange(cuda_ops *ops, const tensor *from, cuda_address to, qp_error *error);
 
+/* What cuBLASLt's products of FP8 (linear_f8_rows_cuda.h) share: a start of a grid of blocks by
+ * rows; and the address of x in FP8, where *narrowed is x in BF16 if it has yet to be rounded, and
+ * else 0. */
+cuda_start cuda_f8_start(const char *image, const char *name, int64_t blocks, int64_t rows,
+                         int64_t threads);
+qp_status cuda_f8_place_x(cuda_ops *ops, const op_call *call, const cuda_forms *forms,
+                          cuda_address *narrowed, cuda_address *at, qp_error *error);
+
 /* Of both kernels: they pay for matrices in panels. */
 bool cuda_f8_pays(const cuda_ops *ops, const op_call *call);
 size_t cuda_f8_workspace(const op_call *call);

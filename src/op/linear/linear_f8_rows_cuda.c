@@ -6,23 +6,16 @@
 #include "base/checked.h"
 #include "op/linear/linear.h"
 #include "op/linear/linear_cuda.h"
+#include "op/linear/linear_f8_cuda.h"
 #include "op/rows_cuda.h"
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
 
 #include <stdio.h>
 
-enum { BLOCK = 128, ARRANGE_BLOCKS = 2048, ARRANGE_THREADS = 256 };
+static const char IMAGE[] = "linear_f8_rows";
 
-static cuda_start start_of(const char *name, int64_t blocks, int64_t threads)
-{
-    cuda_start start = {.image = "linear_f8_rows",
-                        .grid = {(unsigned)blocks, 1, 1},
-                        .threads = (unsigned)threads,
-                        .cluster = 1};
-    snprintf(start.name, sizeof start.name, "%s", name);
-    return start;
-}
+enum { BLOCK = 128, ARRANGE_BLOCKS = 2048, ARRANGE_THREADS = 256 };
 
 /* ---- the matrix ---------------------------------------------------------------------------- */
 
@@ -35,7 +28,8 @@ bool cuda_f8_rows_can(int64_t rows, int64_t columns)
 qp_status cuda_f8_rows_arrange(cuda_ops *ops, const tensor *from, cuda_address to,
                                cuda_address scales, qp_error *error)
 {
-    const cuda_start start = start_of("run_f8_rows_arrange", ARRANGE_BLOCKS, ARRANGE_THREADS);
+    const cuda_start start =
+        cuda_f8_start(IMAGE, "run_f8_rows_arrange", ARRANGE_BLOCKS, 1, ARRANGE_THREADS);
     tensor own = *from;
     return cuda_ops_start(
         ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(own), CUDA_ARGUMENT(to), CUDA_ARGUMENT(scales)),
@@ -72,11 +66,6 @@ static qp_status find_matrix(cuda_ops *ops, const op_call *call, f8_matrix *out,
 
 /* ---- x ------------------------------------------------------------------------------------- */
 
-static size_t bf16_bytes(int64_t rows, int64_t columns)
-{
-    return round_up((size_t)(rows * columns) * 2, CUDA_ALIGNMENT);
-}
-
 static size_t f8_bytes(int64_t rows, int64_t columns)
 {
     return round_up((size_t)(rows * columns + rows * 4), CUDA_ALIGNMENT);
@@ -86,7 +75,7 @@ static size_t f8_bytes(int64_t rows, int64_t columns)
 size_t cuda_f8_rows_workspace(const op_call *call)
 {
     const int64_t *shape = call->tensors[LINEAR_X].shape;
-    return 2 * (bf16_bytes(shape[0], shape[1]) + f8_bytes(shape[0], shape[1])) +
+    return 2 * (cuda_linear_bf16_bytes(shape[0], shape[1]) + f8_bytes(shape[0], shape[1])) +
            matrix_room(&call->tensors[LINEAR_WEIGHT]);
 }
 
@@ -106,7 +95,7 @@ static qp_status leave_rows(cuda_ops *ops, const char *what, cuda_address x, int
     const int32_t length = (int32_t)n;
     char name[CUDA_KERNEL_NAME];
     snprintf(name, sizeof name, "run_f8_rows_%s_%d", what, each);
-    const cuda_start start = start_of(name, rows, threads);
+    const cuda_start start = cuda_f8_start(IMAGE, name, rows, 1, threads);
     return cuda_ops_start(ops, &start,
                           CUDA_ARGUMENTS(CUDA_ARGUMENT(x), CUDA_ARGUMENT(length), CUDA_ARGUMENT(to),
                                          CUDA_ARGUMENT(scales)),
@@ -119,11 +108,8 @@ static qp_status find_x(cuda_ops *ops, const op_call *call, const cuda_forms *fo
 {
     const int64_t rows = call->tensors[LINEAR_X].shape[0], n = call->tensors[LINEAR_X].shape[1];
     cuda_address narrowed;
-    *at = forms->x;
-    if (forms->x_in_f8) return QP_OK;
-    TRY(cuda_linear_narrowed_x(ops, call, forms, &narrowed, error));
-    *at = cuda_narrow_place(ops) + bf16_bytes(rows, n);
-    return leave_rows(ops, "quantise", narrowed, rows, n, *at, error);
+    TRY(cuda_f8_place_x(ops, call, forms, &narrowed, at, error));
+    return narrowed ? leave_rows(ops, "quantise", narrowed, rows, n, *at, error) : QP_OK;
 }
 
 const op_tolerance cuda_f8_rows_tolerances[] = {
@@ -131,19 +117,12 @@ const op_tolerance cuda_f8_rows_tolerances[] = {
 
 /* ---- products ------------------------------------------------------------------------------ */
 
-static bool rows_are_aligned(const tensor *view)
-{
-    return !view->rank || (view->stride[0] % 16 == 0 && (uintptr_t)view->data % 16 == 0);
-}
-
 bool cuda_f8_rows_accepts(const op_call *call)
 {
     const tensor *t = call->tensors, *weight = &t[LINEAR_WEIGHT];
-    return op_call_has_no_f64(call) && (weight->type == DTYPE_F8_128 || cuda_f8_has_rows(weight)) &&
+    return cuda_linear_is_f32(call) && (weight->type == DTYPE_F8_128 || cuda_f8_has_rows(weight)) &&
            cuda_f8_rows_can(weight->shape[0], weight->shape[1]) &&
-           t[LINEAR_OUT].type == DTYPE_F32 && t[LINEAR_X].shape[0] > 0 &&
-           (!t[LINEAR_RESIDUAL].rank || t[LINEAR_RESIDUAL].type == DTYPE_F32) &&
-           rows_are_aligned(&t[LINEAR_OUT]) && rows_are_aligned(&t[LINEAR_RESIDUAL]);
+           cuda_linear_on_vectors(&t[LINEAR_OUT]) && cuda_linear_on_vectors(&t[LINEAR_RESIDUAL]);
 }
 
 bool cuda_f8_rows_pays(const cuda_ops *ops, const op_call *call)
@@ -189,6 +168,19 @@ qp_status cuda_f8_rows(cuda_ops *ops, const cuda_kernel *kernel, const op_call *
     return call->tensors[LINEAR_BIAS].rank ? cuda_linear_add_bias(ops, call, error) : QP_OK;
 }
 
+/* The product's output in BF16 and without gaps, in the memory of its output in float32. */
+static qp_status multiply_to_bf16(cuda_ops *ops, const op_call *call, const cuda_forms *forms,
+                                  qp_error *error)
+{
+    const tensor *out = &call->tensors[LINEAR_OUT];
+    cuda_product product;
+    TRY(product_of(ops, call, forms, &product, error));
+    product.out = cuda_device_form(out->data);
+    product.out_pitch = out->shape[1];
+    product.out_bf16 = 1;
+    return cuda_ops_multiply(ops, &product, error);
+}
+
 /* ---- silu_and_mul -------------------------------------------------------------------------- */
 
 bool cuda_f8_rows_activates(const cuda_ops *ops, const op_call *calls)
@@ -204,7 +196,7 @@ bool cuda_f8_rows_activates(const cuda_ops *ops, const op_call *calls)
 static cuda_address activated_place(const op_call *calls)
 {
     const tensor *out = &calls[0].tensors[LINEAR_OUT];
-    return cuda_device_form(out->data) + bf16_bytes(out->shape[0], out->shape[1]);
+    return cuda_device_form(out->data) + cuda_linear_bf16_bytes(out->shape[0], out->shape[1]);
 }
 
 cuda_left cuda_f8_rows_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x)
@@ -217,12 +209,7 @@ qp_status cuda_f8_rows_silu(cuda_ops *ops, const op_call *calls, const cuda_form
                             qp_error *error)
 {
     const tensor *out = &calls[0].tensors[LINEAR_OUT];
-    cuda_product product;
-    TRY(product_of(ops, &calls[0], forms, &product, error));
-    product.out = cuda_device_form(out->data);
-    product.out_pitch = out->shape[1];
-    product.out_bf16 = 1;
-    TRY(cuda_ops_multiply(ops, &product, error));
-    return leave_rows(ops, "silu", product.out, out->shape[0], out->shape[1] / 2,
+    TRY(multiply_to_bf16(ops, &calls[0], forms, error));
+    return leave_rows(ops, "silu", cuda_device_form(out->data), out->shape[0], out->shape[1] / 2,
                       activated_place(calls), error);
 }

@@ -80,9 +80,9 @@ cuda_stream_cut cuda_stream_cut_of(int64_t features, int64_t n_steps, int n_mult
 
 /* ---- launching ----------------------------------------------------------------------------- */
 
-static qp_status make_map(const cuda_ops *ops, char *at, uint32_t rank, cuda_address address,
-                          const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
-                          qp_error *error)
+qp_status cuda_stream_make_map(const cuda_ops *ops, char *at, uint32_t rank, cuda_address address,
+                               const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
+                               qp_error *error)
 {
     cuda_map map = {.address = address, .rank = rank};
     memcpy(map.sizes, sizes, rank * sizeof *sizes);
@@ -100,20 +100,21 @@ qp_status cuda_stream_map_weight(const cuda_ops *ops, const tensor *weight, bool
     *dimension = pairs ? 3 : 1;
     *step = pairs ? rows / 16 : rows;
     if (pairs)
-        return make_map(ops, map, 5, at, (uint64_t[]){k, 8, 2, n / 16, 1},
-                        (uint64_t[]){pitch, n / 2 * pitch, 8 * pitch, 8 * pitch},
-                        (uint32_t[]){LINEAR_STREAM_DEPTH, 8, 2, (unsigned)rows / 16, 1}, error);
-    return make_map(ops, map, 5, at, (uint64_t[]){k, n, 1, 1, 1},
-                    (uint64_t[]){pitch, pitch, pitch, pitch},
-                    (uint32_t[]){LINEAR_STREAM_DEPTH, (unsigned)rows, 1, 1, 1}, error);
+        return cuda_stream_make_map(ops, map, 5, at, (uint64_t[]){k, 8, 2, n / 16, 1},
+                                    (uint64_t[]){pitch, n / 2 * pitch, 8 * pitch, 8 * pitch},
+                                    (uint32_t[]){LINEAR_STREAM_DEPTH, 8, 2, (unsigned)rows / 16, 1},
+                                    error);
+    return cuda_stream_make_map(ops, map, 5, at, (uint64_t[]){k, n, 1, 1, 1},
+                                (uint64_t[]){pitch, pitch, pitch, pitch},
+                                (uint32_t[]){LINEAR_STREAM_DEPTH, (unsigned)rows, 1, 1, 1}, error);
 }
 
 qp_status cuda_stream_map_rows(const cuda_ops *ops, cuda_address at, int64_t rows, int64_t columns,
                                int64_t pitch, int tile_rows, char *map, qp_error *error)
 {
-    return make_map(ops, map, 2, at, (uint64_t[]){(uint64_t)columns, (uint64_t)rows},
-                    (uint64_t[]){(uint64_t)pitch},
-                    (uint32_t[]){LINEAR_STREAM_DEPTH, (unsigned)tile_rows}, error);
+    return cuda_stream_make_map(ops, map, 2, at, (uint64_t[]){(uint64_t)columns, (uint64_t)rows},
+                                (uint64_t[]){(uint64_t)pitch},
+                                (uint32_t[]){LINEAR_STREAM_DEPTH, (unsigned)tile_rows}, error);
 }
 
 qp_status cuda_stream_map_x(const cuda_ops *ops, const tensor *x, cuda_address at, int columns,
@@ -127,26 +128,22 @@ qp_status cuda_stream_map_deep(const cuda_ops *ops, cuda_address at, int64_t row
                                int64_t pitch, int tile_rows, int depths, char *map, qp_error *error)
 {
     const uint64_t n = (uint64_t)rows, n_steps = (uint64_t)columns / LINEAR_STREAM_DEPTH;
-    return make_map(ops, map, 3, at, (uint64_t[]){LINEAR_STREAM_DEPTH, n, n_steps},
-                    (uint64_t[]){(uint64_t)pitch, LINEAR_STREAM_DEPTH * 2},
-                    (uint32_t[]){LINEAR_STREAM_DEPTH, (unsigned)tile_rows, (unsigned)depths},
-                    error);
+    return cuda_stream_make_map(
+        ops, map, 3, at, (uint64_t[]){LINEAR_STREAM_DEPTH, n, n_steps},
+        (uint64_t[]){(uint64_t)pitch, LINEAR_STREAM_DEPTH * 2},
+        (uint32_t[]){LINEAR_STREAM_DEPTH, (unsigned)tile_rows, (unsigned)depths}, error);
 }
 
 qp_status cuda_stream_map_cache(const cuda_ops *ops, const tensor *cache, char *map,
                                 qp_error *error)
 {
     const int64_t *shape = cache->shape, *stride = cache->stride;
-    return make_map(ops, map, 4, (cuda_address)(uintptr_t)cache->data,
-                    (uint64_t[]){(uint64_t)shape[3], (uint64_t)shape[2], (uint64_t)shape[1],
-                                 (uint64_t)shape[0]},
-                    (uint64_t[]){(uint64_t)stride[2], (uint64_t)stride[1], (uint64_t)stride[0]},
-                    (uint32_t[]){LINEAR_STREAM_DEPTH, 1, 16, 1}, error);
-}
-
-static bool has_vectors(const tensor *view)
-{
-    return !view->rank || (view->stride[0] % 16 == 0 && (uintptr_t)view->data % 16 == 0);
+    return cuda_stream_make_map(
+        ops, map, 4, (cuda_address)(uintptr_t)cache->data,
+        (uint64_t[]){(uint64_t)shape[3], (uint64_t)shape[2], (uint64_t)shape[1],
+                     (uint64_t)shape[0]},
+        (uint64_t[]){(uint64_t)stride[2], (uint64_t)stride[1], (uint64_t)stride[0]},
+        (uint32_t[]){LINEAR_STREAM_DEPTH, 1, 16, 1}, error);
 }
 
 static linear_stream arguments_of(const op_call *call, cuda_stream_cut cut, int stages)
@@ -168,7 +165,8 @@ static linear_stream arguments_of(const op_call *call, cuda_stream_cut cut, int 
         .stages = stages,
         .end_kind = LINEAR_STREAM_PLAIN,
         .bias_type = (int32_t)bias->type,
-        .vectors = call->begin % 4 == 0 && has_vectors(&t[LINEAR_OUT]) && has_vectors(residual),
+        .vectors = call->begin % 4 == 0 && cuda_linear_on_vectors(&t[LINEAR_OUT]) &&
+                   cuda_linear_on_vectors(residual),
     };
 }
 

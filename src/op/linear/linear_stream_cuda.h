@@ -30,6 +30,12 @@ cuda_left cuda_linear_stream_leaves(const cuda_ops *ops, const op_call *calls, c
 qp_status cuda_linear_stream_silu(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                   qp_error *error);
 
+/* Makes a tensor map at `at`: of `rank` dimensions, of these sizes, bytes from one to the next but
+ * for the first, and elements of a box. */
+qp_status cuda_stream_make_map(const cuda_ops *ops, char *at, uint32_t rank, cuda_address address,
+                               const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
+                               qp_error *error);
+
 /* Describes a weight's tiles to the GPU: neighbouring rows or, in `pairs`, eights of gates and of
  * ups alternating. Gives a tensor map with rows of 128 bytes, the dimension that counts tiles, and
  * its increment. `rows`: of a tile, in `pairs` LINEAR_STREAM_ROWS. */
