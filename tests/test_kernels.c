@@ -131,6 +131,7 @@ static void a_program_improves_kernels(void **state)
     says("ops improve rms_norm -o /tmp/quipu-test-none --command 'exit 3'", 1,
          "it ended with status 3");
     says("ops improve rms_norm", 2, "--command is missing");
+    says("ops improve rms_norm -w none --command 'exit 3'", 2, "no workload of rms_norm");
 }
 
 int main(void)

@@ -154,6 +154,13 @@ static void time_one(const improvement *m, const candidate *candidate, const cha
     a->n_timed++;
 }
 
+/* Whether the name of a workload, which stands before its colon, contains `wanted`; NULL: any. */
+static bool is_named(const char *workload, const char *wanted)
+{
+    const char *found = wanted ? strstr(workload, wanted) : workload;
+    return found && found < workload + strcspn(workload, ":") + 1;
+}
+
 static void time_all(const improvement *m, const candidate *candidate, attempt *a)
 {
     double logarithms = 0;
@@ -162,9 +169,7 @@ static void time_all(const improvement *m, const candidate *candidate, attempt *
     for (const char *const *text = m->op->workloads; text && *text; text++) {
         if (a->verdict.status != CHECK_PASSED || (m->options->cancel && *m->options->cancel))
             return;
-        const char *found = wanted ? strstr(*text, wanted) : *text;
-        if (found && found < *text + strcspn(*text, ":") + 1)
-            time_one(m, candidate, *text, a, &logarithms);
+        if (is_named(*text, wanted)) time_one(m, candidate, *text, a, &logarithms);
     }
     if (a->n_timed > 0) a->speedup = exp(logarithms / a->n_timed);
 }
@@ -252,11 +257,25 @@ static qp_status run_round(improvement *m, attempt *a, strbuf *out, qp_error *er
     return QP_OK;
 }
 
+/* Without a workload no kernel would be timed, and none the best. */
+static qp_status check_workload(const op_info *op, const char *wanted, qp_error *error)
+{
+    for (const char *const *text = op->workloads; text && *text; text++)
+        if (is_named(*text, wanted)) return QP_OK;
+    if (!wanted)
+        return error_set(error, QP_INVALID, "%s has no workloads to time kernels on", op->name);
+    return error_set(
+        error, QP_INVALID,
+        "no workload of %s has '%.60s' in its name; `quipu ops describe %s` lists them", op->name,
+        wanted, op->name);
+}
+
 static qp_status begin(improvement *m, qp_error *error)
 {
     char path[4200];
     const workbench_improve_options *o = m->options;
     TRY(describe_find(o->op, &m->op, error));
+    TRY(check_workload(m->op, o->workload, error));
     path_of(m, "history.jsonl", path);
     if (access(path, F_OK) == 0)
         return error_set(error, QP_INVALID,
