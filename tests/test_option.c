@@ -506,7 +506,7 @@ static void test_help_text(void **state)
     assert_false(option_family_overview(&program, "run", &out));
     strbuf_clear(&out);
     option_overview(&program, &out);
-    assert_non_null(strstr(out.data, "  ops check       check what's there\n"));
+    assert_non_null(strstr(out.data, "  ops check        check what's there\n"));
     strbuf_free(&out);
 }
 

@@ -130,10 +130,12 @@ void option_help(const program_spec *program, const command_spec *command, bool 
                   first->name);
 }
 
+enum { COMMAND_COLUMN = 19 }; /* where summaries begin: after "ops leaderboard" */
+
 static void put_command_row(const command_spec *command, strbuf *out)
 {
-    strbuf_printf(out, "  %-14s  ", command->name);
-    put_wrapped(out, command->summary, 18, 18);
+    strbuf_printf(out, "  %-*s  ", COMMAND_COLUMN - 4, command->name);
+    put_wrapped(out, command->summary, COMMAND_COLUMN, COMMAND_COLUMN);
 }
 
 bool option_family_overview(const program_spec *program, const char *word, strbuf *out)
