@@ -12,7 +12,7 @@ enum {
     GRAPH_TOKENS = 8,
     GRAPH_SEQUENCES = 512,
     FEW_PASSES = 2,
-    LEAST_BESIDE = 4, /* sequences that decode beside prompts and have attention of their own */
+    LEAST_MIXED = 4, /* sequences that decode in a mixed pass and have attention of their own */
 };
 
 /* The shape of a pass before it runs. */
@@ -95,12 +95,13 @@ static int64_t longest_decoding(const cuda_executor *x, const batch *batch)
     return n >= least && n == batch_tokens(batch) ? longest : 0;
 }
 
-/* The same of the sequences that decode beside prompts, if attention of them alone pays. */
-static int64_t longest_beside(const batch *batch, int64_t *n_decode)
+/* The same of the sequences that decode in a mixed pass, one that also reads prompts, if attention
+ * of them alone pays. */
+static int64_t longest_mixed(const batch *batch, int64_t *n_decode)
 {
     int64_t longest;
     *n_decode = decoding_first(batch, &longest);
-    if (*n_decode < LEAST_BESIDE || batch_tokens(batch) <= LINEAR_STREAM_MAX_X) *n_decode = 0;
+    if (*n_decode < LEAST_MIXED || batch_tokens(batch) <= LINEAR_STREAM_MAX_X) *n_decode = 0;
     return *n_decode > 0 ? longest : 0;
 }
 
@@ -121,7 +122,7 @@ static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int 
     x->n_decode = 0;
     if (first == 0) cuda_executor_begin_pass(x);
     int64_t most = x->longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
-    if (x->longest == 0) x->longest = longest_beside(batch, &x->n_decode);
+    if (x->longest == 0) x->longest = longest_mixed(batch, &x->n_decode);
     if (x->graphs == CUDA_GRAPHS_ALWAYS) most = INT64_MAX;
     if (batch_tokens(batch) > most || last - first < 2 || x->marks ||
         x->graphs == CUDA_GRAPHS_NEVER)
