@@ -293,6 +293,8 @@ def other_hosts_need_a_key(_):
 @test
 def the_queue_is_bounded(_):
     with Server("--parallel", "1", "--max-queued", "2") as s:
+        assert "3 answers" in refusal(s, "/v1/completions", {"prompt": "a", "n": 3}, "n")["message"]
+        refusal(s, "/v1/completions", {"prompt": ["a", "b"], "n": 2}, "prompt")
         body = json.dumps({"prompt": "a", "max_tokens": 400, "ignore_eos": True, "stream": True})
         open_ones = []
         for _ in range(12):

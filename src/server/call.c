@@ -208,8 +208,21 @@ static qp_status check_biases(const call *c, api_error *error)
     return QP_OK;
 }
 
+/* More answers than may wait would find the queue full at any time: no retry mends that. */
+static qp_status check_answers(const call *c, api_error *error)
+{
+    const size_t most = c->server->options->max_queued;
+    if (c->n_answers <= most) return QP_OK;
+    return api_refuse(
+        error, 400, c->n_prompts > 1 ? call_prompt_name(c) : "n",
+        "the request is for %zu answers, but %zu may wait: send several with fewer, or "
+        "start the server with a larger --max-queued",
+        c->n_answers, most);
+}
+
 static qp_status submit(call *c, api_error *error)
 {
+    TRY(check_answers(c, error));
     TRY(check_biases(c, error));
     for (size_t i = 0; i < c->n_prompts; i++) {
         request *r = c->prompts[i].request;
