@@ -267,14 +267,13 @@ static void *talk(void *context)
     return NULL;
 }
 
-static void exchanges_deliver_what_was_given(void **state)
+static void all_talk(void *(*talks)(void *context))
 {
-    (void)state;
     comm *ends[SIZE];
     pthread_t threads[SIZE];
     assert_ok(comm_threads_open(SIZE, ends, &error));
     for (int i = 0; i < SIZE; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, talk, ends[i]), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, talks, ends[i]), 0);
     for (int i = 0; i < SIZE; i++) {
         void *problem;
         pthread_join(threads[i], &problem);
@@ -282,6 +281,44 @@ static void exchanges_deliver_what_was_given(void **state)
     }
     for (int i = 0; i < SIZE; i++)
         comm_close(ends[i]);
+}
+
+static void exchanges_deliver_what_was_given(void **state)
+{
+    (void)state;
+    all_talk(talk);
+}
+
+enum { COMMON = 1000 };
+
+/* Every rank writes its cells of memory that all have, and finds those of all, round after round.
+ */
+static void *talk_in_common(void *context)
+{
+    comm *c = context;
+    uint32_t *at[2];
+    for (int i = 0; i < 2; i++) {
+        at[i] = comm_common(c, COMMON * sizeof(uint32_t));
+        if (!at[i] || !comm_is_common(c, at[i])) return "there is no common memory";
+    }
+    if (at[1] - at[0] < COMMON) return "two parts of it overlap";
+    if (comm_common(c, COMM_COMMON)) return "there is more of it than there is";
+    if (comm_is_common(c, &at)) return "other memory is common";
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        uint32_t *cells = at[i % 2];
+        for (uint32_t k = (uint32_t)comm_rank(c); k < COMMON; k += SIZE)
+            cells[k] = i ^ k;
+        if (!comm_exchange(c, i, 0, 0, COMM_BUSY)) return "an exchange failed";
+        for (uint32_t k = 0; k < COMMON; k++)
+            if (cells[k] != (i ^ k)) return "a cell has another number";
+    }
+    return NULL;
+}
+
+static void ranks_of_a_process_have_memory_in_common(void **state)
+{
+    (void)state;
+    all_talk(talk_in_common);
 }
 
 static void failures_name_their_rank(void **state)
@@ -438,6 +475,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exchanges_deliver_what_was_given),
+        cmocka_unit_test(ranks_of_a_process_have_memory_in_common),
         cmocka_unit_test(failures_name_their_rank),
         cmocka_unit_test(idle_time_is_no_work),
         cmocka_unit_test(ranks_give_the_bits_of_one),

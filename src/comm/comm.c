@@ -9,6 +9,7 @@
 #include <time.h>
 
 enum {
+    COMMON_ALIGNMENT = 4096,
     LOOKS_PER_CLOCK = 64,
     OWN_TIMES = 4, /* so many times what this rank took itself, others may take */
 };
@@ -43,6 +44,22 @@ void comm_close(comm *c)
 void *comm_stage(comm *c, size_t bytes)
 {
     return c->type->stage(c, bytes);
+}
+
+void *comm_common(comm *c, size_t bytes)
+{
+    char *memory = c->type->common ? c->type->common(c) : NULL;
+    if (!memory || bytes > COMM_COMMON - c->common) return NULL;
+    char *at = memory + c->common;
+    c->common += (bytes + COMMON_ALIGNMENT - 1) / COMMON_ALIGNMENT * COMMON_ALIGNMENT;
+    return at;
+}
+
+bool comm_is_common(const comm *c, const void *at)
+{
+    const char *memory = c->type->common ? c->type->common(c) : NULL;
+    const uintptr_t begin = (uintptr_t)memory, address = (uintptr_t)at;
+    return memory && address >= begin && address - begin < COMM_COMMON;
 }
 
 const comm_part *comm_exchange(comm *c, uint32_t tag, size_t bytes, size_t most, comm_wait wait)

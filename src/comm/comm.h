@@ -52,6 +52,14 @@ int comm_size(const comm *comm);
  * take some. */
 crew *comm_crew(comm *comm);
 
+/* Memory that all ranks have in common, zeroed, for what they all would keep otherwise: the same
+ * part of it for the same call. All ranks call in the same order. NULL, on all of them: the ranks
+ * do not share memory, or no more of it. */
+void *comm_common(comm *comm, size_t bytes);
+
+/* Whether an address is in that memory. */
+bool comm_is_common(const comm *comm, const void *at);
+
 /* Memory for what this rank gives in its next exchange, 64-byte aligned. NULL: there is none, and
  * the group has failed. */
 void *comm_stage(comm *comm, size_t bytes);

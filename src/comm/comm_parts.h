@@ -4,10 +4,15 @@
 
 #include "comm/comm.h"
 
+/* Addresses are kept for so much; only pages that were written take memory. */
+#define COMM_COMMON ((size_t)4 << 30)
+
 typedef struct comm_type {
     /* Exchanges the stage; false: the group has failed (comm_fail()). */
     bool (*exchange)(comm *comm, uint32_t tag, size_t bytes, size_t most, comm_wait wait);
     void *(*stage)(comm *comm, size_t bytes);
+    /* The memory that all ranks share, COMM_COMMON bytes; NULL: there is none. */
+    char *(*common)(const comm *comm);
     /* Whether another rank has failed; *message (may be NULL) says how. */
     bool (*failed)(const comm *comm, const char **message);
     void (*fail)(comm *comm, const char *message);
@@ -22,6 +27,7 @@ struct comm {
     int64_t patience_ms; /* in place of the 4 seconds and of ten minutes; 0: these */
     comm_part *parts;    /* [size] */
     crew crew;
+    size_t common; /* bytes of the common memory that were taken */
 };
 
 /* Memory that all ranks share, if all want that and run on one host: a group that exchanges there,

@@ -5,10 +5,10 @@
  * after, in which every other rank arrived, having read what it wanted of the exchange before. So
  * one wait an exchange is enough.
  *
- * The stages of threads are allocated. Those of processes lie in one file without a name, which the
- * first rank makes and the others open through /proc, so nothing is left when all have ended,
- * however they end. The file has the largest size that stages can have; only pages that were
- * written take memory.
+ * The stages of threads are allocated. Those of processes, and what they have in common, lie in one
+ * file without a name, which the first rank makes and the others open through /proc, so nothing is
+ * left when all have ended, however they end. The file has the largest size that stages can have;
+ * only pages that were written take memory.
  */
 #define _GNU_SOURCE /* memfd_create() */
 #include "comm/comm_parts.h"
@@ -42,6 +42,7 @@ typedef struct place {
 
 typedef struct group {
     uint64_t key; /* of processes: by which they know that it is the same */
+    char *common; /* of threads; NULL: there was no room for it */
     atomic_int n_open;
     atomic_flag failing; /* the first to fail writes the message */
     atomic_bool failed;
@@ -89,6 +90,18 @@ static size_t group_bytes(int size)
 {
     const size_t bytes = sizeof(group) + (size_t)size * sizeof(place), page = 4096;
     return (bytes + page - 1) / page * page;
+}
+
+/* What all ranks have in common follows the stages. */
+static size_t file_bytes(int size)
+{
+    return group_bytes(size) + (size_t)size * STAGES * FILE_STAGE + COMM_COMMON;
+}
+
+static char *common_of(const comm *c)
+{
+    const shared_comm *s = (const shared_comm *)c;
+    return s->file ? s->file + s->bytes - COMM_COMMON : s->group->common;
 }
 
 /* A rank's stage in this process. */
@@ -159,6 +172,7 @@ static void free_group(group *g, int size)
     for (int r = 0; r < size; r++)
         for (int i = 0; i < STAGES; i++)
             free(g->places[r].stages[i].memory);
+    if (g->common) munmap(g->common, COMM_COMMON);
     free(g);
 }
 
@@ -176,8 +190,12 @@ static void close_end(comm *c)
     free(s);
 }
 
-static const comm_type shared_type = {
-    .exchange = exchange, .stage = take_stage, .failed = failed, .fail = fail, .close = close_end};
+static const comm_type shared_type = {.exchange = exchange,
+                                      .stage = take_stage,
+                                      .common = common_of,
+                                      .failed = failed,
+                                      .fail = fail,
+                                      .close = close_end};
 
 static shared_comm *make_end(group *g, int rank, int size)
 {
@@ -203,6 +221,9 @@ static group *make_group(int size)
     memset(g, 0, bytes);
     atomic_flag_clear(&g->failing);
     atomic_init(&g->n_open, 1); /* held by comm_threads_open() */
+    void *common = mmap(NULL, COMM_COMMON, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    g->common = common == MAP_FAILED ? NULL : common;
     return g;
 }
 
@@ -288,7 +309,7 @@ static int agree(comm *c, const file_offer *own, file_offer *first)
 
 comm *comm_share(comm *c, bool wanted)
 {
-    const size_t bytes = group_bytes(c->size) + (size_t)c->size * STAGES * FILE_STAGE;
+    const size_t bytes = file_bytes(c->size);
     const bool first = c->rank == 0;
     file_offer own = {.key = clock_ns() ^ (uint64_t)getpid() << 40, .process = getpid()}, offer;
     int file = -1, ignored = -1;

@@ -57,8 +57,24 @@ static void copy_rows(comm *group, const char *from, size_t from_stride, char *t
     crew_run(comm_crew(group), (n_rows + each - 1) / each, copy_piece, &c);
 }
 
+/* Every rank puts its columns into rows that all have in common, and waits for the others. */
+static void exchange_common(const op_call *call)
+{
+    const tensor *part = &call->tensors[ALL_GATHER_PART], *out = &call->tensors[ALL_GATHER_OUT];
+    comm *group = exchange_group(call);
+    const size_t element = dtype_block_bytes(out->type);
+    copy_rows(group, part->data, (size_t)part->stride[0],
+              (char *)out->data + (size_t)call->params[ALL_GATHER_FIRST] * element,
+              (size_t)out->stride[0], out->shape[0], (size_t)part->shape[1] * element);
+    comm_exchange(group, tag_of(OP_ALL_GATHER, out), 0, 0, COMM_BUSY);
+}
+
 void exchange_columns(const op_call *call)
 {
+    if (comm_is_common(exchange_group(call), call->tensors[ALL_GATHER_OUT].data)) {
+        exchange_common(call);
+        return;
+    }
     const tensor *part = &call->tensors[ALL_GATHER_PART]; /* (n_rows, n_own) */
     const tensor *out = &call->tensors[ALL_GATHER_OUT];   /* (n_rows, n_columns) */
     const size_t element = dtype_block_bytes(out->type),

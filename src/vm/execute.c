@@ -214,9 +214,21 @@ qp_status executor_init(executor *x, const program *program, thread_pool *pool,
     return executor_pack(x, packed, progress, error);
 }
 
+/* What ranks gather from all is one tensor for all, if they share memory. */
+static void place_gathered(executor *x, comm *group)
+{
+    static const plan_tensor_id gathered[] = {PLAN_ATTN_ALL, PLAN_FFN_ALL};
+    for (size_t i = 0; i < sizeof gathered / sizeof *gathered; i++) {
+        const plan_tensor *t = &x->program->tensors[gathered[i]];
+        void *common = group && t->bytes ? comm_common(group, t->bytes) : NULL;
+        x->memory.data[gathered[i]] = common ? common : (char *)x->arena.data + t->offset;
+    }
+}
+
 void executor_join(executor *x, comm *group)
 {
     x->crew = group ? comm_crew(group) : NULL;
+    place_gathered(x, group);
     for (int n = 0; n < x->program->n_nodes; n++)
         if (op_exchanges(x->program->nodes[n].op)) x->nodes[n].packed = group;
 }
