@@ -127,7 +127,7 @@ static void test_lists(void **state)
 }
 
 /* Weights in FP8, with a scale a row or for a block: every product takes x in FP8, which norms and
- * silu_and_mul leave. */
+ * silu_and_mul leave; that of q, k and v of a prompt rotates and appends too. */
 static void test_f8(void **state)
 {
     (void)state;
@@ -138,18 +138,20 @@ static void test_f8(void **state)
         for (size_t j = 0; j < 2 * sizeof tokens / sizeof *tokens; j++) {
             const bool by_rows = j % 2;
             made m;
-            int n = 0;
+            int n = 0, turned = 0;
             if (by_rows && tokens[j / 2] <= 64) continue; /* chains */
             make_scaled(&m, models[i], tokens[j / 2], by_rows);
             check_list(&m);
             for (int e = 0; e < m.pass.list.n_entries; e++) {
                 const launch_entry *entry = &m.pass.list.entries[e];
                 n += entry->output == LAUNCH_F8;
+                turned += entry->output == LAUNCH_Q;
                 if (entry->kernel && entry->kernel->op == OP_LINEAR)
                     assert_int_equal(entry->kernel->takes_f8,
                                      by_rows ? CUDA_F8_ROWS : CUDA_F8_GROUPS);
             }
             assert_true(n >= 2 * m.pass.program.config.n_layers - 1); /* norms, but for the last */
+            if (tokens[j / 2] > 64) assert_int_equal(turned, m.pass.program.config.n_layers);
             free_made(&m);
         }
 }

@@ -293,6 +293,13 @@ static const cuda_fusion f8_rows_fusions[] = {
      .accepts = cuda_f8_rows_activates,
      .leaves = cuda_f8_rows_leaves,
      .launch = cuda_f8_rows_silu},
+    {.name = "rope, kv_append",
+     .with = {OP_ROPE, OP_KV_APPEND},
+     .n_with = 2,
+     .moves_q = true,
+     .accepts = cuda_f8_rows_turns,
+     .leaves = cuda_f8_rows_rope_leaves,
+     .launch = cuda_f8_rows_rope},
     {0},
 };
 static const cuda_fusion blas_fusions[] = {

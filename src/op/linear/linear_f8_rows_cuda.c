@@ -7,6 +7,7 @@
 #include "op/linear/linear.h"
 #include "op/linear/linear_cuda.h"
 #include "op/linear/linear_f8_cuda.h"
+#include "op/linear/linear_wide_cuda.h"
 #include "op/rows_cuda.h"
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
@@ -212,4 +213,39 @@ qp_status cuda_f8_rows_silu(cuda_ops *ops, const op_call *calls, const cuda_form
     TRY(multiply_to_bf16(ops, &calls[0], forms, error));
     return leave_rows(ops, "silu", cuda_device_form(out->data), out->shape[0], out->shape[1] / 2,
                       activated_place(calls), error);
+}
+
+/* ---- rope and kv_append -------------------------------------------------------------------- */
+
+bool cuda_f8_rows_turns(const cuda_ops *ops, const op_call *calls)
+{
+    const tensor *t = calls[0].tensors, *out = &t[LINEAR_OUT];
+    (void)ops;
+    return !t[LINEAR_BIAS].rank && !t[LINEAR_RESIDUAL].rank && calls[0].begin == 0 &&
+           calls[0].end == t[LINEAR_WEIGHT].shape[0] && out->stride[0] == 4 * out->shape[1] &&
+           cuda_linear_is_turned(calls);
+}
+
+cuda_left cuda_f8_rows_rope_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x)
+{
+    cuda_left left = cuda_linear_wide_rope_leaves(ops, calls, x);
+    left.q.stride[0] = 2 * calls[0].tensors[LINEAR_OUT].shape[1];
+    return left;
+}
+
+qp_status cuda_f8_rows_rope(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
+                            qp_error *error)
+{
+    rope_rows turning = cuda_rope_rows(&calls[1]);
+    append_rows appending = cuda_append_rows(&calls[2]);
+    const tensor q = cuda_f8_rows_rope_leaves(ops, calls, 0).q;
+    turning.q = (device_rows){q.data, q.stride[0], DTYPE_BF16};
+    turning.q_head = q.stride[1];
+    const int64_t heads = 2 * turning.n_heads - turning.n_q_heads, eights = turning.half / 8;
+    const int64_t threads = (heads + ROPE_HEADS - 1) / ROPE_HEADS * eights;
+    const cuda_start start = cuda_f8_start("linear_f8_rope", "run_f8_rope", q.shape[0], 1,
+                                           cuda_warps_of(threads, ROPE_THREADS));
+    TRY(multiply_to_bf16(ops, &calls[0], forms, error));
+    return cuda_ops_start(ops, &start,
+                          CUDA_ARGUMENTS(CUDA_ARGUMENT(turning), CUDA_ARGUMENT(appending)), error);
 }

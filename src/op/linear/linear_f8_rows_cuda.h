@@ -41,4 +41,11 @@ cuda_left cuda_f8_rows_leaves(const cuda_ops *ops, const op_call *calls, cuda_ad
 qp_status cuda_f8_rows_silu(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                             qp_error *error);
 
+/* With rope and kv_append: q, k and v are in BF16 in the memory of the product's output, where then
+ * rotated q is in the type of the cache. */
+bool cuda_f8_rows_turns(const cuda_ops *ops, const op_call *calls);
+cuda_left cuda_f8_rows_rope_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x);
+qp_status cuda_f8_rows_rope(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
+                            qp_error *error);
+
 #endif
