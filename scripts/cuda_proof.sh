@@ -10,8 +10,8 @@
 PROOF_TYPES="BF16 Q8_0 Q4_0 Q4_1 Q4_K Q6_K" # that kernels whose warps sleep read
 # Kinds of kernels whose warps sleep: share of each 40 tokens : type of weights : mode : tokens before
 # (21 without a number).
-PROOF_DELAYS="8:BF16:likeliest 2:BF16:likeliest:1000 4:BF16:drawn 1:BF16:drawn:1000
-    2:Q8_0:likeliest 2:Q4_0:likeliest 1:Q4_1:likeliest 2:Q4_K:likeliest 1:Q6_K:likeliest
+PROOF_DELAYS="7:BF16:likeliest 2:BF16:likeliest:1000 4:BF16:drawn 1:BF16:drawn:1000
+    2:Q8_0:likeliest 2:Q4_0:likeliest 1:Q4_1:likeliest 2:Q4_K:likeliest 1:Q6_K:likeliest 1:F8:likeliest
     1:Q8_0:drawn 1:Q4_0:drawn 1:Q4_K:drawn 1:Q6_K:drawn
     2:BF16:2 1:BF16:3 1:BF16:5 4:BF16:8 1:BF16:8:1000 1:BF16:16 1:BF16:33 2:BF16:64"
 
@@ -42,7 +42,7 @@ prove_tokens() {
 # Suites: repeated runs, other sequences in the batch, orders, strategies, damage, the watchdog, costs, traces.
 prove_suites() {
     local suite
-    for suite in test_mega test_mega_sampling test_cuda test_cuda_attention test_cuda_batch \
+    for suite in test_mega test_mega_f8 test_mega_sampling test_cuda test_cuda_attention test_cuda_batch \
         test_cuda_contexts test_cuda_decode test_cuda_prompts test_cuda_ranks test_mega_ranks \
         test_mega_beside test_cuda_together test_cuda_wide test_measure test_trace_cuda; do
         check "$suite" proof_tool $suite || true

@@ -48,7 +48,7 @@ test_cuda() {
         check "tensors of $(basename "$model")" \
             gpu_quipu diff -m "$PWD/$model" --a reference --b cuda || true
     done
-    for type in BF16 F16 F32 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q6_K; do
+    for type in BF16 F16 F32 F8 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q6_K; do
         check "tensors of synthetic:tiny:$type" \
             gpu_quipu diff -m "synthetic:tiny:$type" --a reference --b cuda --tokens 40 || true
     done
@@ -65,6 +65,10 @@ test_cuda() {
         --a cuda --b cuda --kv-type BF16 --tokens 1000 || true
     check "a prompt of 760 tokens, heads of 128" gpu_quipu diff -m synthetic:internlm2-1.8b:BF16 \
         --a cuda --b cuda --tokens 760 || true
+    check "a prompt of 1,000 tokens in FP8, heads of 64" gpu_quipu diff \
+        -m synthetic:llama-3.2-1b:F8 --a cuda --b cuda --kv-type BF16 --tokens 1000 || true
+    check "a prompt of 760 tokens in FP8, heads of 128" gpu_quipu diff \
+        -m synthetic:internlm2-1.8b:F8 --a cuda --b cuda --tokens 760 || true
     data=$(find_test_data)
     for model in "$data"/stories260K/*.gguf; do
         [ -f "$model" ] || continue

@@ -58,9 +58,10 @@ static inline qp_status find_delayed(const cuda_mega *m, bool chooses, cuda_func
     const bool ranks = x->program->options.ranks > 1;
     char image[40], name[40];
     snprintf(image, sizeof image, "mega%s%s_delayed",
-             ranks          ? "_ranks"
-             : m->quantized ? "_bricks"
-                            : "",
+             ranks                                            ? "_ranks"
+             : strcmp(mega_image(x->program), "mega_f8") == 0 ? "_f8"
+             : m->quantized                                   ? "_bricks"
+                                                              : "",
              chooses ? "_choosing" : "");
     snprintf(name, sizeof name, "mega_%d_F16_%d_delayed", (int)x->program->config.head_dim,
              !m->quantized);

@@ -5,16 +5,15 @@
 #include "tensor/codec.h"
 #include "tensor/dtype.h"
 #include "tensor/float16.h"
+#include "tensor/float8.h"
 #include "vm/mega/bricks.h"
 
 static const struct {
     int kind;
     dtype type;
-} kinds[] = {{BRICK_Q8_0, DTYPE_Q8_0},
-             {BRICK_Q4_0, DTYPE_Q4_0},
-             {BRICK_Q4_1, DTYPE_Q4_1},
-             {BRICK_Q4_K, DTYPE_Q4_K},
-             {BRICK_Q6_K, DTYPE_Q6_K}};
+} kinds[] = {{BRICK_Q8_0, DTYPE_Q8_0},  {BRICK_Q4_0, DTYPE_Q4_0}, {BRICK_Q4_1, DTYPE_Q4_1},
+             {BRICK_Q4_K, DTYPE_Q4_K},  {BRICK_Q6_K, DTYPE_Q6_K}, {BRICK_F8, DTYPE_F8},
+             {BRICK_F8_DOWN, DTYPE_F8}, {BRICK_BF16, DTYPE_BF16}};
 
 static uint32_t word_at(const uint8_t *brick, int at)
 {
@@ -44,6 +43,17 @@ static float value_in_brick(int kind, const uint8_t *brick, int j, int lane, int
         uint32_t w = word_at(brick, j * 512 + lane * 16 + f * 8 + h * 4);
         return half_at(brick, 2048 + 2 * row) * (float)signed_bits(w >> 8 * i & 255, 8);
     }
+    if (kind == BRICK_BF16) {
+        uint16_t bits;
+        memcpy(&bits, brick + (j * 2 + f) * 512 + lane * 16 + h * 8 + i * 2, sizeof bits);
+        return bf16_to_f32(bits);
+    }
+    if (kind == BRICK_F8 || kind == BRICK_F8_DOWN) {
+        uint32_t w = word_at(brick, j * 512 + lane * 16 + f * 8 + h * 4);
+        float scale = 1;
+        if (kind == BRICK_F8) memcpy(&scale, brick + 2048 + g * 8 + h * 4, sizeof scale);
+        return f8_to_f32((uint8_t)(w >> 8 * i & 255)) * scale;
+    }
     uint32_t w = word_at(brick, j / 2 * 512 + lane * 16 + j % 2 * 8 + f * 4);
     uint32_t quant = w >> (8 * i + 4 * h) & 15;
     if (kind == BRICK_Q4_0)
@@ -64,17 +74,20 @@ static float value_in_brick(int kind, const uint8_t *brick, int j, int lane, int
 /* Random blocks whose scales are numbers. */
 static uint8_t *make_rows(dtype type, int64_t blocks)
 {
-    static const int scales[][2] = {[DTYPE_Q8_0] = {0, -1},
-                                    [DTYPE_Q4_0] = {0, -1},
-                                    [DTYPE_Q4_1] = {0, 2},
-                                    [DTYPE_Q4_K] = {0, 2},
-                                    [DTYPE_Q6_K] = {208, -1}};
+    static const int scales[][2] = {
+        [DTYPE_Q8_0] = {0, -1}, [DTYPE_Q4_0] = {0, -1},   [DTYPE_Q4_1] = {0, 2},
+        [DTYPE_Q4_K] = {0, 2},  [DTYPE_Q6_K] = {208, -1}, [DTYPE_F8] = {-1, -1},
+        [DTYPE_BF16] = {-1, -1}};
     size_t bytes = dtype_block_bytes(type);
     uint8_t *rows = malloc((size_t)blocks * bytes);
     uint32_t seed = 1;
     assert_non_null(rows);
     for (size_t i = 0; i < (size_t)blocks * bytes; i++)
         rows[i] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
+    for (size_t i = 0; type == DTYPE_F8 && i < (size_t)blocks; i++)
+        if ((rows[i] & 0x7f) == 0x7f) rows[i] = 0x7e; /* no NaN */
+    for (size_t i = 1; type == DTYPE_BF16 && i < 2 * (size_t)blocks; i += 2)
+        rows[i] = (uint8_t)(rows[i] & 0xbf); /* the same */
     for (int64_t b = 0; b < blocks; b++)
         for (int i = 0; i < 2; i++) {
             uint16_t d = f32_to_f16((float)((seed = seed * 1664525 + 1013904223) >> 20) / 4096);
@@ -82,6 +95,13 @@ static uint8_t *make_rows(dtype type, int64_t blocks)
             if (at >= 0) memcpy(rows + (size_t)b * bytes + at, &d, sizeof d);
         }
     return rows;
+}
+
+/* The value of an element, of F8 times the scale of its row; of W_down that lies elsewhere. */
+static float value_of(const brick_matrix *m, const float *values, int64_t row, int64_t column)
+{
+    const float *scales = (const float *)(uintptr_t)m->scales;
+    return values[row * m->columns + column] * (m->kind == BRICK_F8 ? scales[row] : 1);
 }
 
 /* Every element of the matrix lies in exactly one place, with its value; the rest is zero. */
@@ -99,7 +119,7 @@ static void check(dtype type, const brick_matrix *m)
             brick_write(m, rows, bricks, n, lane);
     int64_t found = 0;
     for (int64_t n = 0; n < count; n++)
-        for (int at = 0; at < BRICK_BLOCKS * 32 * 16; at++) {
+        for (int at = 0; at < brick_blocks(m->kind) * 32 * 16; at++) {
             int j = at / 512, lane = at / 16 % 32, f = at / 8 % 2, h = at / 4 % 2, i = at % 4;
             float value =
                 value_in_brick(m->kind, bricks + n * brick_bytes(m->kind), j, lane, f, h, i);
@@ -110,7 +130,7 @@ static void check(dtype type, const brick_matrix *m)
                 continue;
             }
             int64_t place = row * m->columns + p.column + brick_column(lane % 4, f, i);
-            assert_true(value == values[place]);
+            assert_true(value == value_of(m, values, row, p.column + brick_column(lane % 4, f, i)));
             assert_false(seen[place]);
             seen[place] = 1;
             found++;
@@ -133,11 +153,19 @@ static void bricks_hold_the_rows(void **state)
         {.form = BRICKS_OF_HEADS, .rows = 64, .columns = 768, .head_columns = 192},
         {.form = BRICKS_OF_FEATURES, .rows = 192, .columns = 512},
     };
+    float scales[192];
+    for (int r = 0; r < 192; r++)
+        scales[r] = 1.0f / (float)(3 + r);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
             brick_matrix m = cuts[i];
+            const bool down = m.form == BRICKS_OF_FEATURES;
             m.kind = kinds[k].kind;
+            m.scales = (uint64_t)(uintptr_t)scales;
+            if (m.kind == (down ? BRICK_F8 : BRICK_F8_DOWN)) continue;
+            if (m.kind == BRICK_BF16 && m.form != BRICKS_OF_ROWS) continue;
             check(kinds[k].type, &m);
+            assert_int_equal(brick_bytes_before(&m), m.kind == BRICK_F8_DOWN ? 4 * m.rows : 0);
         }
 }
 

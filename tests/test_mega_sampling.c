@@ -184,7 +184,8 @@ static void it_does_with_quantised_weights(void **state)
 {
     (void)state;
     static const char *const models[] = {"synthetic:tiny:Q8_0", "synthetic:tiny:Q4_0",
-                                         "synthetic:tiny:Q4_K", "synthetic:tiny:Q6_K"};
+                                         "synthetic:tiny:Q4_K", "synthetic:tiny:Q6_K",
+                                         "synthetic:tiny:F8"};
     if (!gpu_is_here()) skip();
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         check_choices(models[i], 50);

@@ -454,3 +454,15 @@ cuda_address cuda_weights_address(const cuda_weights *w, weight_slot slot, int64
     const int weight = program_find_weight(w->program, slot, layer, false);
     return weight >= 0 ? w->memory.address + w->offsets[weight] : 0;
 }
+
+cuda_address cuda_weights_rows(const cuda_weights *w, weight_slot slot, int64_t layer)
+{
+    const int weight = program_find_weight(w->program, slot, layer, false);
+    return weight >= 0 ? w->memory.address + w->rows_at[weight] : 0;
+}
+
+cuda_address cuda_weights_scales(const cuda_weights *w, weight_slot slot, int64_t layer)
+{
+    const int weight = program_find_weight(w->program, slot, layer, false);
+    return weight >= 0 ? w->memory.address + w->scales_at[weight] : 0;
+}

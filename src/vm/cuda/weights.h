@@ -71,4 +71,8 @@ void cuda_weights_free(const cuda_device *device, cuda_weights *weights);
 /* The address of a weight; 0: there is none. */
 cuda_address cuda_weights_address(const cuda_weights *weights, weight_slot slot, int64_t layer);
 
+/* The same of its rows as stored, which products may not read, and of the scales of rows of FP8. */
+cuda_address cuda_weights_rows(const cuda_weights *weights, weight_slot slot, int64_t layer);
+cuda_address cuda_weights_scales(const cuda_weights *weights, weight_slot slot, int64_t layer);
+
 #endif

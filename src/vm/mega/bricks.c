@@ -6,9 +6,16 @@
 
 #include <stdlib.h>
 
-int mega_brick_kind(dtype type)
+/* Whether a matrix is the output's, beside matrices in FP8: checkpoints leave it in BF16. */
+static bool is_output_of_f8(const program *p, int weight)
 {
-    switch (type) {
+    const int q = program_find_weight(p, WEIGHT_ATTN_Q, 0, false);
+    return p->weights[weight].slot == WEIGHT_OUTPUT && mega_brick_kind(p, q) == BRICK_F8;
+}
+
+int mega_brick_kind(const program *p, int weight)
+{
+    switch (p->weights[weight].whole.type) {
     case DTYPE_Q8_0:
         return BRICK_Q8_0;
     case DTYPE_Q4_0:
@@ -19,6 +26,11 @@ int mega_brick_kind(dtype type)
         return BRICK_Q4_K;
     case DTYPE_Q6_K:
         return BRICK_Q6_K;
+    case DTYPE_F8_128:
+        if (!cuda_weights_by_rows(p, p->weights[weight].stored)) return BRICK_NONE;
+        return p->weights[weight].slot == WEIGHT_FFN_DOWN ? BRICK_F8_DOWN : BRICK_F8;
+    case DTYPE_BF16:
+        return is_output_of_f8(p, weight) ? BRICK_BF16 : BRICK_NONE;
     default:
         return BRICK_NONE;
     }
@@ -27,13 +39,13 @@ int mega_brick_kind(dtype type)
 typedef qp_status visit_matrix(void *context, weight_slot slot, int64_t layer,
                                const brick_matrix *matrix, qp_error *error);
 
-/* How the matrix of a slot is cut. */
-static brick_matrix matrix_of(const program *p, const program_weight *weight)
+/* How a matrix is cut. */
+static brick_matrix matrix_of(const program *p, int weight)
 {
     const model_config *c = &p->config;
-    const tensor view = program_weight_part(weight);
-    const weight_slot slot = weight->slot;
-    brick_matrix matrix = {.kind = mega_brick_kind(view.type),
+    const tensor view = program_weight_part(&p->weights[weight]);
+    const weight_slot slot = p->weights[weight].slot;
+    brick_matrix matrix = {.kind = mega_brick_kind(p, weight),
                            .form = BRICKS_OF_ROWS,
                            .rows = (int32_t)view.shape[0],
                            .columns = (int32_t)view.shape[1],
@@ -60,16 +72,22 @@ static qp_status visit_all(const program *p, visit_matrix *visit, void *context,
             if (weight < 0 || p->weights[weight].layer != layer || slot == WEIGHT_TOKEN_EMBD ||
                 p->weights[weight].whole.rank != 2)
                 continue;
-            brick_matrix matrix = matrix_of(p, &p->weights[weight]);
+            brick_matrix matrix = matrix_of(p, weight);
             TRY(visit(context, slot, layer, &matrix, error));
         }
     }
     return QP_OK;
 }
 
+static size_t bytes_before(const brick_matrix *m)
+{
+    return round_up((size_t)brick_bytes_before(m), CUDA_ALIGNMENT);
+}
+
 static size_t matrix_bytes(const brick_matrix *m)
 {
-    return round_up((size_t)brick_count(m) * (size_t)brick_bytes(m->kind), CUDA_ALIGNMENT);
+    return bytes_before(m) +
+           round_up((size_t)brick_count(m) * (size_t)brick_bytes(m->kind), CUDA_ALIGNMENT);
 }
 
 static qp_status add_kind(void *context, weight_slot slot, int64_t layer,
@@ -87,9 +105,13 @@ static unsigned kinds_of(const program *p)
     return kinds;
 }
 
+/* Kinds that have kernels of their own, without the others. */
+static const unsigned numbers = 1u << BRICK_F8 | 1u << BRICK_F8_DOWN | 1u << BRICK_BF16;
+
 bool mega_is_quantized(const program *p)
 {
-    return !(kinds_of(p) & 1u << BRICK_NONE);
+    const unsigned kinds = kinds_of(p);
+    return !(kinds & 1u << BRICK_NONE) && (!(kinds & numbers) || !(kinds & ~numbers));
 }
 
 bool mega_is_half(const program *p)
@@ -102,7 +124,8 @@ const char *mega_image(const program *p)
     static const struct {
         const char *name;
         unsigned kinds;
-    } images[] = {{"mega_q8_0", 1u << BRICK_Q8_0}, {"mega_q4_0", 1u << BRICK_Q4_0}};
+    } images[] = {
+        {"mega_q8_0", 1u << BRICK_Q8_0}, {"mega_q4_0", 1u << BRICK_Q4_0}, {"mega_f8", numbers}};
     const bool ranks = p->options.ranks > 1;
     if (!mega_is_quantized(p) && mega_is_half(p)) return ranks ? "mega_ranks_f16" : "mega_f16";
     if (!mega_is_quantized(p)) return ranks ? "mega_ranks" : "mega";
@@ -152,9 +175,10 @@ static qp_status make_one(void *context, weight_slot slot, int64_t layer,
     cuda_mega *m = maker->mega;
     const cuda_device *d = m->executor->device;
     brick_matrix own = *matrix;
-    m->bricks[layer + 1][slot] = maker->used;
+    m->bricks[layer + 1][slot] = maker->used + bytes_before(matrix);
     own.from = cuda_weights_address(&m->executor->weights, slot, layer);
-    own.to = m->weights.address + maker->used;
+    own.scales = cuda_weights_scales(&m->executor->weights, slot, layer);
+    own.to = m->weights.address + m->bricks[layer + 1][slot];
     maker->used += matrix_bytes(matrix);
     return cuda_check(d->driver->launch(maker->kernel, BLOCKS, 1, 1, THREADS, 1, 1, 0, d->stream,
                                         (void *[]){&own}, NULL),

@@ -1,10 +1,11 @@
-/* Quantised weights times vectors, on the integer tensor cores.
+/* Quantised weights times vectors, on the tensor cores, of integers but for FP8.
  *
  * Quants are the bytes of one operand; the vector's digits (digits.cuh) are columns 0, 2, 4 and 6
  * of the other, so lane t of a group of four has digit t. A block's sums of products are exact;
  * they become float32 when they are multiplied by their scale and added to the row's sum. Six-bit
  * quants are in bits 2 to 7 of a byte, four times too large; the vector's unit makes up for it. Two
- * rows of Q4_0 share bytes: the first row's sum is the byte's sum less the second row's. Types with
+ * rows of Q4_0 share bytes: the first row's sum is the byte's sum less the second row's. Numbers of
+ * FP8 and digits become F16, which is exact, and their sums are float32. Types with
  * a minimum, and Q4_0 for its zero, need the vector's own sums; the tensor cores compute them once
  * for all rows.
  */
@@ -104,20 +105,26 @@ MEGA_FN void load_nibbles(uint32_t *q, uint32_t at, int lane)
 }
 
 /* add(): r (rows g and g + 8) += block j times the vector's `v`, in multiples of `unit`, for row g
- * + 8 of high_unit(unit). `sum`: sum() of v. AT_ONCE: bricks that a warp multiplies together. */
+ * + 8 of unit * high_unit(). row_scale(): the factor of the sum that a lane stores, that of row g,
+ * or of odd lanes g + 8. `sum`: sum() of v. AT_ONCE: bricks that a warp multiplies together.
+ * BLOCKS: of a brick. */
 template <int KIND> struct brick;
 
 /* For kinds that need no sum of the vector. */
 struct brick_without_sum {
+    enum { BLOCKS = BRICK_BLOCKS };
     typedef int sum_type;
     static MEGA_FN int sum(const uint32_t *) { return 0; }
     static MEGA_FN float high_unit() { return 1; }
+    static MEGA_FN float row_scale() { return 1; }
 };
 /* For kinds with a minimum: the vector's sum times the minimum is part of the row's sum. */
 struct brick_with_minimum {
+    enum { BLOCKS = BRICK_BLOCKS };
     typedef float sum_type;
     static MEGA_FN float sum(const uint32_t *v) { return (float)sum_digits<1>(v); }
     static MEGA_FN float high_unit() { return 1; }
+    static MEGA_FN float row_scale() { return 1; }
 };
 
 template <> struct brick<BRICK_Q8_0> : brick_without_sum {
@@ -144,11 +151,12 @@ template <> struct brick<BRICK_Q8_0> : brick_without_sum {
 
 template <> struct brick<BRICK_Q4_0> {
     typedef int sum_type;
-    enum { AT_ONCE = 2 };
+    enum { AT_ONCE = 2, BLOCKS = BRICK_BLOCKS };
     uint32_t q[8], scale[4];
 
     static MEGA_FN float unit() { return 1; }
     static MEGA_FN float high_unit() { return 1 / 16.0f; }
+    static MEGA_FN float row_scale() { return 1; }
     static MEGA_FN int sum(const uint32_t *v) { return sum_digits<-8>(v); }
     MEGA_FN void load(uint32_t at, int lane)
     {
@@ -258,41 +266,150 @@ template <> struct brick<BRICK_Q6_K> : brick_without_sum {
     }
 };
 
+/* Four digits as F16, the first one lowest. 0x6400 is 1,024 in F16, where a step is one. */
+MEGA_FN void half_digits(uint32_t digits, uint32_t *out)
+{
+    const uint32_t bytes = digits ^ 0x80808080;
+    const __half2 zero = __float2half2_rn(1024 + 128);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t pair = __byte_perm(bytes, 0x64646464, i ? 0x4342 : 0x4140);
+        *(__half2 *)&pair = __hsub2(*(__half2 *)&pair, zero);
+        out[i] = pair;
+    }
+}
+/* Four numbers of E4M3 as F16. */
+MEGA_FN void half_numbers(uint32_t four, uint32_t *out)
+{
+    asm("{.reg .b16 low, high;\n mov.b32 {low, high}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, low;\n cvt.rn.f16x2.e4m3x2 %1, high;}"
+        : "=r"(out[0]), "=r"(out[1])
+        : "r"(four));
+}
+
+/* E4M3 numbers and digits both become F16, which is exact. A lane's four columns of a half are two
+ * pairs of an instruction's 16. */
+struct brick_of_numbers : brick_without_sum {
+    enum { AT_ONCE = 1 };
+    uint32_t q[16];
+
+    static MEGA_FN float unit() { return 1; }
+    MEGA_FN void load(uint32_t at, int lane)
+    {
+#pragma unroll
+        for (int j = 0; j < BRICK_BLOCKS; j++)
+            load_shared_words(q + 4 * j, at + 512 * j + 16 * lane);
+    }
+    MEGA_FN void add(int j, const uint32_t *v, float unit, int, float *r) const
+    {
+        float c[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int f = 0; f < 2; f++) {
+            uint32_t x[2], low[2], high[2];
+            half_digits(v[f], x);
+            half_numbers(q[4 * j + 2 * f], low);
+            half_numbers(q[4 * j + 2 * f + 1], high);
+            multiply_16<true>(c, low[0], high[0], low[1], high[1], x[0], x[1]);
+        }
+        r[0] = fmaf(unit, c[0], r[0]);
+        r[1] = fmaf(unit, c[2], r[1]);
+    }
+};
+
+template <> struct brick<BRICK_F8_DOWN> : brick_of_numbers {
+};
+
+template <> struct brick<BRICK_F8> : brick_of_numbers {
+    float scale;
+
+    MEGA_FN void load(uint32_t at, int lane)
+    {
+        brick_of_numbers::load(at, lane);
+        scale =
+            __uint_as_float(load_shared(at + BRICK_SCALES_F8 + 8 * (lane >> 2) + 4 * (lane & 1)));
+    }
+    MEGA_FN float row_scale() const { return scale; }
+};
+
+/* Two digits as BF16, from bytes `which` and `which` + 1: the difference of 128 + the lower seven
+ * bits and of 128, or 256 where the eighth is set. */
+template <int WHICH> MEGA_FN uint32_t bfloat_digits(uint32_t digits)
+{
+    const uint32_t pair = __byte_perm(digits, 0x43434343, WHICH ? 0x4342 : 0x4140);
+    const uint32_t low = pair & 0xff7fff7f, zero = pair & 0xff80ff80;
+    const __nv_bfloat162 two =
+        __hsub2(*(const __nv_bfloat162 *)&low, *(const __nv_bfloat162 *)&zero);
+    return *(const uint32_t *)&two;
+}
+
+template <> struct brick<BRICK_BF16> : brick_without_sum {
+    enum { AT_ONCE = 1, BLOCKS = BRICK_BLOCKS / 2 };
+    uint32_t q[16];
+
+    static MEGA_FN float unit() { return 1; }
+    MEGA_FN void load(uint32_t at, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * BLOCKS; i++)
+            load_shared_words(q + 4 * i, at + 512 * i + 16 * lane);
+    }
+    MEGA_FN void add(int j, const uint32_t *v, float unit, int, float *r) const
+    {
+        float c[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int f = 0; f < 2; f++) {
+            const uint32_t *w = q + 8 * j + 4 * f;
+            multiply_16<false>(c, w[0], w[2], w[1], w[3], bfloat_digits<0>(v[f]),
+                               bfloat_digits<1>(v[f]));
+        }
+        r[0] = fmaf(unit, c[0], r[0]);
+        r[1] = fmaf(unit, c[2], r[1]);
+    }
+};
+
 /* ---- tiles of 16 rows ------------------------------------------------------------------------ */
 
 enum { OVER_HIDDEN, OVER_HEAD };
 
-MEGA_FN mega_tiles tiles_of(const mega_arguments &a, int over)
+MEGA_FN mega_tiles tiles_of(const mega_arguments &a, int over, int kind)
 {
-    return a.tiles[over];
+    mega_tiles shape = a.tiles[over];
+    if (!(MEGA_BRICKS >> BRICK_BF16 & 1) || kind != BRICK_BF16) return shape;
+    shape.across *= 2; /* bricks are half as wide */
+    shape.chunks = (shape.across + MEGA_WARPS - 1) / MEGA_WARPS;
+    shape.beside = max(shape.beside / 2, 1);
+    shape.inverse = (shape.inverse + 1) / 2;
+    return shape;
 }
 MEGA_FN int tile_slices(const mega_tiles &shape)
 {
     return min(shape.across, (int)MEGA_WARPS);
 }
 
-/* The vector's 128 columns, or W_down's 32 features, as a lane has them. */
+/* A brick's columns of the vector, or W_down's 32 features, as a lane has them. */
 template <int KIND, bool OWN_UNITS> struct brick_vector {
-    uint32_t v[2 * BRICK_BLOCKS];
-    float unit, units[OWN_UNITS ? BRICK_BLOCKS : 1];
-    typename brick<KIND>::sum_type sums[BRICK_BLOCKS];
+    enum { BLOCKS = brick<KIND>::BLOCKS };
+    uint32_t v[2 * BLOCKS];
+    float unit, units[OWN_UNITS ? BLOCKS : 1];
+    typename brick<KIND>::sum_type sums[BLOCKS];
 
     MEGA_FN void load(const brick_digits &x, int slice)
     {
-        load_shared_words(v, x.at + BRICK_WIDTH * slice);
-        load_shared_words(v + 4, x.at + BRICK_WIDTH * slice + 64);
+#pragma unroll
+        for (int j = 0; j < BLOCKS; j += 2)
+            load_shared_words(v + 2 * j, x.at + BLOCKS * BRICK_COLUMNS * slice + 32 * j);
         unit = brick<KIND>::unit() * x.weight;
         if (OWN_UNITS) {
             uint32_t w[4];
             load_shared_words(w, x.units + 16 * slice);
 #pragma unroll
-            for (int j = 0; j < BRICK_BLOCKS; j++)
+            for (int j = 0; j < BLOCKS; j++)
                 units[j] = __uint_as_float(w[j]);
         } else {
-            unit *= __uint_as_float(load_shared(x.units + 4 * slice));
+            unit *= __uint_as_float(load_shared(x.units + 4 * (slice * BLOCKS / BRICK_BLOCKS)));
         }
 #pragma unroll
-        for (int j = 0; j < BRICK_BLOCKS; j++)
+        for (int j = 0; j < BLOCKS; j++)
             sums[j] = brick<KIND>::sum(v + 2 * j);
     }
 };
@@ -338,14 +455,52 @@ template <int N> MEGA_FN float sum_lanes(const float *r, int t)
     return (t & 2 ? s[N / 2 - 1] : s[0]) + __shfl_xor_sync(~0u, t & 2 ? s[0] : s[N / 2 - 1], 2);
 }
 
-/* `tiles` tiles of a kind from the ring times the planes at `planes`: sums[slice][first + row].
- * ONE: a tile is no wider than a chunk, so a warp's columns are the same in all tiles. */
-template <int KIND, int OVER, bool ONE>
-MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_tiles &shape,
-                            int tiles, uint32_t planes, uint32_t pitch, int first)
+/* r += bricks times the vector. */
+template <int KIND, bool OWN_UNITS, int N>
+MEGA_FN void add_bricks(const brick_set<KIND, N> &w, const brick_vector<KIND, OWN_UNITS> &x,
+                        float (*r)[2])
 {
-    const bool own_units = OVER == OVER_HEAD;
-    const int at_once = ONE && !own_units ? (int)brick<KIND>::AT_ONCE : 1;
+    float s[N][2];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        s[n][0] = s[n][1] = 0;
+#pragma unroll
+    for (int j = 0; j < brick<KIND>::BLOCKS; j++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            w.of[n].add(j, x.v + 2 * j, OWN_UNITS ? x.units[OWN_UNITS * j] : 1.0f, x.sums[j], s[n]);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        r[n][0] = fmaf(s[n][0], x.unit, r[n][0]);
+        r[n][1] = fmaf(s[n][1], x.unit * brick<KIND>::high_unit(), r[n][1]);
+    }
+}
+
+/* Bricks that are loaded before the vector is there, which makes room in the ring for as many more:
+ * only where matrices of rows are of one kind, and not in kernels that sample, which lack the
+ * registers. */
+template <int KIND, int OVER> MEGA_FN constexpr bool loads_early()
+{
+    return KIND == BRICK_F8 && OVER == OVER_HIDDEN && !MEGA_CHOOSES;
+}
+enum { EARLY_BRICKS = MEGA_BRICKS >> BRICK_F8 & 1 && !MEGA_CHOOSES };
+template <bool EARLY> struct early_bricks {
+};
+template <> struct early_bricks<true> : brick_set<BRICK_F8, 1> {
+};
+template <int BLOCKS> struct row_fragments : early_bricks<EARLY_BRICKS> {
+};
+
+/* `tiles` tiles of a kind from the ring times the planes at `planes`: sums[slice][first + row].
+ * ONE: a tile is no wider than a chunk, so a warp's columns are the same in all tiles. `w`: with
+ * loads_early() it has the first bricks, and after the call those that follow, if any do. */
+template <int KIND, int OVER, bool ONE, int N>
+MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_tiles &shape,
+                            int tiles, uint32_t planes, uint32_t pitch, int first, bool follow,
+                            brick_set<KIND, N> &w)
+{
+    const bool own_units = OVER == OVER_HEAD, early = loads_early<KIND, OVER>();
+    const int at_once = N;
     b.reload();
     int g = b.lane >> 2, t = b.lane & 3, warp = __shfl_sync(~0u, b.warp, 0);
     int tile = warp * shape.inverse >> 8, slice = warp - tile * shape.across;
@@ -365,44 +520,46 @@ MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_t
 #pragma unroll
         for (int n = 0; n < at_once; n++)
             r[n][0] = r[n][1] = 0;
+        float scale = 1;
 #pragma unroll 1
         for (int k = 0; k < (ONE ? 1 : shape.chunks); k++) {
             if (!ONE) x.load(digits, k * MEGA_WARPS + slice);
-            brick_set<KIND, at_once> w;
-            w.take(a, b, at_once == 2 && i + shape.beside >= tiles ? 1 : at_once, warp);
-            if (!works || (!ONE && k * MEGA_WARPS + slice >= shape.across)) continue;
-            float s[at_once][2];
-#pragma unroll
-            for (int n = 0; n < at_once; n++)
-                s[n][0] = s[n][1] = 0;
-#pragma unroll
-            for (int j = 0; j < BRICK_BLOCKS; j++)
-#pragma unroll
-                for (int n = 0; n < at_once; n++)
-                    w.of[n].add(j, x.v + 2 * j, own_units ? x.units[own_units * j] : 1.0f,
-                                x.sums[j], s[n]);
-#pragma unroll
-            for (int n = 0; n < at_once; n++) {
-                r[n][0] = fmaf(s[n][0], x.unit, r[n][0]);
-                r[n][1] = fmaf(s[n][1], x.unit * brick<KIND>::high_unit(), r[n][1]);
-            }
+            if (!early) w.take(a, b, at_once == 2 && i + shape.beside >= tiles ? 1 : at_once, warp);
+            if (works && (ONE || k * MEGA_WARPS + slice < shape.across))
+                add_bricks<KIND, own_units>(w, x, r);
+            scale = w.of[0].row_scale();
+            if (early && (follow || i + shape.beside < tiles || (!ONE && k + 1 < shape.chunks)))
+                w.take(a, b, 1, warp);
         }
-        float sum = sum_lanes<2 * at_once>(r[0], t);
+        float sum = sum_lanes<2 * at_once>(r[0], t) * scale;
         if (leaves && i + mine < tiles) store_shared(sums + 4 * BRICK_ROWS * i, sum);
     }
 }
 
 template <int KIND, int OVER>
 MEGA_FN void multiply_tiles_of_kind(const mega_arguments &a, mega_block &b, int tiles,
-                                    uint32_t planes, uint32_t pitch, int first)
+                                    uint32_t planes, uint32_t pitch, int first, bool follow,
+                                    brick_set<KIND, 1> &one)
 {
-    mega_tiles shape = tiles_of(a, OVER);
-    if (OVER == OVER_HEAD || shape.chunks == 1)
-        multiply_tiles<KIND, OVER, true>(a, b, shape, tiles, planes, pitch, first);
+    mega_tiles shape = tiles_of(a, OVER, KIND);
+    brick_set<KIND, brick<KIND>::AT_ONCE> several;
+    if (OVER == OVER_HEAD || (shape.chunks == 1 && brick<KIND>::AT_ONCE == 1))
+        multiply_tiles<KIND, OVER, true>(a, b, shape, tiles, planes, pitch, first, follow, one);
+    else if (shape.chunks == 1)
+        multiply_tiles<KIND, OVER, true>(a, b, shape, tiles, planes, pitch, first, follow, several);
     else
-        multiply_tiles<KIND, OVER, false>(a, b, shape, tiles, planes, pitch, first);
+        multiply_tiles<KIND, OVER, false>(a, b, shape, tiles, planes, pitch, first, follow, one);
 }
 
+template <int KIND, int OVER>
+MEGA_FN void multiply_tiles_of_kind(const mega_arguments &a, mega_block &b, int tiles,
+                                    uint32_t planes, uint32_t pitch, int first)
+{
+    brick_set<KIND, 1> one;
+    multiply_tiles_of_kind<KIND, OVER>(a, b, tiles, planes, pitch, first, false, one);
+}
+
+/* But for kinds that load early. */
 template <int OVER>
 MEGA_FN void multiply_tiles_of(const mega_arguments &a, mega_block &b, int kind, int tiles,
                                uint32_t planes, uint32_t pitch, int first)
@@ -417,6 +574,10 @@ MEGA_FN void multiply_tiles_of(const mega_arguments &a, mega_block &b, int kind,
         multiply_tiles_of_kind<BRICK_Q4_K, OVER>(a, b, tiles, planes, pitch, first);
     else if (is_kind<BRICK_Q6_K>(kind))
         multiply_tiles_of_kind<BRICK_Q6_K, OVER>(a, b, tiles, planes, pitch, first);
+    else if (!loads_early<BRICK_F8, OVER>() && is_kind<BRICK_F8>(kind))
+        multiply_tiles_of_kind<BRICK_F8, OVER>(a, b, tiles, planes, pitch, first);
+    else if (OVER == OVER_HIDDEN && is_kind<BRICK_BF16>(kind))
+        multiply_tiles_of_kind<BRICK_BF16, OVER_HIDDEN>(a, b, tiles, planes, pitch, first);
 }
 
 /* Tiles of an entry that are contiguous in one matrix. */
@@ -438,33 +599,43 @@ MEGA_FN tile_run tile_run_from(const mega_arguments &a, const mega_entry &e, int
             min(left, tiles - tile)};
 }
 
-/* `tiles` tiles of 8 rows of an entry's matrix, as in product.cuh; but no chunk is taken before x
- * is there, because each kind of brick has other registers. */
-template <int BLOCKS> struct row_fragments {
-};
+/* The first bricks of `tiles` tiles of 8 rows of the entry's first matrix, if such bricks are
+ * loaded early. */
 template <int BLOCKS>
-MEGA_FN void take_early(const mega_arguments &, mega_block &, int, row_fragments<BLOCKS> &)
+MEGA_FN void take_early(const mega_arguments &a, mega_block &b, int tiles, row_fragments<BLOCKS> &w)
 {
+    if constexpr (EARLY_BRICKS)
+        if (tiles > 0 && b.at<mega_entry>(b.slot)->weights.kinds[0] == BRICK_F8)
+            w.take(a, b, 1, __shfl_sync(~0u, b.warp, 0));
 }
+
+/* `tiles` tiles of 8 rows of an entry's matrix, as in product.cuh. */
 template <int DIM, int BLOCKS>
 MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_entry &e, int matrix,
-                           int tiles, int first, int, row_fragments<BLOCKS> &)
+                           int tiles, int first, int next, row_fragments<BLOCKS> &w)
 {
     tiles = (tiles + 1) / 2;
 #pragma unroll 1
     for (int tile = 0; tile < tiles;) {
         tile_run run = tile_run_from<DIM>(a, e, matrix, tile, tiles);
-        multiply_tiles_of<OVER_HIDDEN>(a, b, e.weights.kinds[run.matrix], run.tiles,
-                                       b.own + a.shared.planes, a.shared.plane,
-                                       first + tile * BRICK_ROWS);
+        const int kind = e.weights.kinds[run.matrix], row = first + tile * BRICK_ROWS;
+        const uint32_t planes = b.own + a.shared.planes;
         tile += run.tiles;
+        if constexpr (EARLY_BRICKS) {
+            if (kind == BRICK_F8) {
+                multiply_tiles_of_kind<BRICK_F8, OVER_HIDDEN>(
+                    a, b, run.tiles, planes, a.shared.plane, row, tile < tiles || next > 0, w);
+                continue;
+            }
+        }
+        multiply_tiles_of<OVER_HIDDEN>(a, b, kind, run.tiles, planes, a.shared.plane, row);
     }
 }
 
 /* Parts of a row's sum. */
-MEGA_FN int row_slices(const mega_arguments &a, const mega_entry &, int)
+MEGA_FN int row_slices(const mega_arguments &a, const mega_entry &e, int matrix)
 {
-    return tile_slices(tiles_of(a, OVER_HIDDEN));
+    return tile_slices(tiles_of(a, OVER_HIDDEN, e.weights.kinds[matrix]));
 }
 
 /* A KV head's columns of W_o times the outputs of its heads: sums[slice of columns][row]. */
@@ -473,14 +644,25 @@ MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_ent
 {
     multiply_tiles_of<OVER_HEAD>(a, b, e.weights.kinds[0], (rows + BRICK_ROWS - 1) / BRICK_ROWS,
                                  b.own + a.shared.heads, a.shared.head_plane, 0);
-    return tile_slices(tiles_of(a, OVER_HEAD));
+    return tile_slices(tiles_of(a, OVER_HEAD, e.weights.kinds[0]));
 }
 
 /* ---- W_down ---------------------------------------------------------------------------------- */
 
+/* The scales of rows `row` and 32 further, which lie before the bricks at `matrix`: 1 where each
+ * brick has its own. They are loaded while the bricks are on their way. */
+template <int KIND> MEGA_FN float2 scales_before(const mega_arguments &a, uint64_t matrix, int row)
+{
+    if (KIND != BRICK_F8_DOWN) return make_float2(1, 1);
+    const float *scales = (const float *)matrix - a.hidden;
+    return make_float2(row < a.hidden ? load_early(scales + row) : 0,
+                       row + 32 < a.hidden ? load_early(scales + row + 32) : 0);
+}
+
 /* Outputs [first, first + 2048) of the features, 32 features at a time, to out[2048]. */
 template <int KIND>
-MEGA_FN void add_features(const mega_arguments &a, mega_block &b, int groups, int first, float *out)
+MEGA_FN void add_features(const mega_arguments &a, mega_block &b, uint64_t matrix, int groups,
+                          int first, float *out)
 {
     const int each = BRICK_ROWS * BRICK_BLOCKS, at_once = brick<KIND>::AT_ONCE;
     b.reload();
@@ -490,6 +672,8 @@ MEGA_FN void add_features(const mega_arguments &a, mega_block &b, int groups, in
     float unit_of_lane = brick<KIND>::unit() * digits.weight;
 #pragma unroll 1
     for (int from = first; from < min(a.hidden, first + MEGA_COLUMNS); from += MEGA_WARPS * each) {
+        const int row = from + warp * each + (t >> 1) * BRICK_ROWS + g + 8 * (t & 1);
+        const float2 scales = scales_before<KIND>(a, matrix, row);
         float r[BRICK_BLOCKS][2];
 #pragma unroll
         for (int j = 0; j < BRICK_BLOCKS; j++)
@@ -520,9 +704,9 @@ MEGA_FN void add_features(const mega_arguments &a, mega_block &b, int groups, in
         for (int j = 0; j < BRICK_BLOCKS; j += 2) {
             r[j][1] *= brick<KIND>::high_unit();
             r[j + 1][1] *= brick<KIND>::high_unit();
-            float sum = sum_lanes<4>(r[j], t);
-            int o = from - first + warp * each + (j + (t >> 1)) * BRICK_ROWS + g + 8 * (t & 1);
-            if (first + o < a.hidden) out[o] = sum;
+            float sum = sum_lanes<4>(r[j], t) * (j ? scales.y : scales.x);
+            int o = row + j * BRICK_ROWS;
+            if (o < a.hidden) out[o - first] = sum;
         }
     }
 }
@@ -534,15 +718,17 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
 {
     int groups = rows / BRICK_COLUMNS, kind = e.weights.kinds[2];
     if (is_kind<BRICK_Q8_0>(kind))
-        add_features<BRICK_Q8_0>(a, b, groups, first, out);
+        add_features<BRICK_Q8_0>(a, b, e.weights.matrix[2], groups, first, out);
     else if (is_kind<BRICK_Q4_0>(kind))
-        add_features<BRICK_Q4_0>(a, b, groups, first, out);
+        add_features<BRICK_Q4_0>(a, b, e.weights.matrix[2], groups, first, out);
     else if (is_kind<BRICK_Q4_1>(kind))
-        add_features<BRICK_Q4_1>(a, b, groups, first, out);
+        add_features<BRICK_Q4_1>(a, b, e.weights.matrix[2], groups, first, out);
     else if (is_kind<BRICK_Q4_K>(kind))
-        add_features<BRICK_Q4_K>(a, b, groups, first, out);
+        add_features<BRICK_Q4_K>(a, b, e.weights.matrix[2], groups, first, out);
     else if (is_kind<BRICK_Q6_K>(kind))
-        add_features<BRICK_Q6_K>(a, b, groups, first, out);
+        add_features<BRICK_Q6_K>(a, b, e.weights.matrix[2], groups, first, out);
+    else if (is_kind<BRICK_F8_DOWN>(kind))
+        add_features<BRICK_F8_DOWN>(a, b, e.weights.matrix[2], groups, first, out);
     __syncwarp();
 }
 

@@ -1,11 +1,9 @@
 /* Quantised weights in the megakernel's order: bricks. Host and GPU share this code.
  *
  * A brick is what one warp multiplies at a time: 4 blocks of 16 rows by 32 columns, side by side
- * or,
- * of W_down, one below the other, in the order in which lanes feed them to the matrix units. Lane
- * 4 g + t holds rows g and g + 8 of a block, and of each row columns 4 t to 4 t + 3 of both halves
- * of
- * 16 columns. The quants come first, then the scales:
+ * or, of W_down, one below the other, in the order in which lanes feed them to the matrix units.
+ * Lane 4 g + t holds rows g and g + 8 of a block, and of each row columns 4 t to 4 t + 3 of both
+ * halves of 16 columns. The quants come first, then the scales:
  *
  *     Q8_0   quants [block][lane][4 words]: first half of row g, of row g + 8, then second halves
  *            scales [g][block][row g, row g + 8] F16
@@ -17,10 +15,12 @@
  *     Q6_K   low nibbles as Q4_0, high bits [lane][block] a word: two bits of each of four columns,
  *            in each byte from bit 0 on half 0 of row g, of row g + 8, then half 1
  *            [block][g][row g, row g + 8] d in F16, two signed scales of a byte, one for each half
+ *     F8       quants, which are E4M3 numbers, as Q8_0; scales [g][row g, row g + 8] F32
+ *     F8_DOWN  the same of W_down, where the scales of all rows lie before the bricks
+ *     BF16     2 blocks; [block][half][lane][4 words]: the columns of row g, then of row g + 8
  *
  * Quants of types whose levels are centred on zero are in two's complement of their own width
- * (Q8_0,
- * Q6_K, and row g + 8 of Q4_0; row g of Q4_0 is as stored, so that a byte is the number
+ * (Q8_0, Q6_K, and row g + 8 of Q4_0; row g of Q4_0 is as stored, so that a byte is the number
  * 16 * high + low). Quants of types with a minimum are unsigned.
  */
 #ifndef QUIPU_VM_MEGA_BRICKS_H
@@ -37,6 +37,9 @@ enum {
     BRICK_Q4_K,
     BRICK_Q6_K,
     BRICK_Q4_1,
+    BRICK_F8,
+    BRICK_F8_DOWN,
+    BRICK_BF16, /* of the output matrix beside F8 */
     BRICK_KINDS,
 };
 
@@ -53,6 +56,10 @@ enum {
     BRICK_BYTES_Q4_1 = BRICK_NIBBLES + 256,
     BRICK_BYTES_Q4_K = BRICK_NIBBLES + 384,
     BRICK_BYTES_Q6_K = BRICK_SCALES_Q6_K + 256,
+    BRICK_SCALES_F8 = 2 * BRICK_NIBBLES,
+    BRICK_BYTES_F8 = BRICK_SCALES_F8 + 64,
+    BRICK_BYTES_F8_DOWN = BRICK_SCALES_F8,
+    BRICK_BYTES_BF16 = 2048,
 };
 
 /* How a matrix is cut into bricks. */
@@ -67,6 +74,7 @@ enum {
 
 typedef struct brick_matrix {
     uint64_t from, to; /* addresses: of the rows as stored, of the bricks */
+    uint64_t scales;   /* F8: of float [rows], the scales of rows, which are numbers alone */
     int32_t kind, form;
     /* Rows: a multiple of 16, or the last tile is not full; columns: a multiple of 32. */
     int32_t rows, columns;
@@ -83,13 +91,38 @@ OP_FN int brick_bytes(int kind)
            : kind == BRICK_Q4_0 ? BRICK_BYTES_Q4_0
            : kind == BRICK_Q4_1 ? BRICK_BYTES_Q4_1
            : kind == BRICK_Q4_K ? BRICK_BYTES_Q4_K
-                                : BRICK_BYTES_Q6_K;
+           : kind == BRICK_Q6_K ? BRICK_BYTES_Q6_K
+           : kind == BRICK_F8   ? BRICK_BYTES_F8
+           : kind == BRICK_BF16 ? BRICK_BYTES_BF16
+                                : BRICK_BYTES_F8_DOWN;
 }
 
-/* Bricks side by side over so many columns, and one below the other over so many rows of W_down. */
+OP_FN int brick_blocks(int kind)
+{
+    return kind == BRICK_BF16 ? BRICK_BLOCKS / 2 : BRICK_BLOCKS;
+}
+
+/* Whether quants take a byte. */
+OP_FN int brick_has_bytes(int kind)
+{
+    return kind == BRICK_Q8_0 || kind == BRICK_F8 || kind == BRICK_F8_DOWN;
+}
+
+/* Bytes of scales before the bricks: a float for each row. */
+OP_FN int64_t brick_bytes_before(const brick_matrix *m)
+{
+    return m->kind == BRICK_F8_DOWN ? 4 * (int64_t)m->rows : 0;
+}
+
+/* Bricks side by side over so many columns, and one below the other over so many rows of W_down.
+ * Bricks of two blocks are twice as many. */
 OP_FN int bricks_across(int columns)
 {
     return (columns + BRICK_WIDTH - 1) / BRICK_WIDTH;
+}
+OP_FN int bricks_across_of(int kind, int columns)
+{
+    return bricks_across(columns) * BRICK_BLOCKS / brick_blocks(kind);
 }
 OP_FN int bricks_below(int rows)
 {
@@ -104,7 +137,7 @@ OP_FN int64_t brick_count(const brick_matrix *m)
         return (int64_t)(m->columns / BRICK_COLUMNS) * bricks_below(m->rows);
     if (m->form == BRICKS_OF_HEADS)
         return m->columns / m->head_columns * tiles * bricks_across(m->head_columns);
-    return tiles * bricks_across(m->columns);
+    return tiles * bricks_across_of(m->kind, m->columns);
 }
 
 /* Block j of brick n: its first row and column in the matrix, and its columns: 0 if the block only
@@ -131,8 +164,8 @@ OP_FN brick_place brick_place_of(const brick_matrix *m, int64_t n, int j)
         head = n / each;
         n %= each;
     }
-    int64_t across = bricks_across((int)width);
-    int64_t column = (n % across * BRICK_BLOCKS + j) * BRICK_COLUMNS;
+    int64_t across = bricks_across_of(m->kind, (int)width);
+    int64_t column = (n % across * brick_blocks(m->kind) + j) * BRICK_COLUMNS;
     p.row = n / across * BRICK_ROWS;
     p.column = head * width + column;
     p.columns = column < width ? BRICK_COLUMNS : 0;
@@ -169,13 +202,16 @@ OP_FN int64_t brick_row_bytes(int kind, int64_t columns)
            : kind == BRICK_Q4_0 ? columns / BLOCK_32 * BLOCK_BYTES_Q4_0
            : kind == BRICK_Q4_1 ? columns / BLOCK_32 * BLOCK_BYTES_Q4_1
            : kind == BRICK_Q4_K ? columns / BLOCK_K * BLOCK_BYTES_Q4_K
-                                : columns / BLOCK_K * BLOCK_BYTES_Q6_K;
+           : kind == BRICK_Q6_K ? columns / BLOCK_K * BLOCK_BYTES_Q6_K
+           : kind == BRICK_BF16 ? 2 * columns
+                                : columns;
 }
 
 /* The quant of a column, in the low bits. */
 OP_FN uint32_t brick_quant(int kind, const uint8_t *row, int64_t column)
 {
     int in = (int)(column % BLOCK_K), in_32 = (int)(column % BLOCK_32);
+    if (kind == BRICK_F8 || kind == BRICK_F8_DOWN) return row[column];
     if (kind == BRICK_Q8_0) return row[column / BLOCK_32 * BLOCK_BYTES_Q8_0 + 2 + in_32];
     if (kind == BRICK_Q4_0 || kind == BRICK_Q4_1) {
         int bytes = kind == BRICK_Q4_0 ? BLOCK_BYTES_Q4_0 : BLOCK_BYTES_Q4_1;
@@ -235,21 +271,21 @@ OP_FN brick_scale brick_scale_of(int kind, const uint8_t *row, int64_t column)
 OP_FN void brick_write_quants(const brick_matrix *m, uint8_t *brick, int j, int lane,
                               const uint8_t *const rows[2], int64_t column)
 {
-    uint32_t low[2][2] = {{0, 0}, {0, 0}}, high = 0; /* [half][row, for Q8_0] */
+    uint32_t low[2][2] = {{0, 0}, {0, 0}}, high = 0; /* [half][row, of quants of a byte] */
     for (int f = 0; f < 2; f++)
         for (int h = 0; h < 2; h++)
             for (int i = 0; i < 4; i++) {
                 if (!rows[h]) continue;
                 uint32_t q = brick_quant(m->kind, rows[h], column + brick_column(lane % 4, f, i));
                 if (m->kind == BRICK_Q4_0 && h == 0) q ^= 8;
-                if (m->kind == BRICK_Q8_0)
+                if (brick_has_bytes(m->kind))
                     low[f][h] |= q << 8 * i;
                 else
                     low[f][0] |= (q & 15) << (8 * i + 4 * h);
                 high |= (q >> 4 & 3) << brick_high_shift(f, h, i);
             }
     uint32_t *words = (uint32_t *)(void *)brick;
-    if (m->kind == BRICK_Q8_0) {
+    if (brick_has_bytes(m->kind)) {
         for (int i = 0; i < 4; i++)
             words[j * 128 + lane * 4 + i] = low[i / 2][i % 2];
         return;
@@ -279,20 +315,52 @@ OP_FN void brick_write_scales(const brick_matrix *m, uint8_t *brick, int j, int 
     }
 }
 
+/* The same of BF16. */
+OP_FN void brick_write_numbers(uint8_t *brick, int j, int lane, const uint8_t *const rows[2],
+                               int64_t column)
+{
+    uint16_t *to = (uint16_t *)(void *)brick + (j * 2 * 32 + lane) * 8;
+    for (int f = 0; f < 2; f++)
+        for (int h = 0; h < 2; h++)
+            for (int i = 0; i < 4; i++) {
+                const uint16_t *row = (const uint16_t *)(const void *)rows[h];
+                to[f * 32 * 8 + h * 4 + i] =
+                    row ? row[column + brick_column(lane % 4, f, i)] : (uint16_t)0;
+            }
+}
+
+/* The scales of two rows of F8. */
+OP_FN void brick_write_row_scales(const brick_matrix *m, uint8_t *brick, int lane,
+                                  const int64_t rows[2])
+{
+    const float *scales = (const float *)(uintptr_t)m->scales;
+    float *to = (float *)(void *)(brick + BRICK_SCALES_F8) + lane / 4 * 2;
+    for (int h = 0; h < 2; h++)
+        to[h] = rows[h] < m->rows ? scales[rows[h]] : 0;
+}
+
 /* Writes a lane's part of brick n of the matrix at `from` to the bricks at `to`. */
 OP_FN void brick_write(const brick_matrix *m, const uint8_t *from, uint8_t *to, int64_t n, int lane)
 {
     uint8_t *brick = to + n * brick_bytes(m->kind);
     int64_t row_bytes = brick_row_bytes(m->kind, m->columns);
-    for (int j = 0; j < BRICK_BLOCKS; j++) {
+    for (int j = 0; j < brick_blocks(m->kind); j++) {
         brick_place p = brick_place_of(m, n, j);
         const uint8_t *rows[2];
+        int64_t numbers[2];
         for (int h = 0; h < 2; h++) {
-            int64_t row = brick_row(m, p.row, lane / 4 + 8 * h);
-            rows[h] = p.columns && row < m->rows ? from + row * row_bytes : 0;
+            numbers[h] = brick_row(m, p.row, lane / 4 + 8 * h);
+            rows[h] = p.columns && numbers[h] < m->rows ? from + numbers[h] * row_bytes : 0;
         }
-        brick_write_quants(m, brick, j, lane, rows, p.column);
-        if (lane % 4 == 0) brick_write_scales(m, brick, j, lane, rows, p.column);
+        if (m->kind == BRICK_BF16)
+            brick_write_numbers(brick, j, lane, rows, p.column);
+        else
+            brick_write_quants(m, brick, j, lane, rows, p.column);
+        if (lane % 4 || m->kind == BRICK_F8_DOWN || m->kind == BRICK_BF16) continue;
+        if (m->kind != BRICK_F8)
+            brick_write_scales(m, brick, j, lane, rows, p.column);
+        else if (j == 0)
+            brick_write_row_scales(m, brick, lane, numbers);
     }
 }
 

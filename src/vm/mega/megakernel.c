@@ -17,14 +17,17 @@ enum {
 /* ---- which models ------------------------------------------------------------------------- */
 
 /* NULL, or why the megakernel cannot read the weights' types. Matrices must be all BF16, all F16,
- * or all quantised in types that have bricks. Vectors must be F32, or have the matrices' 16-bit
- * type (BF16 if the matrices are quantised). */
+ * or all quantised, FP8 too, in types that have bricks. Vectors must be F32, or have the matrices'
+ * 16-bit type (BF16 if the matrices are quantised). */
 static const char *types_refusal(const program *p)
 {
     static const char mixed[] =
-        "the megakernel reads models whose matrices are all BF16, all F16, or all in Q8_0, Q4_0, "
-        "Q4_1, Q4_K and Q6_K, which may be mixed: only the embedding, where it is not the output "
-        "too, may be in any type beside quantised ones";
+        "the megakernel reads models whose matrices are all BF16, all F16, all FP8 with a scale a "
+        "row, or all in Q8_0, Q4_0, Q4_1, Q4_K and Q6_K, which may be mixed: only the output may "
+        "be "
+        "BF16 beside FP8, and the embedding, where it is not the output too, in any type beside "
+        "FP8 "
+        "and quantised ones";
     const dtype narrow = mega_is_half(p) ? DTYPE_F16 : DTYPE_BF16;
     const bool quantized = mega_is_quantized(p);
     for (int i = 0; i < p->n_weights; i++) {
@@ -133,7 +136,7 @@ static void set_sizes(cuda_mega *m)
     a->stage_bytes = m->quantized ? mega_stage_bytes(x->program) : MEGA_STAGE;
     a->embedding_type = embedding->type;
     a->embedding_bytes = (int32_t)(tensor_bytes(embedding) / (size_t)c->vocab_size);
-    a->embedding = cuda_weights_address(&x->weights, WEIGHT_TOKEN_EMBD, -1);
+    a->embedding = cuda_weights_rows(&x->weights, WEIGHT_TOKEN_EMBD, -1);
     a->rope_table = x->rope_table.address;
     a->k_cache = x->k_cache.address;
     a->v_cache = x->v_cache.address;

@@ -35,9 +35,10 @@ void mega_set_matrix(const cuda_mega *mega, mega_weights *weights, int i, weight
 
 /* ---- bricks.c ---- */
 
-/* The kind of bricks for a type; BRICK_NONE: there are none. */
-int mega_brick_kind(dtype type);
-/* Whether every matrix that a pass multiplies by has a type with bricks. */
+/* The kind of bricks of a matrix; BRICK_NONE: its type has none. */
+int mega_brick_kind(const program *program, int weight);
+/* Whether every matrix that a pass multiplies by has a type with bricks, and kernels read them
+ * together. */
 bool mega_is_quantized(const program *program);
 /* Whether the first matrix is F16; a model that runs has all matrices of one such type. */
 bool mega_is_half(const program *program);

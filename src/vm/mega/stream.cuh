@@ -206,7 +206,7 @@ struct mega_fetch {
 MEGA_FN void fetch_tiles(mega_fetch &f, uint64_t matrix, int kind, int over, int64_t first,
                          int tiles)
 {
-    mega_tiles shape = tiles_of(f.a, over);
+    mega_tiles shape = tiles_of(f.a, over, kind);
     const char *at = (const char *)matrix + first * shape.across * brick_bytes(kind);
 #pragma unroll 1
     for (int i = 0; i < tiles; i += shape.beside)

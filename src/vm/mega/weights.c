@@ -49,7 +49,7 @@ void mega_set_matrix(const cuda_mega *m, mega_weights *w, int i, weight_slot slo
     const model_config *c = &x->program->config;
     if (m->quantized) {
         const int weight = program_find_weight(x->program, slot, layer, false);
-        w->kinds[i] = (uint8_t)mega_brick_kind(x->program->weights[weight].whole.type);
+        w->kinds[i] = (uint8_t)mega_brick_kind(x->program, weight);
         w->matrix[i] = m->weights.address + m->bricks[layer + 1][slot];
     } else if (slot == WEIGHT_FFN_DOWN) {
         w->matrix[i] =
