@@ -125,6 +125,11 @@ static void a_mask_is_read_before_a_run(void **state)
     assert_ok(machine_write(m, PLAN_ALLOWED, 2, masks[0], sizeof masks[0], &error));
     assert_ok(machine_read(m, PLAN_ALLOWED, 2, found, sizeof found, &error));
     assert_memory_equal(found, masks[0], sizeof found);
+    for (int i = 0; i < SESSIONS; i++)
+        memset(masks[i], 17 * (i + 1), sizeof masks[i]);
+    assert_ok(machine_write(m, PLAN_ALLOWED, -1, masks, sizeof masks, &error)); /* of all slots */
+    assert_ok(machine_read(m, PLAN_ALLOWED, SESSIONS - 1, found, sizeof found, &error));
+    assert_memory_equal(found, masks[SESSIONS - 1], sizeof found);
     close_all();
 }
 

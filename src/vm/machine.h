@@ -275,7 +275,7 @@ const machine_type *machine_inner_type(const machine *machine);
 bool machine_keeps(const machine *machine, plan_tensor_id id);
 
 /* Reads the first `bytes` of an activation, an output, the RoPE table, a layer's cache, or the slot
- * `layer` of a state. No run may be in flight. */
+ * `layer` of a state (negative: of all slots). No run may be in flight. */
 qp_status machine_read(const machine *machine, plan_tensor_id id, int64_t layer, void *data,
                        size_t bytes, qp_error *error);
 qp_status machine_write(const machine *machine, plan_tensor_id id, int64_t layer, const void *data,

@@ -7,7 +7,8 @@ qp_status cuda_masks_write(cuda_masks *m, const cuda_device *d, const program *p
                            const void *mask, size_t bytes, qp_error *error)
 {
     const plan_tensor *t = &p->tensors[PLAN_ALLOWED];
-    const size_t begin = (size_t)slot * (t->bytes / (size_t)t->dims[0].size), end = begin + bytes;
+    const size_t of_slot = t->bytes / (size_t)t->dims[0].size;
+    const size_t begin = slot > 0 ? (size_t)slot * of_slot : 0, end = begin + bytes;
     if (!m->all.data) {
         TRY(cuda_pinned_alloc(d, t->bytes, "masks", &m->all, error));
         memset(m->all.data, 0, t->bytes);
