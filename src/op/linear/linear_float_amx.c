@@ -33,7 +33,8 @@ enum {
     GROUP = 16,         /* panels that are multiplied with one block of a chunk: 512 KB of sums */
     ROWS_AHEAD = 2,     /* of x, prefetched when it is cut */
     VECTOR_ROWS = 2,    /* at most this many by vector instructions */
-    VECTOR_AHEAD = 512, /* prefetch distance of their panel, in bytes */
+    VECTOR_AHEAD = 512, /* prefetch distance of their panel to L1, in bytes */
+    VECTOR_L2_AHEAD = 2 * BLOCK_STEPS * STEP_BYTES, /* to L2: as far as two blocks */
     AHEAD = 2 * STEP_BYTES, /* prefetch distance of a streamed panel, in bytes */
 };
 
@@ -186,6 +187,8 @@ INLINE void meet_step(int rows, int parts, const char *panel, size_t apart, cons
                              _mm512_castsi512_ps(_mm512_and_si512(high, mask))};
             _mm_prefetch(from + VECTOR_AHEAD, _MM_HINT_T0);
             _mm_prefetch(from + VECTOR_AHEAD + 64, _MM_HINT_T0);
+            _mm_prefetch(from + VECTOR_L2_AHEAD, _MM_HINT_T1);
+            _mm_prefetch(from + VECTOR_L2_AHEAD + 64, _MM_HINT_T1);
 #pragma GCC unroll 6
             for (int j = 0; j < rows * parts; j++) {
                 const float *values = x[rows == 2 ? j / parts : p] + at + j % parts * STEP + i;
@@ -318,7 +321,8 @@ static const char *panel_at(const amx_job *job, int64_t panel, int64_t step)
            (size_t)(step * STEP_BYTES);
 }
 
-/* A panel alone, for one row: two of its blocks at a time, then the rest. */
+/* A panel alone, for one row: two of its blocks at a time, which is the order of memory, then the
+ * rest. */
 INLINE void run_panel(const amx_job *job, int parts, int64_t panel, const float *row)
 {
     _Alignas(64) float sums[PANEL] = {0}, unused[PANEL];
@@ -348,8 +352,9 @@ INLINE void run_vectors(const amx_job *job, int rows, int parts)
         x[row] = cut;
     }
     if (rows == 1) x[1] = x[0];
+    const bool pairs = rows == 2 || job->steps < 2 * BLOCK_STEPS;
     int64_t panel = call->begin / PANEL, end = ceil_div(call->end, PANEL);
-    for (; panel + panels <= end; panel += panels) {
+    for (; pairs && panel + panels <= end; panel += panels) {
         _Alignas(64) float sums[2 * PANEL] = {0};
         float *const out[2] = {sums, sums + PANEL};
         for (int64_t step = 0; step < job->steps; step += BLOCK_STEPS)
@@ -358,7 +363,8 @@ INLINE void run_vectors(const amx_job *job, int rows, int parts)
         linear_float_finish(call, panel, 0, rows, sums);
         if (panels == 2) linear_float_finish(call, panel + 1, 0, 1, sums + PANEL);
     }
-    if (panel < end) run_panel(job, parts, panel, x[0]);
+    for (; panel < end; panel++)
+        run_panel(job, parts, panel, x[0]);
 }
 
 /* Three to 16 rows: every panel is streamed once and multiplied with x in scratch. */
