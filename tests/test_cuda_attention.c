@@ -75,44 +75,27 @@ static void test_plan(void **state)
     (void)state;
     const int64_t rows = N_TOKENS * GROUP;
     op_call call = make_call(DTYPE_BF16, 64);
-    assert_plan(&call, true, "run_paged_prefill_wgmma2_BF16_64", 128, 256,
-                N_KV_HEADS * (rows / 128 + N_SEQUENCES));
-    assert_plan(&call, false, "run_paged_prefill_mma_BF16_64", 128, 128,
-                N_KV_HEADS * (rows / 128 + N_SEQUENCES));
+    const unsigned tiles = N_KV_HEADS * (rows / 128 + N_SEQUENCES);
+    assert_plan(&call, false, "run_paged_prefill_mma_BF16_64", 128, 128, tiles);
+    /* Blocks that are resident take tile after tile, where there are more. */
+    assert_true(tiles > 132);
+    assert_plan(&call, true, "run_paged_prefill_wgmma2_BF16_64", 128, 384, 132);
+    /* With head_dim 64 larger tiles, where there are many. */
+    call.tensors[PAGED_PREFILL_Q].shape[0] = 8192;
+    assert_plan(&call, true, "run_paged_prefill_wgmma3_BF16_64", 192, 512, 132);
+    call.tensors[PAGED_PREFILL_Q].shape[0] = 128;
+    assert_plan(&call, true, "run_paged_prefill_wgmma2_BF16_64", 128, 384,
+                N_KV_HEADS * (128 * GROUP / 128 + N_SEQUENCES));
     call = make_call(DTYPE_F16, 128);
-    assert_plan(&call, true, "run_paged_prefill_wgmma3_F16_128", 192, 512,
-                N_KV_HEADS * (rows / 192 + N_SEQUENCES));
-    /* Of few tokens smaller tiles; of fewer tokens than sequences no more tiles than tokens. */
-    call.tensors[PAGED_PREFILL_Q].shape[0] = 512;
+    assert_plan(&call, true, "run_paged_prefill_wgmma2_F16_128", 128, 384, 132);
+    call.tensors[PAGED_PREFILL_Q].shape[0] = 128;
     assert_plan(&call, true, "run_paged_prefill_wgmma2_F16_128", 128, 384,
-                N_KV_HEADS * (512 * GROUP / 128 + N_SEQUENCES));
+                N_KV_HEADS * (128 * GROUP / 128 + N_SEQUENCES));
+    /* Of fewer tokens than sequences no more tiles than tokens. */
     call.tensors[PAGED_PREFILL_Q].shape[0] = 1;
     assert_plan(&call, true, "run_paged_prefill_wgmma2_F16_128", 128, 384, N_KV_HEADS);
     call.tensors[PAGED_PREFILL_Q].shape[0] = 0;
     assert_int_equal(cuda_prefill_plan(&call, true, 132).blocks, 0);
-}
-
-/* Blocks that take tile after tile: as many as are resident. */
-static void test_stream_plan(void **state)
-{
-    (void)state;
-    op_call call = make_call(DTYPE_BF16, 128);
-    assert_true(cuda_prefill_stream_accepts(&call));
-    cuda_prefill_launch launch = cuda_prefill_stream_plan(&call, 132);
-    assert_string_equal(launch.function, "run_paged_prefill_stream2_BF16");
-    assert_true(launch.rows == 128 && launch.threads == 384 && launch.blocks == 132);
-    assert_in_range(launch.shared_bytes, 1, 227 * 1024);
-    call.tensors[PAGED_PREFILL_Q].shape[0] = 8192;
-    launch = cuda_prefill_stream_plan(&call, 132);
-    assert_string_equal(launch.function, "run_paged_prefill_stream3_BF16");
-    assert_true(launch.rows == 192 && launch.threads == 512 && launch.blocks == 132);
-    assert_in_range(launch.shared_bytes, 1, 227 * 1024);
-    call.tensors[PAGED_PREFILL_Q].shape[0] = 1;
-    assert_int_equal(cuda_prefill_stream_plan(&call, 132).blocks, N_KV_HEADS);
-    call.params[PAGED_PREFILL_WINDOW] = 4096;
-    assert_false(cuda_prefill_stream_accepts(&call));
-    call = make_call(DTYPE_BF16, 64);
-    assert_false(cuda_prefill_stream_accepts(&call));
 }
 
 /* Calls with limits have kernels of their own. */
@@ -128,7 +111,6 @@ static void test_limits(void **state)
     limits = CUDA_PREFILL_LIMITS(&call, PAGED_PREFILL);
     assert_true(cuda_is_limited(&limits) && limits.window == 4096 && limits.cap == 0);
     assert_string_equal(cuda_ops_choose(&ops, OP_PAGED_PREFILL, &call)->name, "cuda_tiles");
-    /* Three groups of rows have no registers for limits. */
     assert_string_equal(cuda_prefill_plan(&call, true, 132).function,
                         "run_paged_prefill_wgmma2_BF16_128");
     assert_int_equal(cuda_prefill_arguments(&call).causal, 1);
@@ -288,11 +270,10 @@ static void test_decode_few(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arguments),     cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_stream_plan),   cmocka_unit_test(test_accepts),
-        cmocka_unit_test(test_ragged),        cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_decode_chunks), cmocka_unit_test(test_decode_few),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_arguments),  cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_accepts),    cmocka_unit_test(test_ragged),
+        cmocka_unit_test(test_decode),     cmocka_unit_test(test_decode_chunks),
+        cmocka_unit_test(test_decode_few), cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,6 +29,13 @@ bool cuda_is_limited(const attention_limits *limits)
     return limits->mask || limits->window || limits->cap != 0;
 }
 
+void cuda_attention_limit(cuda_start *start)
+{
+    size_t length = strlen(start->name);
+    snprintf(start->name + length, sizeof start->name - length, "_limited");
+    start->image = "attention_limited";
+}
+
 qp_status cuda_attention_start(cuda_ops *ops, cuda_start *start, const paged_attention *arguments,
                                const attention_limits *limits, qp_error *error)
 {
@@ -36,9 +43,7 @@ qp_status cuda_attention_start(cuda_ops *ops, cuda_start *start, const paged_att
     attention_limits of_call = *limits;
     if (!cuda_is_limited(limits))
         return cuda_ops_start(ops, start, CUDA_ARGUMENTS(CUDA_ARGUMENT(own)), error);
-    size_t length = strlen(start->name);
-    snprintf(start->name + length, sizeof start->name - length, "_limited");
-    start->image = "attention_limited";
+    cuda_attention_limit(start);
     return cuda_ops_start(ops, start, CUDA_ARGUMENTS(CUDA_ARGUMENT(own), CUDA_ARGUMENT(of_call)),
                           error);
 }

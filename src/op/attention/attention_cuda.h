@@ -42,6 +42,9 @@ attention_limits cuda_attention_limits(double window, double cap, const tensor *
  * plain attention do not pay for limits. */
 bool cuda_is_limited(const attention_limits *limits);
 
+/* Makes a launch that of the kernel's limited form. */
+void cuda_attention_limit(cuda_start *start);
+
 /* Launches a kernel with `arguments` and, if the call has limits, with those by its limited form.
  */
 qp_status cuda_attention_start(cuda_ops *ops, cuda_start *start, const paged_attention *arguments,
@@ -91,15 +94,6 @@ typedef struct cuda_prefill_launch {
     unsigned blocks;
 } cuda_prefill_launch;
 cuda_prefill_launch cuda_prefill_plan(const op_call *call, bool has_wgmma, int n_multiprocessors);
-
-/* By blocks that take tile after tile (paged_prefill_stream.cuh), for head_dim 128 without limits.
- * These kernels run by name alone: their steps of 128 positions give other bits than the steps of
- * 64 of the kernels with limits. `k`, `v`: the caches, with as many positions as there are. */
-bool cuda_prefill_stream_accepts(const op_call *call);
-bool cuda_prefill_never_pays(const cuda_ops *ops, const op_call *call);
-cuda_prefill_launch cuda_prefill_stream_plan(const op_call *call, int n_multiprocessors);
-qp_status cuda_prefill_stream(cuda_ops *ops, const op_call *call, const tensor *k, const tensor *v,
-                              const cuda_forms *forms, qp_error *error);
 
 /* ---- ragged_prefill ------------------------------------------------------------------------ */
 

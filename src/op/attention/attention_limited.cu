@@ -47,29 +47,18 @@ PAGED_TYPES(PREFILL_MMA)
 PAGED_TYPES(DECODE_BATCH)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#include "op/paged_prefill/paged_prefill_split.cuh"
+#include "op/paged_prefill/paged_prefill_wgmma.cuh"
 
 #define PREFILL_WGMMA(type, head_dim, groups)                                                      \
-    extern "C" __global__ void __launch_bounds__(groups * 128, 2)                                  \
+    extern "C" __global__ void __launch_bounds__(groups * 128 + 128, 1)                            \
         run_paged_prefill_wgmma##groups##_##type##_##head_dim##_limited(                           \
             const __grid_constant__ paged_attention call,                                          \
+            const __grid_constant__ tensor_map k_map, const __grid_constant__ tensor_map v_map,    \
             const __grid_constant__ attention_limits limits)                                       \
     {                                                                                              \
         extern __shared__ __align__(1024) char shared[];                                           \
-        paged_prefill_wgmma<element_##type, head_dim, PAGED_STEP, groups>(call, limits, shared);   \
+        paged_prefill_wgmma<element_##type, prefill_form<head_dim, groups>>(call, k_map, v_map,    \
+                                                                            limits, shared);       \
     }
-PAGED_PREFILL_WGMMA_KERNELS(PREFILL_WGMMA)
-
-/* Two groups of rows alone: the limits take registers that three do not have. */
-#define PREFILL_SPLIT(type)                                                                        \
-    extern "C" __global__ void __launch_bounds__(384, 1)                                           \
-        run_paged_prefill_wgmma2_##type##_128_limited(                                             \
-            const __grid_constant__ paged_attention call,                                          \
-            const __grid_constant__ attention_limits limits)                                       \
-    {                                                                                              \
-        extern __shared__ __align__(1024) char shared[];                                           \
-        paged_prefill_split<element_##type, 128, PAGED_STEP, 2, 224, 56>(call, limits, shared);    \
-    }
-PREFILL_SPLIT(BF16)
-PREFILL_SPLIT(F16)
+PAGED_PREFILL_LIMITED_KERNELS(PREFILL_WGMMA)
 #endif

@@ -29,29 +29,17 @@ PAGED_TYPES(PREFILL_MMA)
 PAGED_TYPES(DECODE_BATCH)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#include "op/paged_prefill/paged_prefill_split.cuh"
+#include "op/paged_prefill/paged_prefill_wgmma.cuh"
 
 #define PREFILL_WGMMA(type, head_dim, groups)                                                      \
-    extern "C" __global__ void __launch_bounds__(groups * 128, 2)                                  \
-        run_paged_prefill_wgmma##groups##_##type##_##head_dim(                                     \
-            const __grid_constant__ paged_attention call)                                          \
-    {                                                                                              \
-        extern __shared__ __align__(1024) char shared[];                                           \
-        paged_prefill_wgmma<element_##type, head_dim, PAGED_STEP, groups>(call, no_limits(),       \
-                                                                          shared);                 \
-    }
-PAGED_PREFILL_WGMMA_KERNELS(PREFILL_WGMMA)
-
-/* 64K registers: the one of three or four warpgroups that copies leaves most of its own to the
- * others. */
-#define PREFILL_SPLIT(type, head_dim, groups)                                                      \
     extern "C" __global__ void __launch_bounds__(groups * 128 + 128, 1)                            \
         run_paged_prefill_wgmma##groups##_##type##_##head_dim(                                     \
-            const __grid_constant__ paged_attention call)                                          \
+            const __grid_constant__ paged_attention call,                                          \
+            const __grid_constant__ tensor_map k_map, const __grid_constant__ tensor_map v_map)    \
     {                                                                                              \
         extern __shared__ __align__(1024) char shared[];                                           \
-        paged_prefill_split<element_##type, head_dim, PAGED_STEP, groups, groups == 2 ? 224 : 152, \
-                            56>(call, no_limits(), shared);                                        \
+        paged_prefill_wgmma<element_##type, prefill_form<head_dim, groups>>(call, k_map, v_map,    \
+                                                                            no_limits(), shared);  \
     }
-PAGED_PREFILL_SPLIT_KERNELS(PREFILL_SPLIT)
+PAGED_PREFILL_KERNELS(PREFILL_WGMMA)
 #endif

@@ -147,11 +147,6 @@ __device__ __forceinline__ void copy_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* This thread arrives at a barrier when its copies up to here have come. */
-__device__ __forceinline__ void copy_arrive(uint32_t barrier)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
 template <int LEFT> __device__ __forceinline__ void copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");

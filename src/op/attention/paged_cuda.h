@@ -8,9 +8,11 @@
  * of a page are those of a position, and a sequence is one page that begins at its first position
  * and has as many positions as there are in all: kv_indices is kv_indptr.
  *
- * Every kernel of paged_prefill updates the maximum every PAGED_STEP positions, counted from 0. The
- * kernels with wgmma do the same arithmetic whatever their number of rows, so the choice between
- * them changes no bit.
+ * Every kernel of paged_prefill updates the maximum once a step, and steps are counted from
+ * position 0. Those with wgmma have the same steps, so the choice between them changes no bit.
+ *
+ * The kernels of paged_prefill with wgmma have two more parameters, tensor maps of the caches:
+ * boxes of 64 elements of 16 positions of a head.
  */
 #ifndef QUIPU_OP_ATTENTION_PAGED_CUDA_H
 #define QUIPU_OP_ATTENTION_PAGED_CUDA_H
@@ -18,8 +20,7 @@
 #include "quipu_kernel.h"
 
 enum {
-    PAGED_STEP = 64,          /* positions that paged_prefill takes at once */
-    PAGED_PREFILL_STAGES = 5, /* of keys and of values, where its warps are split by role */
+    PAGED_STEP = 64,    /* positions that paged_prefill with mma.sync takes at once */
     PAGED_CHUNK = 1024, /* positions per block of paged_decode; the last: up to 1.5 times as many */
     PAGED_FINE_CHUNK = 64,  /* the minimum, and */
     PAGED_FINE_PARTS = 16,  /* the number of parts to aim for where sequences are few */
@@ -48,7 +49,8 @@ typedef struct paged_attention {
     const int32_t *kv_last_page_len; /* (n_sequences); NULL: ragged, see above */
     void *narrowed;                  /* paged_decode: out in BF16 too, contiguous; or NULL */
     void *partial;                   /* paged_decode: (parts, n_heads, head_dim + 2) floats */
-    uint32_t *arrived;  /* paged_decode: (n_sequences, n_kv_heads), zeros before and after */
+    uint32_t *arrived;  /* zeros before and after: paged_decode: (n_sequences, n_kv_heads);
+                         * paged_prefill with wgmma: tiles taken, blocks that have ended */
     int64_t begin, end; /* out is written for these units, token * n_heads + head */
     float sm_scale;     /* not 0 */
     int32_t n_sequences, n_kv_heads, group, page_size;
@@ -71,25 +73,38 @@ typedef struct paged_attention {
 #define PAGED_DECODE_CHUNKS(length, chunk)                                                         \
     ((length) <= (chunk) ? 1 : ((length) + (chunk) / 2 - 1) / (chunk))
 
-/* KERNEL(type, head_dim, groups): paged_prefill with wgmma, groups of four warps of 64 rows. With
- * head_dim 64 two blocks of two groups fit on a multiprocessor and each works while the other
- * waits. With 128 one block fits, its warps split by role. Three groups use each loaded key more
- * often; two leave less of a small batch's last tiles empty. */
-#define PAGED_PREFILL_WGMMA_KERNELS(KERNEL) KERNEL(BF16, 64, 2) KERNEL(F16, 64, 2)
-#define PAGED_PREFILL_SPLIT_KERNELS(KERNEL)                                                        \
-    KERNEL(BF16, 128, 2) KERNEL(BF16, 128, 3) KERNEL(F16, 128, 2) KERNEL(F16, 128, 3)
 /* KERNEL(type, head_dim): paged_prefill with mma.sync, and paged_decode for batches. */
 #define PAGED_TYPES(KERNEL) KERNEL(BF16, 64) KERNEL(F16, 64) KERNEL(BF16, 128) KERNEL(F16, 128)
 
 enum { PAGED_PREFILL_MMA_ROWS = 128, PAGED_PREFILL_MMA_THREADS = 128 }; /* a warp: 32 rows */
 
-/* Dynamic shared memory of a kernel of paged_prefill: queries, two stages of keys and of values,
- * and the data that warps exchange. */
-#define PAGED_PREFILL_SHARED(rows, head_dim)                                                       \
-    (((rows) + 4 * PAGED_STEP) * (head_dim)*2 + 4 * PAGED_STEP)
+/* Dynamic shared memory of a kernel of paged_prefill with mma.sync: queries, two stages of keys and
+ * of values, and the data that warps exchange. */
+#define PAGED_PREFILL_MMA_SHARED(head_dim)                                                         \
+    ((PAGED_PREFILL_MMA_ROWS + 4 * PAGED_STEP) * (head_dim)*2 + 4 * PAGED_STEP)
 
-/* Where warps are split by role: as many stages as fit with three groups, and their barriers. */
-#define PAGED_PREFILL_SPLIT_SHARED(rows, head_dim)                                                 \
-    (((rows) + 2 * PAGED_PREFILL_STAGES * PAGED_STEP) * (head_dim)*2 + 32 * PAGED_PREFILL_STAGES)
+/* KERNEL(type, head_dim, groups): paged_prefill with wgmma, a block a multiprocessor: a copying
+ * warp, and two or three warpgroups that compute 64 rows each. Three use each loaded key more
+ * often; two leave less of a small batch's tiles empty. With head_dim 128, or limits, three have
+ * too few registers. */
+#define PAGED_PREFILL_KERNELS(KERNEL)                                                              \
+    KERNEL(BF16, 64, 2)                                                                            \
+    KERNEL(F16, 64, 2)                                                                             \
+    KERNEL(BF16, 64, 3) KERNEL(F16, 64, 3) KERNEL(BF16, 128, 2) KERNEL(F16, 128, 2)
+#define PAGED_PREFILL_LIMITED_KERNELS(KERNEL)                                                      \
+    KERNEL(BF16, 64, 2) KERNEL(F16, 64, 2) KERNEL(BF16, 128, 2) KERNEL(F16, 128, 2)
+enum {
+    PAGED_PREFILL_STEP = 128, /* positions that are taken at once */
+    PAGED_PREFILL_SLOTS = 4   /* tiles that are found before they are computed */
+};
+/* Stages of keys and of values. */
+#define PAGED_PREFILL_K_STAGES(head_dim) ((head_dim) == 64 ? 5 : 3)
+#define PAGED_PREFILL_V_STAGES(head_dim) ((head_dim) == 64 ? 5 : 2)
+/* Dynamic shared memory: two tiles' queries, stages, and 1 KB of slots and barriers. */
+#define PAGED_PREFILL_SHARED(head_dim, groups)                                                     \
+    ((2 * (groups)*64 + (PAGED_PREFILL_K_STAGES(head_dim) + PAGED_PREFILL_V_STAGES(head_dim)) *    \
+                            PAGED_PREFILL_STEP) *                                                  \
+         (head_dim)*2 +                                                                            \
+     1024)
 
 #endif

@@ -14,7 +14,7 @@ __device__ __forceinline__ int prefill_first(const LIMITS &limits, const paged_a
                                              const prefill_tile &tile, int row)
 {
     int token = prefill_token(call, min(row, tile.n_rows - 1));
-    return limits_first(limits, tile.walk.length, tile.n_tokens - token - 1);
+    return limits_first(limits, tile.length, tile.n_tokens - token - 1);
 }
 
 /* Where the tile's first step begins. */
@@ -55,19 +55,18 @@ template <> struct limited_rows<attention_limits> {
         for (int r = 0; r < 2; r++)
             first[r] = prefill_first(limits, call, tile, tile.first_row + row + r * 8);
         if (!mask) return;
-        mask += mask_words_before(
-            call.qo_indptr, call.kv_indptr, call.kv_last_page_len, call.page_size,
-            (int)device_sequence(call.qo_indptr, call.n_sequences, tile.first_token));
-        last_word = ((int64_t)tile.n_tokens * tile.walk.length - 1) / 32;
+        mask += mask_words_before(call.qo_indptr, call.kv_indptr, call.kv_last_page_len,
+                                  call.page_size, tile.sequence);
+        last_word = ((int64_t)tile.n_tokens * tile.length - 1) / 32;
 #pragma unroll
         for (int r = 0; r < 2; r++)
             bit[r] =
                 (int64_t)prefill_token(call, min(tile.first_row + row + r * 8, tile.n_rows - 1)) *
-                tile.walk.length;
+                tile.length;
     }
 };
 
-/* Limits the scores of 64 positions from `first` on. */
+/* Limits the scores of 8 * TILES positions from `first` on. */
 template <int TILES>
 __device__ __forceinline__ void limit_scores(float (&)[TILES][4], const limited_rows<no_limits> &,
                                              int)
@@ -77,7 +76,6 @@ template <int TILES>
 __device__ __forceinline__ void
 limit_scores(float (&s)[TILES][4], const limited_rows<attention_limits> &limited, int first)
 {
-    static_assert(TILES == 8, "as many positions as mask_bits() gives");
     int column = (int)threadIdx.x % 4 * 2;
     if (limited.inner != 0) {
 #pragma unroll
@@ -85,13 +83,19 @@ limit_scores(float (&s)[TILES][4], const limited_rows<attention_limits> &limited
             s[i / 4][i % 4] = tanh_of(s[i / 4][i % 4] * limited.inner);
     }
     if (limited.mask) {
+        static_assert(TILES % 8 == 0, "mask_bits() gives 64 positions");
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            uint64_t seen =
-                mask_bits(limited.mask, limited.bit[r] + first, limited.last_word) >> column;
+        for (int i = 0; i < TILES * 4; i += 32) { /* 64 positions of one row, then of the other */
 #pragma unroll
-            for (int i = 0; i < TILES * 2; i++)
-                if (!(seen >> (i / 2 * 8 + i % 2) & 1)) s[i / 2][2 * r + i % 2] = -INFINITY;
+            for (int r = 0; r < 2; r++) {
+                uint64_t seen =
+                    mask_bits(limited.mask, limited.bit[r] + first + i * 2, limited.last_word) >>
+                    column;
+#pragma unroll
+                for (int j = 0; j < 16; j++)
+                    if (!(seen >> (j / 2 * 8 + j % 2) & 1))
+                        s[i / 4 + j / 2][2 * r + j % 2] = -INFINITY;
+            }
         }
     }
     if (first < max(limited.first[0], limited.first[1])) {

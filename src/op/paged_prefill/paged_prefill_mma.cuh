@@ -99,7 +99,10 @@ __device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, c
     constexpr int THREADS = PREFILL_MMA_WARPS * 32, ROWS = PREFILL_MMA_ROWS;
     constexpr uint32_t STAGE = STEP * HEAD_DIM * 2;
     prefill_tile tile;
-    if (!prefill_tile_begin(call, ROWS, tile)) return;
+    if (!call.beside) device_let_next_begin();
+    if (!prefill_tile_find(call, ROWS, (int)blockIdx.x, tile)) return;
+    prefill_take_turn(call);
+    page_walk walk = page_walk_of(call, tile.sequence);
     const char *k_cache = call.k + tile.kv_head * call.k_strides.head;
     const char *v_cache = call.v + tile.kv_head * call.v_strides.head;
     uint32_t q = (uint32_t)__cvta_generic_to_shared(shared);
@@ -118,13 +121,13 @@ __device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, c
     int start = limits_start<STEP>(limits, call, tile);
     if (seen > 0) {
         int slot = start / STEP % page_places<STEP>::STEPS;
-        page_places_find(places, call, tile.walk, start);
-        page_places_find(places, call, tile.walk, start + STEP);
+        page_places_find(places, call, walk, start);
+        page_places_find(places, call, walk, start + STEP);
         __syncthreads(); /* the first places are known */
         tile_fetch<HEAD_DIM, STEP, THREADS>(k_cache, places->k[slot], call.k_strides.position,
-                                            tile.walk.length - start, k);
+                                            tile.length - start, k);
         tile_fetch<HEAD_DIM, STEP, THREADS>(v_cache, places->v[slot], call.v_strides.position,
-                                            tile.walk.length - start, v);
+                                            tile.length - start, v);
     }
     copy_commit();
     prefill_load_queries<T, HEAD_DIM, ROWS, ROWS, THREADS>(call, tile, shared, 0);
@@ -135,11 +138,11 @@ __device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, c
         if (next < seen) {
             uint32_t other = (stage ^ 1) * STAGE;
             tile_fetch<HEAD_DIM, STEP, THREADS>(k_cache, places->k[slot], call.k_strides.position,
-                                                tile.walk.length - next, k + other);
+                                                tile.length - next, k + other);
             tile_fetch<HEAD_DIM, STEP, THREADS>(v_cache, places->v[slot], call.v_strides.position,
-                                                tile.walk.length - next, v + other);
+                                                tile.length - next, v + other);
             copy_commit();
-            page_places_find(places, call, tile.walk, next + STEP);
+            page_places_find(places, call, walk, next + STEP);
         }
         float s[2][STEP / 8][4], shrink[2];
         prefill_mma_scores<T, HEAD_DIM, STEP>(s, q, k + stage * STAGE);

@@ -1,8 +1,9 @@
-/* How the copying warp of paged_prefill_stream.cuh hands keys, values and tiles to the others.
+/* The warps of paged_prefill with wgmma that do not compute: one looks for tiles, one copies keys,
+ * one copies values. They are ahead of those that compute as far as these rings have room:
  *
  *     tiles    4 slots    which rows a tile has; n_tokens -1: there are no more
- *     keys     stages of STEP positions
- *     values   stages of STEP positions
+ *     keys     stages of 128 positions
+ *     values   stages of 128 positions
  *
  * Sixteen positions are one copy of 64 elements each by the bulk tensor copy engine, because they
  * are in one page. The copies of the next tile follow at once: they are under way while this one's
@@ -13,32 +14,39 @@
 
 #include "op/attention/wgmma.cuh"
 #include "op/barrier.cuh"
-#include "op/paged_prefill/paged_prefill_stream.h"
-#include "op/paged_prefill/paged_prefill_tile.cuh"
-
-enum { PREFILL_SLOTS = PAGED_STREAM_SLOTS };
+#include "op/paged_prefill/paged_prefill_limits.cuh"
 
 typedef struct alignas(64) tensor_map {
     char bytes[128];
 } tensor_map;
 
-/* Stages in shared memory. The copying warp arrives at `full`, one thread of each computing warp at
- * `empty`. */
-template <int STAGES, int BYTES> struct prefill_ring {
-    uint32_t stages, full, empty; /* addresses */
+/* STAGES pieces of shared memory of BYTES each, FIRST bytes from the beginning, and their
+ * mbarriers. The warp that fills it arrives at `full`, one thread of each other warp at `empty`. */
+template <int STAGES, int BYTES, int FIRST, int BARRIERS> struct prefill_ring {
+    enum { END = BARRIERS + 16 * STAGES };
+    uint32_t shared; /* its address */
     int stage;
     uint32_t parity;
 
-    __device__ __forceinline__ uint32_t at() const { return stages + (uint32_t)stage * BYTES; }
-    __device__ __forceinline__ void wait() const { barrier_wait(full + 8 * stage, parity); }
-    __device__ __forceinline__ void wait_empty() const
+    __device__ __forceinline__ uint32_t at() const
     {
-        barrier_wait(empty + 8 * stage, parity ^ 1);
+        return shared + FIRST + (uint32_t)stage * BYTES;
     }
-    /* This warp has read the stage. */
+    __device__ __forceinline__ uint32_t full() const { return shared + BARRIERS + 8 * stage; }
+    __device__ __forceinline__ uint32_t empty(int which) const
+    {
+        return shared + BARRIERS + 8 * STAGES + 8 * which;
+    }
+    __device__ __forceinline__ void wait() const { barrier_wait(full(), parity); }
+    __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(stage), parity ^ 1); }
+    /* This warp has read a stage. */
+    __device__ __forceinline__ void give(int which) const
+    {
+        if (threadIdx.x % 32 == 0) barrier_arrive(empty(which));
+    }
     __device__ __forceinline__ void give()
     {
-        if (threadIdx.x % 32 == 0) barrier_arrive(empty + 8 * stage);
+        give(stage);
         next();
     }
     __device__ __forceinline__ void next()
@@ -48,60 +56,40 @@ template <int STAGES, int BYTES> struct prefill_ring {
     __device__ __forceinline__ void initialise(int arrivals) const
     {
         for (int i = 0; i < STAGES; i++) {
-            barrier_init(full + 8 * i, 1);
-            barrier_init(empty + 8 * i, arrivals);
+            barrier_init(shared + BARRIERS + 8 * i, 1);
+            barrier_init(empty(i), arrivals);
         }
     }
 };
 
-/* Tiles in shared memory. */
-struct prefill_slots {
-    prefill_tile *tiles;
-    uint32_t full, empty;
-    int slot;
-    uint32_t parity;
-
-    __device__ __forceinline__ void next()
-    {
-        if (++slot == PREFILL_SLOTS) slot = 0, parity ^= 1;
-    }
-    __device__ __forceinline__ void initialise(int arrivals) const
-    {
-        for (int i = 0; i < PREFILL_SLOTS; i++) {
-            barrier_init(full + 8 * i, 1);
-            barrier_init(empty + 8 * i, arrivals);
-        }
-    }
-    /* The present tile, and the end of its use. */
-    __device__ __forceinline__ const prefill_tile &wait() const
-    {
-        barrier_wait(full + 8 * slot, parity);
-        return tiles[slot];
-    }
-    __device__ __forceinline__ void give(int which) const
-    {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(empty + 8 * which);
-    }
-    /* Leaves a tile in the present slot. */
-    __device__ __forceinline__ void put(const prefill_tile &tile)
-    {
-        barrier_wait(empty + 8 * slot, parity ^ 1);
-        if (threadIdx.x % 32 == 0) {
-            tiles[slot] = tile;
-            barrier_arrive(full + 8 * slot);
-        }
-        __syncwarp();
-        next();
-    }
+/* Shared memory: two tiles' queries, stages of keys and of values, slots of tiles. */
+template <typename FORM> struct prefill_memory {
+    enum {
+        STAGE = FORM::STEP * FORM::HEAD_DIM * 2,
+        QUERIES = FORM::ROWS * FORM::HEAD_DIM * 2, /* of one tile */
+        K = 2 * QUERIES,
+        V = K + FORM::K_STAGES * STAGE,
+        TILES = V + FORM::V_STAGES * STAGE,
+        BARRIERS = TILES + PAGED_PREFILL_SLOTS * (int)sizeof(prefill_tile)
+    };
+    typedef prefill_ring<FORM::K_STAGES, STAGE, K, BARRIERS> keys;
+    typedef prefill_ring<FORM::V_STAGES, STAGE, V, keys::END> values;
+    typedef prefill_ring<PAGED_PREFILL_SLOTS, (int)sizeof(prefill_tile), TILES, values::END> slots;
+    static_assert((int)slots::END <= (int)FORM::SHARED, "as PAGED_PREFILL_SHARED counts");
 };
 
-/* The number of a tile's steps. */
-template <int STEP>
-__device__ __forceinline__ int prefill_steps(const paged_attention &call, const prefill_tile &tile,
-                                             int rows)
+/* The steps of a tile: from position `start` on. */
+template <int STEP> struct prefill_steps {
+    int start, count;
+};
+template <int STEP, typename LIMITS>
+__device__ __forceinline__ prefill_steps<STEP> prefill_steps_of(const paged_attention &call,
+                                                                const LIMITS &limits,
+                                                                const prefill_tile &tile, int rows)
 {
-    return (prefill_visible(call, tile, tile.first_row + rows - 1) + STEP - 1) / STEP;
+    int start = limits_start<STEP>(limits, call, tile);
+    int seen = prefill_visible(call, tile, tile.first_row + rows - 1);
+    return {start, (seen - start + STEP - 1) / STEP};
 }
 
 /* A lane's copy of a step: 64 elements of the `sixteen`-th sixteen positions. */
@@ -132,20 +120,20 @@ __device__ __forceinline__ void prefill_box_copy(uint32_t to, const tensor_map &
 /* The values of sixteens that the sequence fills in part or not at all: its positions, and zeros
  * after its end, because a weight of 0 must not meet NaN. By a warp. */
 template <int HEAD_DIM, int STEP>
-__device__ __forceinline__ void
-prefill_copy_end(const paged_attention &call, const prefill_tile &tile, uint32_t first, uint32_t to)
+__device__ __forceinline__ void prefill_copy_end(const paged_attention &call,
+                                                 const prefill_tile &tile, const page_walk &walk,
+                                                 uint32_t first, uint32_t to)
 {
-    const page_walk &walk = tile.walk;
     constexpr int CHUNKS = HEAD_DIM / 8;
     const char *cache = call.v + tile.kv_head * call.v_strides.head;
-    uint32_t last = (uint32_t)(walk.length - 1) / 16, full = (uint32_t)walk.length / 16;
+    uint32_t last = (uint32_t)(tile.length - 1) / 16, full = (uint32_t)tile.length / 16;
     for (uint32_t i = max(first, full); i < first + STEP / 16; i++) {
         const char *from = cache + page_offset(walk, call.v_strides, min(i, last));
         for (int c = (int)threadIdx.x % 32; c < 16 * CHUNKS; c += 32) {
             int row = c / CHUNKS, chunk = c % CHUNKS;
             copy_async(to + tile_byte(STEP, (int)(i - first) * 16 + row, chunk),
                        from + row * (uint32_t)call.v_strides.position + chunk * 16,
-                       (int)i * 16 + row < walk.length);
+                       (int)i * 16 + row < tile.length);
         }
     }
     copy_commit();
@@ -154,92 +142,117 @@ prefill_copy_end(const paged_attention &call, const prefill_tile &tile, uint32_t
     __syncwarp();
 }
 
-/* Copies a tile's keys and values: keys of step 0, then those of step i + 1 and the values of step
- * i. Each lane has one box of a step. */
-template <int HEAD_DIM, int STEP, typename KEYS, typename VALUES>
-__device__ __forceinline__ void prefill_copy(const paged_attention &call, const tensor_map &k_map,
-                                             const tensor_map &v_map, const prefill_tile &tile,
-                                             int n_steps, KEYS &keys, VALUES &values)
+/* The outputs of rows that see nothing. By a warp. */
+template <int HEAD_DIM>
+__device__ __forceinline__ void prefill_store_nothing(const paged_attention &call,
+                                                      const prefill_tile &tile, int rows)
 {
-    constexpr int WIDE = HEAD_DIM / 64, BOXES = STEP / 16 * WIDE, BOX = 16 * 128;
-    static_assert(BOXES <= 32, "a box a lane");
-    const page_walk &walk = tile.walk;
-    int lane = (int)threadIdx.x % 32, own = lane / WIDE, element = lane % WIDE * 64;
-    uint32_t last = (uint32_t)(walk.length - 1) / 16, full = (uint32_t)walk.length / 16;
-    uint32_t to = (uint32_t)(lane % WIDE * STEP * 128 + own * BOX);
-    uint32_t first = 0;
-    prefill_box now = prefill_box_of(call, walk, element, min(first + own, last)), before = now;
+    const float o[HEAD_DIM / 8][4] = {};
+    const softmax_rows nothing = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
 #pragma unroll 1
-    for (int i = 0; i <= n_steps; i++, first += STEP / 16) {
-        prefill_box next = prefill_box_of(call, walk, element, min(first + STEP / 16 + own, last));
-        if (i < n_steps) {
-            int there = min((int)(last + 1 - first), STEP / 16) * WIDE;
-            uint32_t barrier = keys.full + 8 * keys.stage;
-            keys.wait_empty();
-            if (lane == 0) barrier_expect(barrier, there * BOX);
-            __syncwarp();
-            if (lane < there) prefill_box_copy(keys.at() + to, k_map, now, tile.kv_head, barrier);
-            keys.next();
-        }
-        if (i > 0) {
-            uint32_t of = first - STEP / 16;
-            int there = min((int)(full - of), STEP / 16) * WIDE;
-            uint32_t barrier = values.full + 8 * values.stage;
-            values.wait_empty();
-            if (there < BOXES) prefill_copy_end<HEAD_DIM, STEP>(call, tile, of, values.at());
-            if (lane == 0) barrier_expect(barrier, there * BOX);
-            __syncwarp();
-            if (lane < there)
-                prefill_box_copy(values.at() + to, v_map, before, tile.kv_head, barrier);
-            values.next();
-        }
-        before = now;
-        now = next;
-    }
+    for (int row = (int)threadIdx.x % 32 / 4; row < rows; row += 16)
+        prefill_store<HEAD_DIM>(call, tile, row, nothing, 1, o);
 }
 
-/* The tile of a number; n_tokens -1: there are not so many. */
-__device__ __forceinline__ prefill_tile prefill_tile_of(const paged_attention &call, int rows,
-                                                        int number)
-{
-    prefill_tile tile;
-    int sequence;
-    if (!prefill_tile_find(call, rows, number, tile, sequence)) tile.n_tokens = -1;
-    return tile;
-}
-
-/* Lane 0 takes the number of a tile. */
-__device__ __forceinline__ uint32_t prefill_take(const paged_attention &call)
-{
-    return threadIdx.x % 32 == 0 ? gridDim.x + atomicAdd(call.arrived, 1u) : 0;
-}
-
-/* The copying warp. It takes numbers of tiles from a counter, one ahead of the tile it looks up,
- * and looks up one ahead of the tile that is copied. The block that ends last resets the counter.
+/* Tiles: numbers come from a counter, one ahead of the tile that is looked up.
  */
-template <int HEAD_DIM, int STEP, typename KEYS, typename VALUES>
-__device__ __forceinline__ void
-prefill_produce(const paged_attention &call, const tensor_map &k_map, const tensor_map &v_map,
-                int rows, prefill_slots slots, KEYS keys, VALUES values)
-{
-    prefill_tile tile = prefill_tile_of(call, rows, (int)blockIdx.x);
-    slots.put(tile);
-    device_wait_for_last();
-    uint32_t taken = prefill_take(call);
-    while (tile.n_tokens >= 0) {
-        int number = (int)__shfl_sync(0xffffffffu, taken, 0);
-        taken = prefill_take(call);
-        prefill_tile next = prefill_tile_of(call, rows, number);
-        slots.put(next);
-        int n_steps = prefill_steps<STEP>(call, tile, rows);
-        if (n_steps > 0)
-            prefill_copy<HEAD_DIM, STEP>(call, k_map, v_map, tile, n_steps, keys, values);
-        tile = next;
+struct prefill_source {
+    uint32_t taken; /* lane 0 */
+
+    __device__ __forceinline__ void take(const paged_attention &call)
+    {
+        taken = threadIdx.x % 32 == 0 ? gridDim.x + atomicAdd(call.arrived, 1u) : 0;
     }
-    if (threadIdx.x % 32 != 0) return;
-    __threadfence(); /* the last number has been taken */
-    if (taken != 0 && atomicInc(call.arrived + 1, gridDim.x - 1) == gridDim.x - 1)
-        *(volatile uint32_t *)call.arrived = 0;
+    /* The next tile; n_tokens -1: there are no more. */
+    __device__ __forceinline__ prefill_tile next(const paged_attention &call, int rows)
+    {
+        prefill_tile tile = {0, -1, 0, 0, 0, 0, 0};
+        int number = (int)__shfl_sync(0xffffffffu, taken, 0);
+        take(call);
+        prefill_tile_find(call, rows, number, tile);
+        return tile;
+    }
+    /* After the last. The block that ends last resets the counter. */
+    __device__ __forceinline__ void close(const paged_attention &call) const
+    {
+        if (threadIdx.x % 32 != 0) return;
+        __threadfence(); /* the last number has been taken */
+        if (taken != 0 && atomicInc(call.arrived + 1, gridDim.x - 1) == gridDim.x - 1)
+            *(volatile uint32_t *)call.arrived = 0;
+    }
+};
+
+/* The warp that looks for tiles, while those before them are copied and computed. */
+template <typename FORM, typename LIMITS, typename SLOTS>
+__device__ __forceinline__ void prefill_find_tiles(const paged_attention &call,
+                                                   const LIMITS &limits, char *shared, SLOTS slots)
+{
+    prefill_tile *tiles = (prefill_tile *)(shared + prefill_memory<FORM>::TILES);
+    prefill_source source = {0};
+    prefill_tile tile = {0, -1, 0, 0, 0, 0, 0};
+    prefill_tile_find(call, FORM::ROWS, (int)blockIdx.x, tile); /* while the last kernel runs */
+    device_wait_for_last();
+    source.take(call);
+    for (;; tile = source.next(call, FORM::ROWS)) {
+        if (tile.n_tokens >= 0 &&
+            prefill_steps_of<FORM::STEP>(call, limits, tile, FORM::ROWS).count <= 0) {
+            prefill_store_nothing<FORM::HEAD_DIM>(call, tile, FORM::ROWS);
+            continue;
+        }
+        slots.wait_empty();
+        if (threadIdx.x % 32 == 0) {
+            tiles[slots.stage] = tile;
+            barrier_arrive(slots.full());
+        }
+        __syncwarp();
+        slots.next();
+        if (tile.n_tokens < 0) break;
+    }
+    source.close(call);
+}
+
+/* The warp that copies keys, or that of values, tile after tile. Each lane has one box of a step.
+ * Keys that no row sees are left out, because their scores are replaced. Values are not, because a
+ * weight of 0 must not meet NaN. */
+template <typename FORM, bool VALUES, typename LIMITS, typename RING, typename SLOTS>
+__device__ __forceinline__ void prefill_copy(const paged_attention &call, const tensor_map &map,
+                                             const LIMITS &limits, char *shared, RING ring,
+                                             SLOTS slots)
+{
+    constexpr int STEP = FORM::STEP, WIDE = FORM::HEAD_DIM / 64, BOXES = STEP / 16 * WIDE,
+                  BOX = 16 * 128;
+    static_assert(BOXES <= 32, "a box a lane");
+    const prefill_tile *tiles = (const prefill_tile *)(shared + prefill_memory<FORM>::TILES);
+    int lane = (int)threadIdx.x % 32, element = lane % WIDE * 64;
+    uint32_t own = (uint32_t)lane / WIDE, to = (uint32_t)(lane % WIDE * STEP * 128) + own * BOX;
+    device_wait_for_last();
+    for (;; slots.next()) {
+        slots.wait();
+        const prefill_tile &tile = tiles[slots.stage];
+        if (tile.n_tokens < 0) break;
+        prefill_steps<STEP> steps = prefill_steps_of<STEP>(call, limits, tile, FORM::ROWS);
+        page_walk walk = page_walk_of(call, tile.sequence);
+        int seen = prefill_visible(call, tile, tile.first_row + FORM::ROWS - 1);
+        uint32_t first = (uint32_t)steps.start / 16, last = (uint32_t)(tile.length - 1) / 16;
+        uint32_t end = VALUES ? (uint32_t)tile.length / 16 : (uint32_t)(seen + 15) / 16;
+        int kv_head = tile.kv_head;
+        prefill_box box = prefill_box_of(call, walk, element, min(first + own, last));
+#pragma unroll 1
+        for (int i = steps.count; i > 0; i--) {
+            int there = min((int)(end - first), STEP / 16) * WIDE;
+            ring.wait_empty();
+            if (VALUES && there < BOXES)
+                prefill_copy_end<FORM::HEAD_DIM, STEP>(call, tile, walk, first, ring.at());
+            if (lane == 0) barrier_expect(ring.full(), there * BOX);
+            __syncwarp();
+            if (lane < there) prefill_box_copy(ring.at() + to, map, box, kv_head, ring.full());
+            ring.next();
+            first += STEP / 16;
+            if (i > 1) box = prefill_box_of(call, walk, element, min(first + own, last));
+        }
+        __syncwarp(); /* all lanes have read the tile */
+        slots.give(slots.stage);
+    }
 }
 
 #endif

@@ -1,10 +1,10 @@
 /* What the kernels of paged_prefill on tensor cores share: which rows a block has, and how queries
  * are loaded and outputs stored.
  *
- * A block computes a tile of rows of one sequence and one KV head. Rows are the heads of the group
- * of one token, then of the next: they read the same keys, so 32 tokens of 4 heads fill a tile of
- * 128 rows, and the corner of a causal tile that no row sees is small. The grid has room for the
- * tiles of any cut of the tokens into sequences; a block finds its tile itself.
+ * A tile has rows of one sequence and one KV head. Rows are the heads of the group of one token,
+ * then of the next: they read the same keys, so 32 tokens of 4 heads fill a tile of 128 rows, and
+ * the corner of a causal tile that no row sees is small. Tiles have numbers; which rows a number
+ * stands for, blocks find out themselves, for any cut of the tokens into sequences.
  */
 #ifndef QUIPU_OP_PAGED_PREFILL_TILE_CUH
 #define QUIPU_OP_PAGED_PREFILL_TILE_CUH
@@ -12,23 +12,22 @@
 #include "op/attention/paged.cuh"
 #include "op/device.cuh"
 
-/* The rows of a block, counted from the sequence's first. */
+/* The rows of a tile, counted from the sequence's first. */
 typedef struct prefill_tile {
     int first_token; /* of the sequence */
     int n_tokens;
     int first_row, n_rows; /* n_rows: of the sequence */
     int kv_head;
-    page_walk walk;
+    int sequence, length; /* length: positions in the cache */
 } prefill_tile;
 
 /* The tile of a number; false: there are not so many. Tiles go through KV heads first, and begin
  * with a sequence's last tile, which sees most. All lanes of a warp call it, also before the
- * previous kernel has ended. `sequence`: whose it is. */
+ * previous kernel has ended. */
 __device__ __forceinline__ bool prefill_tile_find(const paged_attention &call, int rows, int number,
-                                                  prefill_tile &tile, int &sequence)
+                                                  prefill_tile &tile)
 {
     int lane = (int)threadIdx.x % 32, wanted = number / call.n_kv_heads;
-    tile.kv_head = number % call.n_kv_heads;
     for (int first = 0; first < call.n_sequences; first += 32) {
         int border = 0, n_tokens = 0;
         if (first + lane < call.n_sequences) {
@@ -50,31 +49,20 @@ __device__ __forceinline__ bool prefill_tile_find(const paged_attention &call, i
         tile.first_token = __shfl_sync(0xffffffffu, border, owner);
         tile.n_tokens = __shfl_sync(0xffffffffu, n_tokens, owner);
         tile.n_rows = tile.n_tokens * call.group;
-        sequence = first + owner;
-        tile.walk = page_walk_of(call, sequence);
+        tile.kv_head = number % call.n_kv_heads;
+        tile.sequence = first + owner;
+        tile.length = page_walk_of(call, tile.sequence).length;
         return true;
     }
     return false;
 }
 
-/* Before the first read of what other kernels of the pass write. paged_decode of other rows, which
- * comes next, reads what the kernels before this one have written. */
+/* Before the first read of what other kernels of the pass write. paged_decode of other rows comes
+ * next and reads what the kernels before this one have written (paged_attention.beside). */
 __device__ __forceinline__ void prefill_take_turn(const paged_attention &call)
 {
     device_wait_for_last();
     if (call.beside) device_let_next_begin();
-}
-
-/* The tile of a block that has one; false: the grid has more blocks than there are tiles. Blocks
- * search while the previous kernel runs. */
-__device__ __forceinline__ bool prefill_tile_begin(const paged_attention &call, int rows,
-                                                   prefill_tile &tile)
-{
-    int sequence;
-    if (!call.beside) device_let_next_begin();
-    if (!prefill_tile_find(call, rows, (int)blockIdx.x, tile, sequence)) return false;
-    prefill_take_turn(call);
-    return true;
 }
 
 /* The token of a row of the sequence: exact below 2^32 / group rows. */
@@ -87,9 +75,9 @@ __device__ __forceinline__ int prefill_token(const paged_attention &call, int ro
 __device__ __forceinline__ int prefill_visible(const paged_attention &call,
                                                const prefill_tile &tile, int row)
 {
-    if (!call.causal) return tile.walk.length;
+    if (!call.causal) return tile.length;
     int token = prefill_token(call, min(row, tile.n_rows - 1));
-    return max(tile.walk.length - tile.n_tokens + token + 1, 0);
+    return max(tile.length - tile.n_tokens + token + 1, 0);
 }
 
 /* Where a row's query begins; rows past the end have the last one's. `base`: the first query of the
@@ -141,21 +129,31 @@ __device__ __forceinline__ void prefill_shrink(float (&o)[HEAD_DIM / 8][4],
         o[i / 4][i % 4] *= shrink[i % 4 / 2];
 }
 
-/* Writes a lane's columns of its row r, times `factor`: as pairs of T, or as they are. */
+/* Writes a lane's columns of its row r, times `factor`: in the type T, or as they are; `out` NULL:
+ * nowhere. Neighbouring lanes exchange a pair of each two, so that each has four neighbouring
+ * columns, and a store of the warp writes whole sectors. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void store_columns(T, char *out, int r, float factor,
                                               const float (&o)[HEAD_DIM / 8][4])
 {
-    uint32_t *pair = (uint32_t *)out + threadIdx.x % 4;
+    bool odd = threadIdx.x % 2;
+    uint2 *four = (uint2 *)(out + threadIdx.x % 2 * 16 + threadIdx.x % 4 / 2 * 8);
 #pragma unroll
-    for (int i = 0; i < HEAD_DIM / 8; i++)
-        pair[i * 4] = pack_pair(T(), o[i][2 * r] * factor, o[i][2 * r + 1] * factor);
+    for (int i = 0; i < HEAD_DIM / 8; i += 2) {
+        uint32_t pair[2];
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            pair[j] = pack_pair(T(), o[i + j][2 * r] * factor, o[i + j][2 * r + 1] * factor);
+        uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? pair[0] : pair[1], 1);
+        if (out) four[i * 2] = odd ? make_uint2(other, pair[1]) : make_uint2(pair[0], other);
+    }
 }
 template <int HEAD_DIM>
 __device__ __forceinline__ void store_columns(float, char *out, int r, float factor,
                                               const float (&o)[HEAD_DIM / 8][4])
 {
     float2 *pair = (float2 *)out + threadIdx.x % 4;
+    if (!out) return;
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 8; i++)
         pair[i * 4] = make_float2(o[i][2 * r] * factor, o[i][2 * r + 1] * factor);
@@ -171,13 +169,13 @@ __device__ __forceinline__ void prefill_store(const paged_attention &call, const
     for (int r = 0; r < 2; r++) {
         float sum = quad_sum(rows.sum[r]);
         int unit = tile.first_row + row + r * 8;
-        if (unit >= tile.n_rows) continue;
         int of_sequence = prefill_token(call, unit);
         int64_t token = tile.first_token + of_sequence;
         int64_t head = tile.kv_head * call.group + unit - of_sequence * call.group;
-        if (!is_wanted(call, token, head)) continue;
-        char *out =
-            (char *)call.out + token * call.out_strides.token + head * call.out_strides.head;
+        bool wanted = unit < tile.n_rows && is_wanted(call, token, head);
+        char *out = wanted ? (char *)call.out + token * call.out_strides.token +
+                                 head * call.out_strides.head
+                           : nullptr;
         float factor = sum == 0 ? 0 : 1 / sum;
         if (call.out_type == DTYPE_F32)
             store_columns<HEAD_DIM>(0.0f, out, r, factor, o);
@@ -185,7 +183,7 @@ __device__ __forceinline__ void prefill_store(const paged_attention &call, const
             store_columns<__nv_bfloat16, HEAD_DIM>(__nv_bfloat16(), out, r, factor, o);
         else
             store_columns<__half, HEAD_DIM>(__half(), out, r, factor, o);
-        if (call.lse && threadIdx.x % 4 == 0)
+        if (wanted && call.lse && threadIdx.x % 4 == 0)
             *(float *)((char *)call.lse + token * call.lse_strides.token +
                        head * call.lse_strides.head) =
                 sum == 0 ? -INFINITY : softmax_base(rows.maximum[r], scale) + log2f(sum);

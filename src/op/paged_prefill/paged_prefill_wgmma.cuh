@@ -1,35 +1,49 @@
-/* paged_prefill with wgmma, for sm_90a: keys and values by cp.async through two stages each,
- * warpgroups of 64 rows each.
+/* paged_prefill with wgmma, for sm_90a: a block a multiprocessor takes tile after tile.
  *
- * The scores of a step are started before the product of the last step's weights with the values:
- * while the tensor cores work on that product, the warps compute the new step's exponentials. One
- * barrier per step, by which the copies of the step before have come.
+ * The warps are split by role: some copy (paged_prefill_ring.cuh), two or three warpgroups compute
+ * 64 rows each. There is no barrier among them, so that one computes exponentials while another's
+ * products keep the tensor cores busy. A group does not stop between tiles: the first scores of a
+ * tile are started with the last product of the tile before, and their exponentials are computed
+ * during that product.
  */
 #ifndef QUIPU_OP_PAGED_PREFILL_WGMMA_CUH
 #define QUIPU_OP_PAGED_PREFILL_WGMMA_CUH
 
-#include "op/attention/wgmma.cuh"
-#include "op/paged_prefill/paged_prefill_limits.cuh"
+#include "op/paged_prefill/paged_prefill_ring.cuh"
+#include "op/paged_prefill/paged_prefill_softmax.cuh"
 
-/* s (64, STEP) = q (64, HEAD_DIM) k (STEP, HEAD_DIM)^T; q: of `rows` rows, from the group's first
- */
+/* The sizes of a kernel: see paged_cuda.h. */
+template <int DIM, int N_GROUPS> struct prefill_form {
+    enum {
+        HEAD_DIM = DIM,
+        GROUPS = N_GROUPS,
+        ROWS = GROUPS * 64,
+        STEP = PAGED_PREFILL_STEP,
+        K_STAGES = PAGED_PREFILL_K_STAGES(DIM),
+        V_STAGES = PAGED_PREFILL_V_STAGES(DIM),
+        /* Registers of a thread that computes and of one that copies; 64K in all. */
+        REGISTERS = GROUPS == 2 ? 216 : 160,
+        COPYING = GROUPS == 2 ? 72 : 32,
+        SHARED = PAGED_PREFILL_SHARED(DIM, GROUPS)
+    };
+};
+
+/* s (64, STEP) = q (64, HEAD_DIM) k (STEP, HEAD_DIM)^T */
 template <typename T, int HEAD_DIM, int STEP>
-__device__ __forceinline__ void prefill_wgmma_scores(float (&s)[STEP / 8][4], uint32_t q, int rows,
-                                                     uint32_t k)
+__device__ __forceinline__ void prefill_scores(float (&s)[STEP / 8][4], uint32_t q, uint32_t k)
 {
-    const uint64_t queries = wgmma_operand(q, rows), keys = wgmma_operand(k, STEP);
+    const uint64_t queries = wgmma_operand(q, 64), keys = wgmma_operand(k, STEP);
 #pragma unroll
     for (int d = 0; d < HEAD_DIM / 16; d++)
-        wgmma_scores(T(), s, wgmma_further(queries, d / 4 * rows * 128 + d % 4 * 32),
+        wgmma_scores(T(), s, wgmma_further(queries, d / 4 * 64 * 128 + d % 4 * 32),
                      wgmma_further(keys, d / 4 * STEP * 128 + d % 4 * 32), d > 0);
     wgmma_commit();
 }
 
 /* o (64, HEAD_DIM) += weights (64, STEP) v (STEP, HEAD_DIM) */
 template <typename T, int HEAD_DIM, int STEP>
-__device__ __forceinline__ void prefill_wgmma_values(float (&o)[HEAD_DIM / 8][4],
-                                                     const uint32_t (&weights)[STEP / 16][4],
-                                                     uint32_t v)
+__device__ __forceinline__ void prefill_values(float (&o)[HEAD_DIM / 8][4],
+                                               const uint32_t (&weights)[STEP / 16][4], uint32_t v)
 {
     const uint64_t values = wgmma_operand(v, STEP);
 #pragma unroll
@@ -38,102 +52,259 @@ __device__ __forceinline__ void prefill_wgmma_values(float (&o)[HEAD_DIM / 8][4]
     wgmma_commit();
 }
 
-template <typename T, int HEAD_DIM, int STEP, int GROUPS, typename LIMITS>
-__device__ __forceinline__ void paged_prefill_wgmma(const paged_attention &call,
-                                                    const LIMITS &limits, char *shared)
+/* The warps of a computing group meet. */
+__device__ __forceinline__ void prefill_meet(void)
 {
-    constexpr int THREADS = GROUPS * 128, ROWS = GROUPS * 64;
-    constexpr uint32_t STAGE = STEP * HEAD_DIM * 2;
-    prefill_tile tile;
-    if (!prefill_tile_begin(call, ROWS, tile)) return;
-    const char *k_cache = call.k + tile.kv_head * call.k_strides.head;
-    const char *v_cache = call.v + tile.kv_head * call.v_strides.head;
-    uint32_t q = (uint32_t)__cvta_generic_to_shared(shared);
-    uint32_t k = q + ROWS * HEAD_DIM * 2, v = k + 2 * STAGE;
-    page_places<STEP> *places = (page_places<STEP> *)(shared + ROWS * HEAD_DIM * 2 + 4 * STAGE);
-    uint32_t own_q = q + (uint32_t)threadIdx.x / 128 * 64 * 128;
-    float scale = limits_scale(limits, call);
+    asm volatile("bar.sync %0, 128;" ::"r"((int)threadIdx.x / 128 + 1) : "memory");
+}
 
-    int row = (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 32 / 4;
-    softmax_rows rows = prefill_rows(call, tile, row);
-    limited_rows<LIMITS> limited(limits, call, tile, row);
-    float o[HEAD_DIM / 8][4] = {};
-    int seen = prefill_visible(call, tile, tile.first_row + ROWS - 1);
-    int seen_by_all = prefill_visible(call, tile, tile.first_row + (int)threadIdx.x / 32 * 16);
-
-    if (seen > 0) {
-        float s[STEP / 8][4], shrink[2];
-        uint32_t weights[STEP / 16][4];
-        int length = tile.walk.length, start = limits_start<STEP>(limits, call, tile);
-        int begin = start / STEP % page_places<STEP>::STEPS;
-        for (int i = 0; i < 3; i++)
-            page_places_find(places, call, tile.walk, start + i * STEP);
-        __syncthreads(); /* the first places are known */
-        tile_fetch<HEAD_DIM, STEP, THREADS>(k_cache, places->k[begin], call.k_strides.position,
-                                            length - start, k);
-        copy_commit();
-        if (start + STEP < seen)
-            tile_fetch<HEAD_DIM, STEP, THREADS>(
-                k_cache, places->k[(begin + 1) % page_places<STEP>::STEPS], call.k_strides.position,
-                length - start - STEP, k + STAGE);
-        tile_fetch<HEAD_DIM, STEP, THREADS>(v_cache, places->v[begin], call.v_strides.position,
-                                            length - start, v);
-        copy_commit();
-        prefill_load_queries<T, HEAD_DIM, ROWS, ROWS, THREADS>(call, tile, shared, 0);
-        copy_wait<1>();
-        wgmma_publish();
-        __syncthreads(); /* the queries and the first keys have come */
-        wgmma_hold(s);
-        wgmma_begin();
-        prefill_wgmma_scores<T, HEAD_DIM, STEP>(s, own_q, ROWS, k);
-        wgmma_wait<0>();
-        wgmma_hold(s);
-        limit_scores(s, limited, start);
-        softmax_step(s, rows, start, start + STEP > seen_by_all, scale, shrink);
+/* Requests the queries of a group's 64 rows, from `first` on, for shared memory at `to`. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void prefill_queries(const paged_attention &call,
+                                                const prefill_tile &tile, char *to, int first)
+{
+    constexpr int CHUNKS = HEAD_DIM / 8, STEP = 128 / CHUNKS;
+    int chunk = (int)threadIdx.x % CHUNKS, row = (int)threadIdx.x % 128 / CHUNKS;
+    const char *base = (const char *)call.q + tile.first_token * call.q_strides.token +
+                       tile.kv_head * call.group * call.q_strides.head;
+    float sign = call.sm_scale < 0 ? -1.0f : 1.0f;
+    if (call.q_type == dtype_of(T()) && sign > 0) { /* unchanged */
+        uint32_t place = (uint32_t)__cvta_generic_to_shared(to) + tile_byte(64, row, chunk);
 #pragma unroll
-        for (int i = 0; i < STEP / 16; i++)
-            weights_pack<T>(s, i, weights[i]);
+        for (int i = 0; i < 64 / STEP; i++)
+            copy_async(place + i * STEP * 128,
+                       prefill_query(call, tile, first + row + i * STEP, base) + chunk * 16, true);
+        copy_commit();
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 64 / STEP; i++, row += STEP)
+        *(uint4 *)(to + tile_byte(64, row, chunk)) = load_query<T>(
+            call.q_type, prefill_query(call, tile, first + row, base), chunk * 8, sign);
+}
 
-        uint32_t stage = 0; /* of the values; the next step's keys are in the other */
-        for (int first = start + STEP; first < seen; first += STEP, stage ^= STAGE) {
-            copy_wait<0>();
-            wgmma_publish();
-            __syncthreads(); /* these stages have come, and no thread reads the others any more */
-            wgmma_hold(s);
-            wgmma_hold(o);
-            wgmma_begin();
-            prefill_wgmma_scores<T, HEAD_DIM, STEP>(s, own_q, ROWS, k + (stage ^ STAGE));
-            prefill_wgmma_values<T, HEAD_DIM, STEP>(o, weights, v + stage);
-            int next = first + STEP, slot = first / STEP % page_places<STEP>::STEPS;
-            if (next < seen)
-                tile_fetch<HEAD_DIM, STEP, THREADS>(
-                    k_cache, places->k[(slot + 1) % page_places<STEP>::STEPS],
-                    call.k_strides.position, length - next, k + stage);
-            tile_fetch<HEAD_DIM, STEP, THREADS>(v_cache, places->v[slot], call.v_strides.position,
-                                                length - first, v + (stage ^ STAGE));
-            copy_commit();
-            page_places_find(places, call, tile.walk, next + STEP);
-            wgmma_wait<1>();
-            wgmma_hold(s);
-            limit_scores(s, limited, first);
-            softmax_step(s, rows, first, first + STEP > seen_by_all, scale, shrink);
-            wgmma_wait<0>();
-            wgmma_hold(o);
-            prefill_shrink<HEAD_DIM>(o, shrink);
-#pragma unroll
-            for (int i = 0; i < STEP / 16; i++)
-                weights_pack<T>(s, i, weights[i]);
-        }
+/* A computing group: what it knows of its present tile, and where it is in the rings. */
+template <typename T, typename FORM, typename LIMITS> struct prefill_group {
+    enum { HEAD_DIM = FORM::HEAD_DIM, STEP = FORM::STEP };
+    typedef prefill_memory<FORM> memory;
+
+    const paged_attention &call;
+    const LIMITS &limits;
+    char *shared;
+    float scale;
+    int row;                 /* the lane's first row in the tile */
+    int present, next;       /* slots of the tiles; -1: there is none */
+    int buffer;              /* of the queries */
+    int n_steps, first, end; /* left in the tile; position of the step; of the first masked step */
+    softmax_rows rows;
+    typename memory::keys keys;
+    typename memory::values values;
+    typename memory::slots slots;
+
+    __device__ __forceinline__ const prefill_tile &tile(int slot) const
+    {
+        return ((const prefill_tile *)(shared + memory::TILES))[slot];
+    }
+    /* The group's queries in a buffer. */
+    __device__ __forceinline__ char *queries(int of) const
+    {
+        return shared + of * memory::QUERIES + row / 64 * 64 * HEAD_DIM * 2;
+    }
+
+    /* Looks at the next tile, and requests its queries for a buffer. */
+    __device__ __forceinline__ void seek(int to)
+    {
+        slots.wait();
+        next = tile(slots.stage).n_tokens < 0 ? -1 : slots.stage;
+        slots.next();
+        if (next >= 0) prefill_queries<T, HEAD_DIM>(call, tile(next), queries(to), row / 64 * 64);
+    }
+
+    __device__ __forceinline__ limited_rows<LIMITS> limited() const
+    {
+        return limited_rows<LIMITS>(limits, call, tile(present), row);
+    }
+
+    /* Makes the next tile the present one, when its queries have come. */
+    __device__ __forceinline__ void begin()
+    {
         copy_wait<0>();
         wgmma_publish();
-        __syncthreads(); /* the last values have come */
+        prefill_meet(); /* the queries have come; no warp reads the other buffer any more */
+        present = next;
+        const prefill_tile &now = tile(present);
+        prefill_steps<STEP> steps = prefill_steps_of<STEP>(call, limits, now, FORM::ROWS);
+        n_steps = steps.count;
+        first = steps.start;
+        end = prefill_visible(call, now, now.first_row + (row & ~15)) - STEP;
+        rows = prefill_rows(call, now, row);
+        seek(buffer ^ 1);
+    }
+
+    /* Starts the product of the queries with the next keys. */
+    __device__ __forceinline__ void start_scores(float (&s)[STEP / 8][4])
+    {
+        keys.wait();
+        wgmma_hold(s);
+        wgmma_begin();
+        prefill_scores<T, HEAD_DIM, STEP>(s, (uint32_t)__cvta_generic_to_shared(queries(buffer)),
+                                          keys.at());
+    }
+    /* Starts the product of the weights with the next values. */
+    __device__ __forceinline__ void start_values(float (&o)[HEAD_DIM / 8][4],
+                                                 const uint32_t (&weights)[STEP / 16][4])
+    {
+        values.wait();
         wgmma_hold(o);
         wgmma_begin();
-        prefill_wgmma_values<T, HEAD_DIM, STEP>(o, weights, v + stage);
+        prefill_values<T, HEAD_DIM, STEP>(o, weights, values.at());
+    }
+
+    /* The scores have come. */
+    __device__ __forceinline__ void take_scores(float (&s)[STEP / 8][4],
+                                                const limited_rows<LIMITS> &limited)
+    {
+        wgmma_hold(s);
+        keys.give();
+        limit_scores(s, limited, first);
+        if (first > end) prefill_mask(s, rows, first);
+    }
+};
+
+/* The maxima have changed. When the products with the values have ended, o *= shrink, or `store` if
+ * a tile begins. The branch depends on the sums, which are never negative: the compiler does not
+ * know that. Else it would wait for the products before it computes the exponentials. */
+template <int HEAD_DIM, int TILES, typename STORE>
+__device__ __forceinline__ void prefill_close(float (&o)[HEAD_DIM / 8][4], float (&s)[TILES][4],
+                                              const softmax_rows &rows, const float (&shrink)[2],
+                                              bool anew, STORE store)
+{
+    wgmma_hold(s);
+    bool shrinks = shrink[0] != 1 || shrink[1] != 1 || rows.sum[0] < 0 || rows.sum[1] < 0;
+    if (__any_sync(0xffffffffu, shrinks)) {
         wgmma_wait<0>();
         wgmma_hold(o);
+        if (anew) {
+            store();
+        } else {
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 2; i++)
+                o[i / 4][i % 4] *= shrink[i % 4 / 2];
+        }
     }
-    prefill_store<HEAD_DIM>(call, tile, row, rows, scale, o);
+    wgmma_wait<0>();
+    wgmma_hold(o);
+}
+
+template <typename T, int TILES>
+__device__ __forceinline__ void prefill_pack(const float (&s)[TILES][4],
+                                             uint32_t (&weights)[TILES / 2][4])
+{
+#pragma unroll
+    for (int i = 0; i < TILES / 2; i++)
+        weights_pack<T>(s, i, weights[i]);
+}
+
+/* A computing group: step after step, tile after tile. A step adds the values of the step before
+ * and weighs those of its own. The inner loop has most of the time, so all else stays out of it. */
+template <typename T, typename FORM, typename LIMITS>
+__device__ __forceinline__ void prefill_compute(prefill_group<T, FORM, LIMITS> &group)
+{
+    constexpr int HEAD_DIM = FORM::HEAD_DIM, STEP = FORM::STEP;
+    float s[STEP / 8][4], o[HEAD_DIM / 8][4] = {}, shrink[2];
+    uint32_t weights[STEP / 16][4];
+    bool moves[2] = {true, true}, anew = false; /* anew: the step is a tile's first one */
+    softmax_rows done;                          /* of the tile before, and its slot */
+    int before = 0;
+    auto store = [&]() {
+        prefill_store<HEAD_DIM>(group.call, group.tile(before), group.row, done, group.scale, o);
+        __syncwarp(); /* all lanes have read the tile */
+        group.slots.give(before);
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 2; i++)
+            o[i / 4][i % 4] = 0;
+    };
+    group.seek(0);
+    if (group.next < 0) return;
+    group.begin();
+    limited_rows<LIMITS> limited = group.limited();
+    group.start_scores(s);
+    wgmma_wait<0>();
+    group.take_scores(s, limited);
+    for (;;) {
+        prefill_weigh(s, group.rows, group.scale, moves, shrink);
+        prefill_close<HEAD_DIM>(o, s, group.rows, shrink, anew, store);
+        if (anew) group.values.give();
+        prefill_pack<T>(s, weights);
+
+        bool held = true;
+#pragma unroll 1
+        while (held && --group.n_steps > 0) {
+            group.first += STEP;
+            group.start_values(o, weights);
+            group.start_scores(s);
+            wgmma_wait<1>();
+            wgmma_hold(o);
+            group.values.give();
+            wgmma_wait<0>();
+            group.take_scores(s, limited);
+            held = prefill_weigh_at_once<T>(s, group.rows, group.scale, weights, moves);
+        }
+        anew = held;
+        if (!anew) continue;
+
+        moves[0] = moves[1] = true;
+        done = group.rows;
+        before = group.present;
+        if (group.next < 0) break;
+        group.buffer ^= 1;
+        group.begin();
+        limited = group.limited();
+        group.start_scores(s);
+        group.start_values(o, weights);
+        wgmma_wait<1>();
+        group.take_scores(s, limited);
+    }
+    group.start_values(o, weights);
+    wgmma_wait<0>();
+    wgmma_hold(o);
+    group.values.give();
+    store();
+}
+
+template <typename T, typename FORM, typename LIMITS>
+__device__ __forceinline__ void
+paged_prefill_wgmma(const paged_attention &call, const tensor_map &k_map, const tensor_map &v_map,
+                    const LIMITS &limits, char *shared)
+{
+    typedef prefill_memory<FORM> memory;
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(shared);
+    typename memory::keys keys = {address, 0, 0};
+    typename memory::values values = {address, 0, 0};
+    typename memory::slots slots = {address, 0, 0};
+    int warp = (int)threadIdx.x / 32;
+    if (!call.beside) device_let_next_begin();
+    if (threadIdx.x == 0) {
+        keys.initialise(FORM::GROUPS * 4);
+        values.initialise(FORM::GROUPS * 4);
+        slots.initialise(FORM::GROUPS * 4 + 2); /* those that copy read them too */
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads(); /* the mbarriers are initialised */
+    if (warp >= FORM::GROUPS * 4) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)FORM::COPYING));
+        if (warp % 4 == 0) prefill_find_tiles<FORM>(call, limits, shared, slots);
+        if (warp % 4 == 1) prefill_copy<FORM, false>(call, k_map, limits, shared, keys, slots);
+        if (warp % 4 == 2) prefill_copy<FORM, true>(call, v_map, limits, shared, values, slots);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)FORM::REGISTERS));
+        prefill_take_turn(call);
+        int row = warp * 16 + (int)threadIdx.x % 32 / 4;
+        prefill_group<T, FORM, LIMITS> group = {
+            call, limits, shared, limits_scale(limits, call), row, 0, 0, 0, 0, 0, 0, {},
+            keys, values, slots};
+        prefill_compute(group);
+    }
 }
 
 #endif

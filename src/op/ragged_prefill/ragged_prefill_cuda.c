@@ -1,19 +1,18 @@
 /* ragged_prefill on the GPU: see attention_cuda.h. */
-#include "base/checked.h"
 #include "op/attention/attention_cuda.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/ragged_prefill/ragged_prefill.h"
 
 #include <string.h>
 
-/* (n, heads, head_dim) as (1, n, heads, head_dim), n a multiple of 16, where the next page begins
- * one position later. */
+/* (n, heads, head_dim) as (1, n, heads, head_dim), where the next page begins one position later.
+ */
 static tensor ragged_as_cache(const tensor *view)
 {
     tensor cache = *view;
     cache.rank = 4;
     cache.shape[0] = 1;
-    cache.shape[1] = (int64_t)round_up((size_t)view->shape[0], 16);
+    cache.shape[1] = view->shape[0];
     cache.stride[1] = view->stride[0];
     for (int d = 1; d < 3; d++) {
         cache.shape[d + 1] = view->shape[d];
@@ -82,36 +81,11 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
     return cuda_prefill(ops, kernel, &paged, forms, error);
 }
 
-static bool stream_accepts(const op_call *call)
-{
-    op_call paged = cuda_prefill_of_ragged(call);
-    return cuda_prefill_stream_accepts(&paged);
-}
-
-/* A map has as many positions as there are. */
-static qp_status launch_stream(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
-                               const cuda_forms *forms, qp_error *error)
-{
-    op_call paged = cuda_prefill_of_ragged(call);
-    tensor k = paged.tensors[PAGED_PREFILL_K_CACHE], v = paged.tensors[PAGED_PREFILL_V_CACHE];
-    k.shape[1] = v.shape[1] = call->tensors[RAGGED_PREFILL_K].shape[0];
-    (void)kernel;
-    return cuda_prefill_stream(ops, &paged, &k, &v, forms, error);
-}
-
 const cuda_kernel ragged_prefill_cuda[] = {
     {CUDA_UNITS(RAGGED_PREFILL, "cuda_ops", ragged_prefill, CUDA_ATTENTION_THREADS, 1,
                 by_heads_accepts),
      .early = true},
     {CUDA_LIMITED_UNITS(RAGGED_PREFILL, ragged_prefill, limited_accepts, launch_limited)},
-    {.op = OP_RAGGED_PREFILL,
-     .name = "cuda_stream",
-     .architecture = CUDA_HOPPER_ONLY,
-     .accepts = stream_accepts,
-     .pays = cuda_prefill_never_pays,
-     .launch = launch_stream,
-     .aligned = true,
-     .tolerances = cuda_attention_tolerances},
     {.op = OP_RAGGED_PREFILL,
      .name = "cuda_tiles",
      .accepts = accepts,
