@@ -76,6 +76,11 @@ MEGA_FN void fence_async(void)
 {
     asm volatile("fence.proxy.async;" ::: "memory");
 }
+/* The same for shared memory alone: it does not wait for stores to global memory. */
+MEGA_FN void fence_async_shared(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 /* ---- between blocks ---- */
 

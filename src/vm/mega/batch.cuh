@@ -132,34 +132,26 @@ template <int DIM> struct new_positions {
     }
 };
 
-/* Waits for them. A barrier follows before they are read. */
-template <int DIM, bool HALF>
-MEGA_FN void wait_new_positions(const mega_arguments &a, const mega_block &b, const instruction &in,
-                                int kv_head, int row)
-{
-    const int n = rows_before(a, row), each = new_positions<DIM>::EACH;
-    if (b.thread == 0) *b.at<int>(a.shared.qkv + attention_inputs<DIM>::NEW) = n;
-#pragma unroll 1
-    for (int i = 2 * b.thread; i < n * each; i += 2 * MEGA_CONSUMERS) {
-        const int64_t *list = qkv_list<DIM>(a, in, kv_head, row - n + i / each);
-        float2 v = wait_pair(a, b, in, list + a.group * DIM + i % each, b.pass() + 1);
-        *b.at<uint32_t>(new_positions<DIM>::at(a) + 2 * i) = cache_words<HALF>(v.x, v.y);
-    }
-}
-
-/* Waits for the queries of the group's rows, and for the newest key and value of the last one. */
+/* Waits for the queries of the group's rows, for the newest key and value of the last one, and for
+ * the new positions before that row. */
 template <int DIM, bool HALF>
 MEGA_FN void wait_group(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
                         const row_group &group)
 {
-    const int each = a.group * DIM, n = group.count * each;
-    wait_new_positions<DIM, HALF>(a, b, in, kv_head, group.first + group.count - 1);
+    typedef new_positions<DIM> made;
+    const int last = group.first + group.count - 1, before = rows_before(a, last);
+    const int each = a.group * DIM, n = group.count * each + 2 * DIM, n_new = before * made::EACH;
+    if (b.thread == 0) *b.at<int>(a.shared.qkv + attention_inputs<DIM>::NEW) = before;
 #pragma unroll 1
-    for (int i = 2 * b.thread; i < n + 2 * DIM; i += 2 * MEGA_CONSUMERS) {
-        const int slot = min(i / each, group.count - 1);
-        const int64_t *list = qkv_list<DIM>(a, in, kv_head, group.first + slot);
-        float2 v = wait_pair(a, b, in, list + i - slot * each, b.pass() + 1);
-        store_input<DIM, HALF>(a, b, group.count * a.group, i, v.x, v.y);
+    for (int i = 2 * b.thread; i < max(n, n_new); i += 2 * MEGA_CONSUMERS) {
+        const int slot = min(i / each, group.count - 1), row = last - before + i / made::EACH;
+        const int64_t *input = qkv_list<DIM>(a, in, kv_head, group.first + slot) + i - slot * each;
+        const int64_t *newer = qkv_list<DIM>(a, in, kv_head, row) + a.group * DIM + i % made::EACH;
+        const two_pairs v =
+            wait_pairs(a, b, in, i < n ? input : newer, i < n_new ? newer : input, b.pass() + 1);
+        if (i < n) store_input<DIM, HALF>(a, b, group.count * a.group, i, v.of[0].x, v.of[0].y);
+        if (i < n_new)
+            *b.at<uint32_t>(made::at(a) + 2 * i) = cache_words<HALF>(v.of[1].x, v.of[1].y);
     }
     b.sync();
     b.stamp(a, MEGA_WORKS);
@@ -182,7 +174,7 @@ MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, int
                    (value * 8 + position / shape::PIECE) * shape::PITCH +
                    position % shape::PIECE * DIM * 2 + column * 16;
         *(uint4 *)to = *b.at<uint4>(made::at(a) + 16 * b.thread);
-        fence_async();
+        fence_async_shared();
     }
     b.sync();
 }

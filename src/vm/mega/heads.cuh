@@ -30,6 +30,29 @@ MEGA_FN float2 wait_pair(const mega_arguments &a, const mega_block &b, const ins
     return make_float2(__uint_as_float((uint32_t)v.x), __uint_as_float((uint32_t)v.y));
 }
 
+/* The same of two lists at once; the loads are in flight together. */
+struct two_pairs {
+    float2 of[2];
+};
+MEGA_FN two_pairs wait_pairs(const mega_arguments &a, const mega_block &b, const instruction &in,
+                             const int64_t *one, const int64_t *two, uint32_t made)
+{
+    watchdog watchdog = {0, 0};
+    longlong2 v, w;
+    for (;;) {
+        v = load_relaxed_two(one), w = load_relaxed_two(two);
+        uint32_t wrong =
+            ((uint32_t)((uint64_t)v.x >> 32) ^ made) | ((uint32_t)((uint64_t)v.y >> 32) ^ made) |
+            ((uint32_t)((uint64_t)w.x >> 32) ^ made) | ((uint32_t)((uint64_t)w.y >> 32) ^ made);
+        if (!wrong || !MEGA_WAITS) break;
+        if (watchdog.expired())
+            mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_QKV, made,
+                       (uint32_t)((uint64_t)v.x >> 32));
+    }
+    return {{make_float2(__uint_as_float((uint32_t)v.x), __uint_as_float((uint32_t)v.y)),
+             make_float2(__uint_as_float((uint32_t)w.x), __uint_as_float((uint32_t)w.y))}};
+}
+
 /* Waits for the KV head's queries and newest key and value of this pass. */
 template <int DIM, bool HALF>
 MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
