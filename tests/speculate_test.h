@@ -206,4 +206,27 @@ static inline size_t compare(qp_engine *engine, const made *expected, made *all)
     return accepted;
 }
 
+/* Compares all texts with the engine's own proposals, with right ones, of which more than `right`
+ * must be accepted and with which a text that is made alone takes at most `passes`, and with
+ * proposals at random. Closes the expected texts. */
+static inline void compare_proposers(qp_engine *engine, made *expected, size_t right, size_t passes)
+{
+    made all[TEXTS];
+    known oracle = {.proposer = {.propose = propose_known}, .texts = expected};
+    known noise = {.proposer = {.propose = propose_known, .passes = true}};
+    proposer *own = engine->speculation.proposer;
+    assert_true(compare(engine, expected, all) > 0);
+    engine->speculation.proposer = &oracle.proposer;
+    assert_true(compare(engine, expected, all) > right);
+    for (int i = 0; i < TEXTS; i++)
+        assert_true(was_right(&all[i]) && all[i].passes <= passes);
+    engine->speculation.proposer = &noise.proposer;
+    assert_true(compare(engine, expected, all) < TEXTS * MOST / 10);
+    for (int i = 0; i < TEXTS; i++) {
+        assert_true(all[i].proposed > 0);
+        close_text(&expected[i]);
+    }
+    engine->speculation.proposer = own;
+}
+
 #endif

@@ -78,24 +78,12 @@ static void rows_have_the_bits_of_passes_of_one(void **state)
 /* Side by side and one after the other, with penalties, biases, drawn tokens. */
 static void check_texts(const char *model)
 {
-    made expected[TEXTS], all[TEXTS];
+    made expected[TEXTS];
     qp_engine *plain = open_gpu(model, "megakernel", TEXTS, NULL);
     qp_engine *engine = open_gpu(model, "megakernel", TEXTS, "lookup");
-    known oracle = {.proposer = {.propose = propose_known}, .texts = expected};
-    known noise = {.proposer = {.propose = propose_known, .passes = true}};
     for (int i = 0; i < TEXTS; i++)
         make_one(plain, NULL, i, (size_t)(PROMPT - i), true, &expected[i]);
-    assert_true(compare(engine, expected, all) > 0);
-    engine->speculation.proposer = &oracle.proposer;
-    assert_true(compare(engine, expected, all) > TEXTS * MOST / 2);
-    for (int i = 0; i < TEXTS; i++) /* alone: eight rows a pass */
-        assert_true(was_right(&all[i]) && all[i].passes <= MOST / 8 + 2);
-    engine->speculation.proposer = &noise.proposer;
-    assert_true(compare(engine, expected, all) < TEXTS * MOST / 10);
-    for (int i = 0; i < TEXTS; i++) {
-        assert_true(all[i].proposed > 0);
-        close_text(&expected[i]);
-    }
+    compare_proposers(engine, expected, TEXTS * MOST / 2, MOST / 8 + 2); /* eight rows a pass */
     qp_engine_close(engine);
     qp_engine_close(plain);
 }
