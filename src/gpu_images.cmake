@@ -39,6 +39,7 @@ gpu_image(mega_f8_choosing              vm/mega/kernels.cu ${F8} -DMEGA_CHOOSES=
 gpu_image(mega_bricks                   vm/mega/kernels.cu ${MIXED})
 gpu_image(mega_bricks_choosing          vm/mega/kernels.cu ${MIXED} -DMEGA_CHOOSES=1)
 gpu_image(mega_batch                    vm/mega/kernels.cu -DMEGA_SEVERAL=1)
+gpu_image(mega_batch_f16                vm/mega/kernels.cu -DMEGA_SEVERAL=1 -DMEGA_HALF=1)
 # Several ranks: a GPU each.
 gpu_image(mega_ranks                    vm/mega/kernels.cu -DMEGA_RANKS=1)
 gpu_image(mega_ranks_choosing           vm/mega/kernels.cu -DMEGA_RANKS=1 -DMEGA_CHOOSES=1)

@@ -73,7 +73,8 @@ static inline qp_status find_delayed_batch(qp_engine *engine, cuda_function *out
 {
     const mega_arguments *a = &mega_of(engine)->batch;
     char name[40];
-    snprintf(name, sizeof name, "mega_batch_%d_F16_delayed", (int)engine->program.config.head_dim);
+    snprintf(name, sizeof name, "mega_batch_%d_F16_1_delayed",
+             (int)engine->program.config.head_dim);
     return find_test_kernel(&engine->device, "mega_batch_delayed", name,
                             a->stages * a->stage_bytes + (int)a->shared.bytes, out, error);
 }

@@ -33,6 +33,6 @@ launches mega_64_F16_1_delayed tool_delays synthetic:tiny:BF16 20 200 ranks
 launches mega_64_F16_1_delayed tool_delays synthetic:tiny:BF16 20 200 ranks-drawn
 launches mega_64_F16_0_delayed tool_delays synthetic:tiny:Q4_K 20 200 likeliest
 launches mega_64_F16_0_delayed tool_delays synthetic:tiny:Q4_K 20 200 drawn
-launches mega_batch_64_F16_delayed tool_delays synthetic:tiny:BF16 16 200 8
+launches mega_batch_64_F16_1_delayed tool_delays synthetic:tiny:BF16 16 200 8
 launches run_linear_chain_16_delayed tool_delays synthetic:tiny:BF16 32 200 16
 launches mega_64_F16_1_no_waits tool_waits synthetic:smollm2-135m:BF16 32 1

@@ -154,6 +154,7 @@ enum {
     CUDA_LAUNCH_EARLY = 6,   /* PROGRAMMATIC_STREAM_SERIALIZATION */
     CUDA_LIMIT_L2_FETCH = 5, /* MAX_L2_FETCH_GRANULARITY, in bytes */
     CUDA_MAP_BF16 = 9,       /* of tensor maps; F16 is copied with the same value */
+    CUDA_MAP_SWIZZLE_NONE = 0,
     CUDA_MAP_SWIZZLE_128 = 3,
     CUDA_MAP_PROMOTION_128 = 2,
 };

@@ -238,15 +238,20 @@ static int64_t take_best(speculation *s, int64_t rows, int64_t most)
     return best;
 }
 
-/* Rows that a pass may have. On a GPU more rows would be in another class of batches, whose logits
- * differ in their last bits. */
+/* Rows that a pass may have. On a GPU more rows would be in another class of batches, or run on
+ * another machine, whose logits differ in their last bits. */
 static int64_t most_rows(const qp_engine *e, int64_t rows)
 {
     enum { FEW = 8, SOME = 63 };
     const plan_options *o = &e->program.options;
     int64_t most = o->max_outputs < o->max_tokens ? o->max_outputs : o->max_tokens;
     const int64_t same = rows <= FEW ? FEW : rows <= SOME ? SOME : rows;
+    const machine *first = engine_machine(e, 0);
     if (e->device.context && most > same) most = same;
+    if (rows == 1 && first->type->verify_rows) {
+        const int64_t fits = first->type->verify_rows(first->self);
+        if (most > fits) most = fits;
+    }
     return most < SPECULATE_ROWS ? most : SPECULATE_ROWS;
 }
 

@@ -186,6 +186,8 @@ struct machine_type {
     /* Of types that are `whole`: NULL, or why a machine for the setup runs no request that
      * verifies. */
     const char *(*verify_refusal)(const machine_setup *setup);
+    /* Rows that a pass may have which verifies proposals of one sequence; NULL: any number. */
+    int64_t (*verify_rows)(const void *self);
     const machine_type *(*of_ranks)(const void *self); /* of `ranks`: the type of each */
     qp_status (*count_bytes)(const machine_setup *setup, machine_bytes *out, qp_error *error);
     qp_status (*open)(const machine_setup *setup, void **self, qp_error *error);

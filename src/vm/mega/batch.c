@@ -32,7 +32,7 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
         MEGA_ROWS * heads * MEGA_MAX_PARTITIONS * group * (dim + 2) * sizeof(uint64_t),
         MEGA_COUNTER_WORDS * sizeof(uint32_t),
         MEGA_ROWS * 2 * sizeof(uint64_t),
-        layers * MEGA_MAP_BYTES,
+        layers * (size_t)mega_column_blocks(c) * MEGA_MAP_BYTES,
         MEGA_ROWS * (size_t)c->intermediate_size * sizeof(uint64_t),
         MEGA_ROWS * 2 * (2 * layers + 1) * (size_t)c->hidden_size * sizeof(float),
     };
@@ -44,13 +44,24 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
 
 static bool has_kernels(const program *p)
 {
-    return p->config.hidden_size <= MEGA_COLUMNS && !mega_is_quantized(p) && !mega_is_half(p) &&
+    return p->config.hidden_size <= MEGA_MAX_HIDDEN && !mega_is_quantized(p) &&
            p->options.ranks == 1;
+}
+
+/* Whether rows may be of several sequences: elsewhere chains read them faster. */
+static bool has_sequences(const program *p)
+{
+    return has_kernels(p) && mega_column_blocks(&p->config) == 1 && !mega_is_half(p);
 }
 
 static bool runs_batches(const program *p, bool verifies)
 {
-    return has_kernels(p) && (verifies || p->options.max_sequences > 1);
+    return verifies ? has_kernels(p) : has_sequences(p) && p->options.max_sequences > 1;
+}
+
+static int most_rows(const cuda_mega *m)
+{
+    return MEGA_ROWS / mega_column_blocks(&m->executor->program->config);
 }
 
 size_t mega_count_batch(const program *p, bool verifies)
@@ -63,7 +74,7 @@ const char *mega_verify_refusal(const program *p)
 {
     return has_kernels(p) ? NULL
                           : "the megakernel reads several tokens of a sequence in a pass where "
-                            "weights are BF16 and the hidden size is at most 2048";
+                            "weights are BF16 or F16 and the hidden size is at most 4096";
 }
 
 static size_t place(size_t *used, size_t bytes)
@@ -93,10 +104,13 @@ static size_t feature_row(size_t features)
     return round_up(features, MEGA_FEATURES) + MEGA_TILE;
 }
 
-/* Bytes of two buffers for sums of products of a pair of tiles; features of peers are stored there
- * too. */
-static size_t sums_bytes(void)
+/* Bytes of two buffers for sums of products of two chunks, and of a norm's weight for each warp's
+ * columns where that is more; features of peers are stored there too. */
+static size_t sums_bytes(const cuda_mega *m)
 {
+    const size_t norm = 128 * sizeof(float);
+    if (most_rows(m) < MEGA_ROWS)
+        return MEGA_WARPS * (2 * MEGA_TILE * MEGA_ROWS / 2 * sizeof(float) + 2 * norm);
     return (size_t)2 * MEGA_WARPS * 2 * MEGA_TILE * MEGA_ROWS * sizeof(float);
 }
 
@@ -110,11 +124,13 @@ down_boxes mega_down_boxes(const cuda_mega *m)
     if (!features || last > MAX_BOX) return boxes;
     if (groups > MEGA_WARPS / 4) groups = MEGA_WARPS / 4;
     if (groups > (MAX_BOX - last) / features + 1) groups = (MAX_BOX - last) / features + 1;
+    while (MEGA_COLUMNS / 64 % groups) /* a box is within a block of columns */
+        groups--;
     boxes.groups = (int32_t)groups;
     boxes.chunks = (int32_t)((all + groups - 1) / groups);
     for (int n = MEGA_PEERS; n > 1 && boxes.peers == 1; n--)
         if (m->n_blocks % n == 0 && boxes.chunks % n == 0 &&
-            (size_t)(n - 1) * planes <= sums_bytes())
+            (size_t)(n - 1) * planes <= sums_bytes(m))
             boxes.peers = n;
     return boxes;
 }
@@ -137,7 +153,9 @@ static void set_turns(mega_arguments *a)
 static bool set_boxes(const cuda_mega *m, mega_arguments *a)
 {
     down_boxes boxes = mega_down_boxes(m);
-    if (!boxes.groups || a->hidden > m->n_blocks * MEGA_PUBLISHED_COLUMNS) return false;
+    if (!boxes.groups || boxes.chunks > MEGA_TURNS ||
+        a->hidden > m->n_blocks * MEGA_PUBLISHED_COLUMNS)
+        return false;
     a->down_rows = boxes.rows;
     a->down_groups = boxes.groups;
     a->down_share = boxes.chunks / boxes.peers;
@@ -165,15 +183,16 @@ static void lay_out(const cuda_mega *m, mega_arguments *a, bool joins)
     size_t results_rows = one.sum_pitch;
     const mega_attention_bytes attention = mega_attention_of(m);
     size_t features = feature_row((size_t)a->down_rows), used = 0;
-    size_t head_sums = heads / 64 * one.sum_pitch * MEGA_ROWS * sizeof(float);
+    const size_t rows = (size_t)most_rows(m);
+    size_t head_sums = heads / 64 * one.sum_pitch * rows * sizeof(float);
     *s = (mega_shared){.head_row = (uint32_t)heads + 8,
                        .head_plane = ((uint32_t)heads + 8) * MEGA_ROWS,
                        .feature_row = (uint32_t)features,
                        .feature_plane = (uint32_t)features * MEGA_ROWS,
                        .sum_pitch = one.sum_pitch - 4,
                        .result_pitch = (uint32_t)results_rows};
-    used = sums_bytes();
-    s->results = (uint32_t)place(&used, MEGA_ROWS * results_rows * sizeof(float));
+    used = sums_bytes(m);
+    s->results = (uint32_t)place(&used, rows * results_rows * sizeof(float));
     size_t planes = MEGA_PARTS * s->feature_plane * sizeof(uint16_t);
     size_t early = MEGA_EARLY_PAIRS * 3 * sizeof(float);
     s->features = (uint32_t)place(&used, planes > early ? planes : early);
@@ -242,17 +261,24 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
         x->device->driver->memory_set(a->published, 0xff, bytes[OWN_PARTS - 1], x->device->stream),
         "clearing x of several sequences", error));
     TRY(mega_make_down_maps(m, error));
-    snprintf(name, sizeof name, "mega_batch_%d_%s", (int)c->head_dim,
-             x->program->options.kv_type == DTYPE_F16 ? "F16" : "BF16");
-    return cuda_device_function(x->device, "mega_batch", name, shared_bytes(a), &m->batch_kernel,
-                                error);
+    snprintf(name, sizeof name, "mega_batch_%d_%s_%d", (int)c->head_dim,
+             x->program->options.kv_type == DTYPE_F16 ? "F16" : "BF16", mega_column_blocks(c));
+    return cuda_device_function(x->device,
+                                mega_is_half(x->program) ? "mega_batch_f16" : "mega_batch", name,
+                                shared_bytes(a), &m->batch_kernel, error);
 }
 
 /* Passes of so many rows, of so many sequences. */
 static bool takes(const cuda_mega *m, int64_t n, int64_t n_sequences)
 {
     if (n == 1) return m->kernel != NULL;
-    return n > 1 && n <= MEGA_ROWS && m->batch_kernel && (n_sequences == 1 || !m->alone);
+    return n > 1 && n <= most_rows(m) && m->batch_kernel &&
+           (n_sequences == 1 || (!m->alone && has_sequences(m->executor->program)));
+}
+
+int64_t cuda_mega_verify_rows(const cuda_mega *m)
+{
+    return m->verifies ? most_rows(m) : 0;
 }
 
 bool cuda_mega_takes_rows(const cuda_mega *m, int64_t n)

@@ -3,7 +3,7 @@
  * It differs from one sequence in two ways. One block computes a row's attention within a KV head
  * and stores its outputs tagged, as q, k and v are; if every block repeated it, each would read
  * eight caches. And two warps of each block publish a share of the residual to all blocks
- * (batch_product.cuh).
+ * (batch_x.cuh).
  *
  * Neighbouring rows may be tokens of one sequence at consecutive positions. The cache then lacks
  * the positions of the rows before, which this pass makes. A row's attention takes those from the
@@ -266,14 +266,15 @@ MEGA_FN void wait_heads(const mega_arguments &a, mega_block &b, const instructio
     b.sync();
 }
 
-template <int DIM>
+template <int DIM, int BLOCKS>
 MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
+    const int rows = batch_shape<BLOCKS>::ROWS;
     int kv_head = entry_kv_head(a, e.in), begin = e.in.units.begin % a.hidden;
     int n = e.in.units.end - e.in.units.begin, groups = a.group * DIM / 64;
     wait_heads<DIM>(a, b, e.in, kv_head);
     b.stamp(a, MEGA_WORKS);
-    batch_heads(a, b, n, groups);
+    batch_heads<rows>(a, b, n, groups);
     b.stamp(a, MEGA_SIGNALS);
     const float *sums = b.at<float>(a.shared.sums);
     int first = begin & ~1, end = (begin + n - first + 1) / 2 * 2 * MEGA_ROWS;
@@ -287,12 +288,12 @@ MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega
             int j = i + k * MEGA_CONSUMERS, row = j / 2 % MEGA_ROWS;
             int column = first + j / (2 * MEGA_ROWS) * 2 + (j & 1);
             there[k] = j < end && column >= begin && column < begin + n && row < a.n_rows;
-            const float *of = sums + (there[k] ? (column - begin) * MEGA_ROWS + row : 0);
+            const float *of = sums + (there[k] ? (column - begin) * rows + row : 0);
             float sum = 0;
 #pragma unroll
             /* All loads before the first addition. */
             for (int s = 0; s < MEGA_MAX_GROUP * DIM / 64; s++)
-                if (s < groups) sum += of[s * a.shared.sum_pitch * MEGA_ROWS];
+                if (s < groups) sum += of[s * a.shared.sum_pitch * rows];
             places[k] = residual_place(column, row);
             parts[k] = fixed_part(sum);
         }
@@ -389,6 +390,7 @@ MEGA_FN void finish_batch_qkv(const mega_arguments &a, mega_block &b, const inst
 
 /* ---- norm, gate, up, SiLU, down ---- */
 
+template <int BLOCKS>
 MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     int n = e.in.units.end - e.in.units.begin;
@@ -401,7 +403,7 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega
     int row = b.warp / 2;
     bool there = row < a.n_rows;
     float inverse = batch_inverse_rms(a, b, row, false);
-    results += row * a.shared.result_pitch;
+    if (there) results += row * a.shared.result_pitch;
     planes += row * a.shared.feature_row;
 #pragma unroll 1
     for (int i = b.thread & 63; i < padded; i += 64) {
@@ -415,7 +417,7 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega
             store_relaxed(feature_list(a, row) + e.in.units.begin + i, tagged_feature(parts, tag));
     }
     b.sync();
-    batch_transposed(a, b, e, tag);
+    batch_transposed<BLOCKS>(a, b, e, tag);
 }
 
 /* ---- logits ---- */
@@ -456,7 +458,7 @@ MEGA_FN void finish_batch_pass(const mega_arguments &a, mega_block &b)
 
 /* ---- norm and rows of weights ---- */
 
-template <int DIM, bool HALF>
+template <int DIM, bool HALF, int BLOCKS>
 MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     const int op = e.in.opcode, n = e.in.units.end - e.in.units.begin;
@@ -466,13 +468,13 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
     int at_once = logits ? (int)(a.shared.result_pitch - 4) / MEGA_TILE : tiles;
     fetch_pair_inputs<DIM>(a, b, e.in);
     uint32_t x[8][MEGA_PARTS][2];
-    read_batch(a, b, e, step, x);
+    read_batch<BLOCKS>(a, b, e, step, x);
     int turn = 0;
     for (int first = 0;;) {
 #pragma unroll 1
         for (int matrix = 0; matrix <= mlp; matrix++)
-            multiply_batch(a, b, x, min(at_once, tiles - first), matrix * tiles * MEGA_TILE, logits,
-                           turn);
+            multiply_batch<BLOCKS>(a, b, x, min(at_once, tiles - first), matrix * tiles * MEGA_TILE,
+                                   logits, turn);
         b.sync();
         if (!logits) break;
         finish_batch_logits(a, b, e.in.units.begin + first * MEGA_TILE,
@@ -486,7 +488,7 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
     if (again.in.opcode == MEGA_LOGITS)
         finish_batch_pass(a, b);
     else if (again.in.opcode == MEGA_MLP)
-        finish_batch_mlp(a, b, again);
+        finish_batch_mlp<BLOCKS>(a, b, again);
     else
         finish_batch_qkv<DIM, HALF>(a, b, again.in);
 }
@@ -511,8 +513,7 @@ MEGA_FN void run_batch_embedding(const mega_arguments &a, mega_block &b, const m
         if (row >= a.n_rows) break;
         int token = given ? a.rows[row].token
                           : a.vocab - 1 - (int)(uint32_t)keys[(b.pass() & 1) * MEGA_ROWS + row];
-        float v = __bfloat162float(
-            ((const __nv_bfloat16 *)a.embedding)[(int64_t)token * a.hidden + column]);
+        float v = wide_float(((const uint16_t *)a.embedding)[(int64_t)token * a.hidden + column]);
         store_relaxed(batch_sums(a, b.pass(), 0) + residual_place(column, row), fixed_part(v));
     }
     int share = n * MEGA_ROWS;

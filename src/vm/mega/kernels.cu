@@ -22,8 +22,9 @@
  *     MEGA_SUFFIX    ends the names of kernels for tests, which have a cache in F16, heads of 64
  *                    (MEGA_HEADS_OF_128: of 128 too) and a hidden size of one block of columns
  *
- * A kernel's name is mega_DIM_CACHE_BLOCKS, or mega_batch_DIM_CACHE for several sequences: the size
- * of a head, the type of the KV cache, and the blocks of 2,048 columns of x (0: quantised, any).
+ * A kernel's name is mega_DIM_CACHE_BLOCKS, or mega_batch_DIM_CACHE_BLOCKS for several rows: the
+ * size of a head, the type of the KV cache, and the blocks of 2,048 columns of x (0: quantised,
+ * any).
  *
  * Kernels with delays are also the ones that compute-sanitizer's racecheck looks at. Elsewhere one
  * lane signals an mbarrier for its warp after __syncwarp(), or one thread for its block after
@@ -52,11 +53,18 @@
         name(const __grid_constant__ mega_arguments a)
 
 #if MEGA_SEVERAL
-#define KERNELS(dim, type, half)                                                                   \
-    KERNEL(mega_batch_##dim##_##type)                                                              \
+#define SEVERAL_ROWS(dim, type, half, blocks)                                                      \
+    KERNEL(mega_batch_##dim##_##type##_##blocks)                                                   \
     {                                                                                              \
-        run_interpreter<several_sequences<dim, half>>(a);                                          \
+        run_interpreter<several_sequences<dim, half, blocks>>(a);                                  \
     }
+#if FOR_TESTS
+#define KERNELS(dim, type, half) SEVERAL_ROWS(dim, type, half, 1)
+#else
+#define KERNELS(dim, type, half)                                                                   \
+    SEVERAL_ROWS(dim, type, half, 1)                                                               \
+    SEVERAL_ROWS(dim, type, half, 2)
+#endif
 #else
 #define ONE_SEQUENCE(dim, type, half, blocks)                                                      \
     KERNEL(mega_##dim##_##type##_##blocks)                                                         \

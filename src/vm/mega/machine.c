@@ -63,6 +63,12 @@ static const char *verify_refusal_of_mega(const machine_setup *setup)
     return cuda_mega_verify_refusal(setup->program, blocks_of(setup));
 }
 
+static int64_t verify_rows_of_mega(const void *self)
+{
+    const mega_machine *m = self;
+    return cuda_mega_verify_rows(&m->mega);
+}
+
 static qp_status count_mega(const machine_setup *setup, machine_bytes *out, qp_error *error)
 {
     const cuda_mega_bytes own = cuda_mega_count(setup->program, blocks_of(setup), setup->verifies);
@@ -400,6 +406,7 @@ const machine_type machine_megakernel = {.name = "megakernel",
                                          .read_page = read_page_mega,
                                          .write_page = write_page_mega,
                                          .verify_refusal = verify_refusal_of_mega,
+                                         .verify_rows = verify_rows_of_mega,
                                          .kernel = kernel_of_mega,
                                          .schedule = schedule_of_mega,
                                          .predict = predict_mega,

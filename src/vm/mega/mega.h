@@ -34,10 +34,10 @@ enum {
     MEGA_HALF_ROW = 4 * MEGA_COLUMNS, /* bytes of half of a row of MEGA_WIDE columns */
     MEGA_WIDE = 4 * MEGA_COLUMNS,
     MEGA_STAGE = 33 << 10, /* bytes of a stage of the ring: 8 rows, or a box of 32 KB */
-    /* Bytes from row to row in a stage, where rows are not contiguous: W_down (MEGA_PITCH) and rows
-     * for several sequences (MEGA_BATCH_PITCH) are read without bank conflicts. */
+    /* Bytes from row to row of W_down in a stage, so that it is read without bank conflicts. */
     MEGA_PITCH = 2 * MEGA_COLUMNS + 16,
-    MEGA_BATCH_PITCH = 2 * MEGA_COLUMNS + 64,
+    /* Kernels for several rows: rows of weights in odd stages begin so many bytes later. */
+    MEGA_SHIFT = 64,
     MEGA_BOX = 32 << 10,
     /* Bytes of keys and values in a stage, where weights are quantised. */
     MEGA_CACHE_BRICKS = 16 << 10,
@@ -64,7 +64,7 @@ enum {
     MEGA_PART_BYTES = 40,
     MEGA_VIEW_BYTES = 80,
     MEGA_ROWS = 8, /* sequences in a pass of the kernels for several */
-    /* Threads of those kernels that publish the residual: see batch_product.cuh. */
+    /* Threads of those kernels that publish the residual: see batch_x.cuh. */
     MEGA_PUBLISHERS = 64,
     MEGA_PUBLISHED_COLUMNS = 32, /* columns of the residual that a block publishes at most */
     MEGA_FEATURES = 32, /* features that W_down is multiplied by at once, for several sequences */
@@ -283,7 +283,8 @@ typedef struct mega_arguments {
     mega_sampling sampling; /* for the kernels that sample */
     float eps, scale;       /* of RMSNorm; of attention's scores, times log2 e */
     uint64_t heads;         /* several sequences: attention's outputs, tagged as q, k and v are */
-    uint64_t down_maps;     /* CUtensorMap [layers]: W_down transposed */
+    /* CUtensorMap [layers][blocks of 2,048 columns]: W_down transposed. */
+    uint64_t down_maps;
     /* Rows of a box: a block's features; groups of 64 columns in a box. */
     int32_t down_rows, down_groups;
     int32_t down_share, peers; /* boxes in a block's share; blocks that share boxes and features */

@@ -80,6 +80,9 @@ int cuda_mega_shared_bytes(const cuda_mega *mega);
  * each with a row of logits. */
 bool cuda_mega_takes(const cuda_mega *mega, const batch *batch, bool verifies);
 
+/* How many tokens of a sequence a pass may have; 0: one, because it does not verify. */
+int64_t cuda_mega_verify_rows(const cuda_mega *mega);
+
 /* Whether it runs passes of one token of each of `n` sequences. */
 bool cuda_mega_takes_rows(const cuda_mega *mega, int64_t n);
 

@@ -44,7 +44,7 @@ template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
     }
     static MEGA_FN void fetch(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int pass)
     {
-        fetch_entry<DIM, BLOCKS, 0>(a, e, f, a.first_position + pass);
+        fetch_entry<DIM, BLOCKS>(a, e, f, a.first_position + pass);
     }
 };
 

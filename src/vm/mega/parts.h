@@ -93,6 +93,11 @@ int64_t mega_units_of_head(const schedule *schedule, int node);
 
 /* ---- batch.c ---- */
 
+/* Blocks of MEGA_COLUMNS in a row of the hidden size. */
+static inline int mega_column_blocks(const model_config *config)
+{
+    return (int)((config->hidden_size + MEGA_COLUMNS - 1) / MEGA_COLUMNS);
+}
 /* Bytes for several rows; 0 if the program has only one sequence and the megakernel does not
  * verify, or if it has no kernels for several. */
 size_t mega_count_batch(const program *program, bool verifies);

@@ -1,5 +1,5 @@
-/* The megakernel for two to eight sequences with hidden sizes up to MEGA_COLUMNS: x of all of them
- * is in registers. */
+/* The megakernel for several rows of x, which are in registers: two to eight with hidden sizes up
+ * to MEGA_COLUMNS, two to four with more. */
 #ifndef QUIPU_VM_MEGA_SEVERAL_SEQUENCES_CUH
 #define QUIPU_VM_MEGA_SEVERAL_SEQUENCES_CUH
 
@@ -7,25 +7,27 @@
 #include "vm/mega/interpreter.cuh"
 
 /* W_down by columns, all rows of one block's features at a time. */
+template <int BLOCKS>
 MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     int begin = e.in.units.begin, n = e.in.units.end - begin;
 #pragma unroll 1
     for (int i = 0; i < 2; i++)
-        f.rows<MEGA_BATCH_PITCH>(e.weights.matrix[i], begin, n, 2 * a.hidden, MEGA_TILE);
+        fetch_rows<BLOCKS>(a, f, e.weights.matrix[i], begin, n);
 #pragma unroll 1
     for (int i = 0; i < a.n_turns; i++) {
         mega_turn turn = a.turns[i];
-        int row = turn.peer ? e.weights.peers[turn.peer - 1].begin : begin;
+        int row = first_feature(e, turn.peer), each = MEGA_COLUMNS / 64;
+        int group = down_chunk(a, e, turn) * a.down_groups, block = BLOCKS > 1 ? group / each : 0;
         f.begin(a.down_groups * a.down_rows * 128);
         if (f.lane == 0)
-            copy_box(f.stage(), a.down_maps + MEGA_MAP_BYTES * e.weights.map, 0, row,
-                     down_chunk(a, e, turn) * a.down_groups, f.barrier(), f.policy);
+            copy_box(f.stage(), a.down_maps + MEGA_MAP_BYTES * (e.weights.map * BLOCKS + block), 0,
+                     row, group - block * each, f.barrier(), f.policy);
         f.end();
     }
 }
 
-template <int DIM, bool HALF> struct several_sequences {
+template <int DIM, bool HALF, int BLOCKS> struct several_sequences {
     static const bool PREFETCHES = false, PUBLISHES = true;
     static MEGA_FN void publish(const mega_arguments &a, uint32_t flow, int publisher)
     {
@@ -45,10 +47,10 @@ template <int DIM, bool HALF> struct several_sequences {
             run_batch_attention<DIM, HALF>(a, b, e);
             break;
         case MEGA_ATTENTION_OUTPUT:
-            run_batch_output<DIM>(a, b, e);
+            run_batch_output<DIM, BLOCKS>(a, b, e);
             break;
         default:
-            run_batch_rows<DIM, HALF>(a, b, e);
+            run_batch_rows<DIM, HALF, BLOCKS>(a, b, e);
             if (e.in.opcode == MEGA_LOGITS) report_tokens(a, b, e.in);
         }
     }
@@ -66,10 +68,10 @@ template <int DIM, bool HALF> struct several_sequences {
         } else if (e.in.opcode == MEGA_ATTENTION_OUTPUT) {
             fetch_output<DIM>(a, e, f);
         } else if (e.in.opcode == MEGA_MLP) {
-            fetch_batch_mlp(a, e, f);
+            fetch_batch_mlp<BLOCKS>(a, e, f);
         } else {
             if (e.in.opcode == MEGA_LOGITS) f.wait_begun(); /* every phase must be waited for */
-            fetch_entry<DIM, 1, MEGA_BATCH_PITCH>(a, e, f, 0);
+            fetch_entry<DIM, BLOCKS>(a, e, f, 0);
         }
     }
 };

@@ -125,6 +125,11 @@ struct mega_fetch {
                 copy_16_of_256(begun + REQUESTED_AT + 16, (const char *)from + i);
     }
     MEGA_FN uint32_t stage() const { return ring + place.stage * stage_bytes(a); }
+    /* Where rows of weights begin in the stage: see multiply_batch(). */
+    MEGA_FN uint32_t stage_of_rows() const
+    {
+        return stage() + (MEGA_SEVERAL ? (place.stage & 1) * MEGA_SHIFT : 0);
+    }
     MEGA_FN uint32_t barrier() const { return full + 8 * place.stage; }
     MEGA_FN void end()
     {
@@ -142,21 +147,19 @@ struct mega_fetch {
                 for (int i = lane * 256; i < bytes; i += 32 * 256)
                     copy_16_of_256(begun + REQUESTED_AT + 16, (const char *)from + i);
         } else if (lane == 0 && bytes > 0) {
-            copy_bytes(stage(), from, bytes, barrier(), policy);
+            copy_bytes(stage_of_rows(), from, bytes, barrier(), policy);
         }
         end();
     }
     /* Twice four rows of so many bytes, each from a lane, in CHUNKS chunks. `together`: four rows
-     * are contiguous and are one copy. PITCH: bytes from row to row in a stage; 0: as in memory. */
-    template <int CHUNKS, int PITCH>
-    MEGA_FN void quads(const uint16_t *row, bool together, int bytes)
+     * are contiguous and are one copy. */
+    template <int CHUNKS> MEGA_FN void quads(const uint16_t *row, bool together, int bytes)
     {
         const int rows = MEGA_TILE / CHUNKS;
-        if (PITCH) together = false;
         const bool copies = lane < MEGA_TILE && (lane % 4 == 0 || !together);
 #pragma unroll 1
         for (int i = 0; i < CHUNKS; i++) {
-            uint32_t to = stage() + lane % rows * (PITCH ? PITCH : bytes);
+            uint32_t to = stage_of_rows() + lane % rows * bytes;
             computed_now(to, row);
             begin(rows * bytes);
             if (copies && lane / rows == i) copy(to, row, together ? 4 * bytes : bytes);
@@ -178,8 +181,9 @@ struct mega_fetch {
             end();
         }
     }
-    /* `n` rows of so many bytes from row `begin` on, in whole tiles, `each` rows per chunk.
-     * Contiguous rows are one copy, which memory answers faster than one copy per row. */
+    /* `n` rows of so many bytes from row `begin` on, in whole tiles, `each` rows per chunk. PITCH:
+     * bytes from row to row in a stage; 0: as in memory. Contiguous rows are one copy, which memory
+     * answers faster than one copy per row. */
     template <int PITCH>
     MEGA_FN void rows(uint64_t matrix, int64_t begin, int n, int bytes, int each)
     {
@@ -233,7 +237,7 @@ MEGA_FN void fetch_rows(const mega_arguments &a, const mega_entry &e, mega_fetch
     }
 }
 
-template <int DIM, int BLOCKS, int PITCH>
+template <int DIM, int BLOCKS>
 MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     fetch_rows<DIM>(a, e, f, 0, 2 * (e.in.units.end - e.in.units.begin) / BRICK_ROWS);
@@ -275,7 +279,7 @@ MEGA_FN void fetch_logits(const mega_arguments &a, const mega_entry &e, mega_fet
                     min(at_once, tiles - i));
 }
 
-template <int DIM, int BLOCKS, int PITCH>
+template <int DIM, int BLOCKS>
 MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     if (e.in.opcode == MEGA_MLP)
@@ -287,7 +291,7 @@ MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_f
 #else
 
 /* Four pairs: their first features, then their second ones. */
-template <int DIM, int BLOCKS, int PITCH>
+template <int DIM, int BLOCKS>
 MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     for (int unit = e.in.units.begin; unit < e.in.units.end; unit += 4) {
@@ -299,7 +303,7 @@ MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch 
         if (BLOCKS > 2)
             f.halves(row, MEGA_TILE);
         else
-            f.quads<BLOCKS, PITCH>(row, together, 2 * a.hidden);
+            f.quads<BLOCKS>(row, together, 2 * a.hidden);
     }
 }
 
@@ -317,10 +321,10 @@ MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fet
 }
 
 /* Rows [begin, begin + n) of a matrix with x's columns. */
-template <int BLOCKS, int PITCH>
+template <int BLOCKS>
 MEGA_FN void fetch_rows(const mega_arguments &a, mega_fetch &f, uint64_t matrix, int begin, int n)
 {
-    if (BLOCKS <= 2) return f.rows<PITCH>(matrix, begin, n, 2 * a.hidden, MEGA_TILE / BLOCKS);
+    if (BLOCKS <= 2) return f.rows<0>(matrix, begin, n, 2 * a.hidden, MEGA_TILE / BLOCKS);
     const uint16_t *row = (const uint16_t *)matrix + (int64_t)(begin + f.lane) * a.hidden;
 #pragma unroll 1
     for (int i = 0; i < n; i += MEGA_TILE)
@@ -329,14 +333,14 @@ MEGA_FN void fetch_rows(const mega_arguments &a, mega_fetch &f, uint64_t matrix,
 
 /* Gate, up and W_down of an MLP, or rows of logits. Of rows longer than MEGA_COLUMNS a chunk is
  * half a tile; of W_down the next columns of all features come after the first ones. */
-template <int DIM, int BLOCKS, int PITCH>
+template <int DIM, int BLOCKS>
 MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     const int begin = e.in.units.begin, n = e.in.units.end - begin;
     const bool mlp = e.in.opcode == MEGA_MLP;
 #pragma unroll 1
     for (int i = 0; i <= mlp; i++)
-        fetch_rows<BLOCKS, PITCH>(a, f, e.weights.matrix[i], begin, n);
+        fetch_rows<BLOCKS>(a, f, e.weights.matrix[i], begin, n);
 #pragma unroll 1
     for (int c = 0; c < a.hidden && mlp; c += MEGA_COLUMNS)
         f.rows<(BLOCKS > 1 ? 0 : (int)MEGA_PITCH)>(
@@ -382,13 +386,13 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
     }
 }
 
-/* BLOCKS: blocks of columns in a row; PITCH: as in mega_fetch. */
-template <int DIM, int BLOCKS, int PITCH>
+/* BLOCKS: blocks of columns in a row. */
+template <int DIM, int BLOCKS>
 MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int old)
 {
     switch (e.in.opcode) {
     case MEGA_QKV:
-        fetch_qkv<DIM, BLOCKS, PITCH>(a, e, f);
+        fetch_qkv<DIM, BLOCKS>(a, e, f);
         break;
     case MEGA_ATTENTION_PART:
     case MEGA_ATTENTION_OUTPUT: {
@@ -399,7 +403,7 @@ MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetc
     }
     case MEGA_MLP:
     case MEGA_LOGITS:
-        fetch_matrices<DIM, BLOCKS, PITCH>(a, e, f);
+        fetch_matrices<DIM, BLOCKS>(a, e, f);
         break;
     }
 }

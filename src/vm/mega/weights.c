@@ -60,29 +60,31 @@ void mega_set_matrix(const cuda_mega *m, mega_weights *w, int i, weight_slot slo
 }
 
 static qp_status make_map(const cuda_mega *m, void *map, cuda_address at, const uint64_t sizes[3],
-                          const uint64_t strides[2], const uint32_t box[3], qp_error *error)
+                          const uint64_t strides[2], const uint32_t box[3], int swizzle,
+                          qp_error *error)
 {
     const uint32_t steps[3] = {1, 1, 1};
     return cuda_check(m->executor->device->driver->tensor_map(
                           map, CUDA_MAP_BF16, 3, (void *)(uintptr_t)at, sizes, strides, box, steps,
-                          0, CUDA_MAP_SWIZZLE_128, CUDA_MAP_PROMOTION_128, 0),
+                          0, swizzle, CUDA_MAP_PROMOTION_128, 0),
                       "describing a tensor to the GPU", error);
 }
 
 /* Makes a layer's tensor map. */
 typedef qp_status make_layer_map(const cuda_mega *m, void *map, int64_t layer, qp_error *error);
 
-static qp_status make_maps(const cuda_mega *m, make_layer_map *make, cuda_address to,
+/* `each`: maps of a layer. */
+static qp_status make_maps(const cuda_mega *m, make_layer_map *make, size_t each, cuda_address to,
                            qp_error *error)
 {
     const cuda_executor *x = m->executor;
     int64_t layers = x->program->config.n_layers;
-    size_t bytes = (size_t)layers * MEGA_MAP_BYTES;
+    size_t bytes = (size_t)layers * each * MEGA_MAP_BYTES;
     char *maps = aligned_alloc(MEGA_MAP_BYTES, bytes);
     if (!maps) return error_no_memory(error, "tensor maps", bytes);
     qp_status status = QP_OK;
     for (int64_t l = 0; l < layers && status == QP_OK; l++)
-        status = make(m, maps + l * MEGA_MAP_BYTES, l, error);
+        status = make(m, maps + (size_t)l * each * MEGA_MAP_BYTES, l, error);
     if (status == QP_OK) status = mega_copy(x->device, to, maps, bytes, error);
     free(maps);
     return status;
@@ -98,23 +100,34 @@ static qp_status map_output(const cuda_mega *m, void *map, int64_t layer, qp_err
     uint32_t groups = (uint32_t)(q / (uint64_t)c->n_kv_heads / 64);
     return make_map(m, map, cuda_weights_address(&x->weights, WEIGHT_ATTN_OUTPUT, layer),
                     (uint64_t[]){64, hidden, q / 64}, (uint64_t[]){2 * q, 128},
-                    (uint32_t[]){64, (uint32_t)m->arguments.box_rows, groups}, error);
+                    (uint32_t[]){64, (uint32_t)m->arguments.box_rows, groups}, CUDA_MAP_SWIZZLE_128,
+                    error);
 }
 
-/* W_down transposed: a box is all features of a block by some groups of 64 columns. */
+/* W_down transposed, a map for each block of columns: a box is all features of a block by some
+ * groups of 64 columns. Where there are several blocks, eights are exchanged already. */
 static qp_status map_down(const cuda_mega *m, void *map, int64_t layer, qp_error *error)
 {
     const model_config *c = &m->executor->program->config;
-    uint64_t hidden = (uint64_t)c->hidden_size, features = (uint64_t)c->intermediate_size;
-    return make_map(m, map, m->weights.address + (uint64_t)layer * features * hidden * 2,
-                    (uint64_t[]){64, features, hidden / 64}, (uint64_t[]){2 * hidden, 128},
-                    (uint32_t[]){64, (uint32_t)m->batch.down_rows, (uint32_t)m->batch.down_groups},
-                    error);
+    const uint64_t hidden = (uint64_t)c->hidden_size, features = (uint64_t)c->intermediate_size;
+    const int blocks = mega_column_blocks(c);
+    cuda_address at = m->weights.address + (uint64_t)layer * features * hidden * 2;
+    for (int i = 0; i < blocks; i++) {
+        const uint64_t rest = hidden - (uint64_t)i * MEGA_COLUMNS;
+        const uint64_t columns = rest < MEGA_COLUMNS ? rest : MEGA_COLUMNS;
+        const uint32_t box[] = {64, (uint32_t)m->batch.down_rows, (uint32_t)m->batch.down_groups};
+        TRY(make_map(m, (char *)map + i * MEGA_MAP_BYTES, at,
+                     (uint64_t[]){64, features, columns / 64}, (uint64_t[]){2 * columns, 128}, box,
+                     blocks > 1 ? CUDA_MAP_SWIZZLE_NONE : CUDA_MAP_SWIZZLE_128, error));
+        at += features * columns * 2;
+    }
+    return QP_OK;
 }
 
 qp_status mega_make_down_maps(const cuda_mega *m, qp_error *error)
 {
-    return make_maps(m, map_down, m->batch.down_maps, error);
+    const size_t blocks = (size_t)mega_column_blocks(&m->executor->program->config);
+    return make_maps(m, map_down, blocks, m->batch.down_maps, error);
 }
 
 qp_status mega_make_weights(cuda_mega *m, qp_error *error)
@@ -125,5 +138,5 @@ qp_status mega_make_weights(cuda_mega *m, qp_error *error)
     TRY(cuda_buffer_alloc(device, (size_t)m->executor->program->config.n_layers * MEGA_MAP_BYTES,
                           "tensor maps", &m->maps, error));
     m->arguments.maps = m->maps.address;
-    return make_maps(m, map_output, m->maps.address, error);
+    return make_maps(m, map_output, 1, m->maps.address, error);
 }
