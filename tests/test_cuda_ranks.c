@@ -525,6 +525,75 @@ static void test_batches(void **state)
     }
 }
 
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+enum { LONG_PROMPT = 1301, AGAIN = 5 };
+
+/* Keeps the logits of the last row it sees; or of all rows, in their order. */
+typedef struct row_sink {
+    float *rows;
+    size_t vocab_size, n;
+    bool every;
+} row_sink;
+
+static qp_status keep_row(void *context, size_t input, size_t token, const float *logits)
+{
+    row_sink *s = context;
+    (void)input, (void)token;
+    memcpy(s->rows + (s->every ? s->n : 0) * s->vocab_size, logits, s->vocab_size * sizeof *logits);
+    s->n++;
+    return QP_OK;
+}
+
+/* Logits of all rows of a prompt, or of its last row. */
+static float *prompt_of(qp_engine *e, bool every_row)
+{
+    int32_t ids[LONG_PROMPT];
+    const size_t v = (size_t)qp_engine_get_info(e)->vocab_size, n = every_row ? LONG_PROMPT : 1;
+    row_sink sink = {.rows = calloc(n * v, sizeof(float)), .vocab_size = v, .every = every_row};
+    qp_session *session = open_session(e);
+    for (int i = 0; i < LONG_PROMPT; i++)
+        ids[i] = (i * 13 + i * i % 7) % 500;
+    const qp_input input = {
+        .session = session, .tokens = ids, .count = LONG_PROMPT, .every_row = every_row};
+    assert_ok(qp_eval(e, &input, 1, keep_row, &sink, NULL, &error));
+    assert_int_equal(sink.n, n);
+    qp_session_close(session);
+    return sink.rows;
+}
+
+/* Ranks cut the rows of a prompt among them, an odd number too: what one GPU computes, and the same
+ * bits each time. */
+static void test_prompts(void **state)
+{
+    (void)state;
+    require_gpus();
+    static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:llama-3.2-1b:BF16",
+                                         "synthetic:wide:BF16", "synthetic:tiny:Q8_0"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        qp_engine_options options = {.model = models[i], .exec = "cuda", .context = 2048};
+        const bool every_row = strstr(models[i], "tiny") != NULL;
+        options.ranks = 1;
+        qp_engine *one = open_engine(options);
+        const size_t n =
+            (size_t)qp_engine_get_info(one)->vocab_size * (every_row ? LONG_PROMPT : 1);
+        float *expected = prompt_of(one, every_row);
+        qp_engine_close(one);
+        options.ranks = RANKS;
+        qp_engine *two = open_engine(options);
+        float *first = prompt_of(two, every_row);
+        assert_near(expected, first, n);
+        for (int again = 1; again < AGAIN; again++) {
+            float *next = prompt_of(two, every_row);
+            assert_memory_equal(first, next, n * sizeof(float));
+            free(next);
+        }
+        qp_engine_close(two);
+        free(expected);
+        free(first);
+    }
+}
+
 /* ---- speculation ----------------------------------------------------------------------------- */
 
 enum { SPECULATED = 200 };
@@ -569,6 +638,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_models_on_one_gpu),
         cmocka_unit_test(test_nccl_alone),
         cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_speculation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

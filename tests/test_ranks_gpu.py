@@ -15,6 +15,7 @@ FAKE = os.path.join(os.path.dirname(QUIPU), "tests/fake_cuda")
 MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none"]
 MPI = shutil.which("mpirun") and "RANKS_WITHOUT_MPI" not in os.environ
 RUN = ["run", "-m", "synthetic:tiny:BF16", "-p", "1,2,3", "-n", "5"]
+HIDDEN = 256  # of this model
 LIMIT_S = 12  # waits end after 3 or 4 seconds; mpirun needs a second or more to end the others
 passed = failed = 0
 
@@ -53,8 +54,25 @@ def refuses(name, message, *arguments, ranks=0, **more):
     check(name, code != 0 and message in flat and seconds < LIMIT_S, f"{seconds:.1f} s, {text}")
 
 
+def test_rows():
+    """The rows of a long prompt are cut among ranks: after each product of partial sums but those of the last layer a
+    rank copies its part of the other's rows there, from a stream of its own, and then adds up its own rows."""
+    prompt = ",".join(str(1 + i % 500) for i in range(1201))
+    with tempfile.TemporaryDirectory() as folder:
+        log = os.path.join(folder, "log")
+        runs("a prompt whose rows are cut", "--ranks", "2", "-p", prompt, "-c", "1300", QUIPU_FAKE_CUDA_LOG=log)
+        with open(log, encoding="utf-8") as file:
+            text = file.read()
+    copies = re.findall(r"copy on device stream (\d+): .*?, (\d+) bytes", text)
+    sums = re.findall(r"launch run_all_reduce_rows stream (\d+)", text)
+    rows = sorted(int(size) // (HIDDEN * 4) for _, size in copies)
+    check("copies between ranks", rows == [600, 600, 601, 601] and len({s for s, _ in copies}) == 2, copies)
+    check("sums of rows", len(sums) == 4 and not set(sums) & {s for s, _ in copies}, sums)
+
+
 def test_threads():
     runs("peers", "--ranks", "2")
+    test_rows()
     runs("host", "--ranks", "2", "--exchange", "host")
     runs("nccl", "--ranks", "2", "--exchange", "nccl")
     runs("a GPU for two ranks", "--gpus", "0,0", told="through the host's memory")

@@ -101,6 +101,8 @@ typedef struct cuda_copy_rows { /* CUDA_MEMCPY2D */
     FUNCTION(event_destroy, "cuEventDestroy_v2", (cuda_event event))                               \
     FUNCTION(event_record, "cuEventRecord", (cuda_event event, cuda_stream stream))                \
     FUNCTION(event_synchronize, "cuEventSynchronize", (cuda_event event))                          \
+    FUNCTION(stream_wait, "cuStreamWaitEvent",                                                     \
+             (cuda_stream stream, cuda_event event, unsigned flags))                               \
     FUNCTION(event_elapsed, "cuEventElapsedTime",                                                  \
              (float *milliseconds, cuda_event from, cuda_event to))                                \
     FUNCTION(module_load, "cuModuleLoadData", (cuda_module * module, const void *image))           \

@@ -1,7 +1,7 @@
 /* The GPUs of one host as ranks: see cuda/ranks.h. */
 #include "cuda/ranks.h"
 
-#include "cuda/exchange_chain.h"
+#include "cuda/exchange_sums.h"
 #include "cuda/nccl.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static size_t rounds_bytes(void)
 
 size_t cuda_ranks_bytes(int n)
 {
-    return n > 1 ? exchange_all_bytes(n) + rounds_bytes() : 0;
+    return n > 1 ? exchange_buffer_bytes(n) + rounds_bytes() : 0;
 }
 
 static exchange_failure *failure_of(const cuda_ranks *r, int rank)
@@ -89,7 +89,7 @@ static qp_status connect(cuda_ranks *r, int rank, qp_error *error)
     const cuda_device *d = r->devices[rank];
     for (int peer = 0; peer < r->n; peer++)
         if (peer != rank) TRY(cuda_device_reach(d, r->devices[peer], error));
-    TRY(cuda_buffer_alloc(d, exchange_all_bytes(r->n), "the exchange between ranks",
+    TRY(cuda_buffer_alloc(d, exchange_buffer_bytes(r->n), "the exchange between ranks",
                           &r->receive[rank], error));
     TRY(cuda_buffer_alloc(d, rounds_bytes(), "the exchange between ranks", &r->rounds[rank],
                           error));

@@ -26,6 +26,8 @@ typedef struct cuda_ops {
     /* What exchanges rows with the other ranks in place of kernels (op/carrier_cuda.h); NULL: none
      */
     struct cuda_carrier *carrier;
+    struct cuda_pusher *pusher; /* copies rows to the other GPUs beside kernels
+                                 * (op/exchange_push_cuda.h); NULL: kernels do */
     /* [OP_COUNT]: kernels from outside (cuda_kernel.given), which run where they accept; a row
      * without a name: none. NULL: none at all. */
     const struct cuda_kernel *given;
@@ -67,6 +69,8 @@ typedef struct cuda_fusion {
     bool moves_q; /* only where attention follows that reads q in the type of the cache */
     bool narrows; /* only where a product follows that reads the output in BF16 */
     bool rounds;  /* the same in FP8 */
+    bool sums;    /* ranks then have their own rows of the first call's output alone; only where
+                   * all products that read the last call's output read it in BF16 */
     /* The calls in their order, the kernel's own first. */
     bool (*accepts)(const cuda_ops *ops, const op_call *calls);
     /* `x`: address of the first call's x in BF16. NULL: nothing is stored elsewhere. */

@@ -1,6 +1,7 @@
 /* The kernels of all_reduce and all_gather between GPUs of one host: see exchange.cuh. */
 #include "op/exchange.cuh"
 #include "op/exchange_likeliest.cuh"
+#include "op/exchange_sums.cuh"
 
 #define WORDS(name, gather)                                                                        \
     extern "C" __global__ void __launch_bounds__(EXCHANGE_THREADS)                                 \
@@ -32,4 +33,11 @@ extern "C" __global__ void __launch_bounds__(LIKELIEST_THREADS)
     run_likeliest_of_ranks(const __grid_constant__ exchange_likeliest call)
 {
     likeliest_rows(call);
+}
+
+/* Four blocks of a multiprocessor at least: all are resident. */
+extern "C" __global__ void __launch_bounds__(SUMS_THREADS, 4)
+    run_all_reduce_rows(const __grid_constant__ exchange_sums call)
+{
+    sums_rows(call, (uint32_t *)call.ranks.rounds + EXCHANGE_BLOCKS);
 }

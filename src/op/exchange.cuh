@@ -239,7 +239,9 @@ DEVICE_FN void exchange_chunks_round(const exchange &e, uint32_t round, float4 (
 /* This rank's part of the four elements of out from column c on, zeros where it has none. */
 DEVICE_FN float4 exchange_own(const exchange_rows &call, uint32_t row, int c)
 {
+    if (call.ids) row = (uint32_t)call.ids[row];
     const float *from = (const float *)(call.part.data + row * call.part.stride);
+    if (row - call.first_row >= call.n_own_rows) return make_float4(0, 0, 0, 0);
     if (call.vectors)
         return c >= call.first && c < call.first + call.n_own
                    ? *(const float4 *)(from + c - call.first)

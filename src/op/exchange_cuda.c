@@ -37,8 +37,24 @@ static exchange_rows rows_of(const cuda_ops *ops, const tensor *part, const tens
                            .n_columns = (int32_t)out->shape[1],
                            .first = (int32_t)first,
                            .n_own = (int32_t)part->shape[1],
+                           .n_own_rows = (uint32_t)out->shape[0],
                            .vectors = in_fours(part, out, first),
                            .ranks = *ops->exchange};
+}
+
+static qp_status start_exchange(cuda_ops *ops, const char *name, const tensor *out,
+                                const exchange_rows *rows, qp_error *error)
+{
+    const bool chunks = out->shape[0] * out->shape[1] > MOST_WORDS;
+    const int64_t own = EXCHANGE_THREADS * (chunks ? CHUNKS_FOURS : EXCHANGE_FOURS);
+    const int64_t most = chunks ? CHUNKS_BLOCKS : EXCHANGE_BLOCKS;
+    const int64_t blocks = (fours_of(out) + own - 1) / own;
+    cuda_start start = {.image = "exchange",
+                        .grid = {(unsigned)(blocks < most ? blocks : most), 1, 1},
+                        .threads = EXCHANGE_THREADS,
+                        .cluster = 1};
+    snprintf(start.name, sizeof start.name, "run_%s_%s", name, chunks ? "chunks" : "words");
+    return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(*rows)), error);
 }
 
 qp_status cuda_exchange(cuda_ops *ops, const char *name, const tensor *part, const tensor *out,
@@ -46,17 +62,18 @@ qp_status cuda_exchange(cuda_ops *ops, const char *name, const tensor *part, con
 {
     if (ops->carrier)
         return cuda_carry(ops, part, out, first, strcmp(name, "all_gather") == 0, error);
-    const bool chunks = out->shape[0] * out->shape[1] > MOST_WORDS;
-    const int64_t own = EXCHANGE_THREADS * (chunks ? CHUNKS_FOURS : EXCHANGE_FOURS);
-    const int64_t most = chunks ? CHUNKS_BLOCKS : EXCHANGE_BLOCKS;
-    const int64_t blocks = (fours_of(out) + own - 1) / own;
     const exchange_rows rows = rows_of(ops, part, out, first);
-    cuda_start start = {.image = "exchange",
-                        .grid = {(unsigned)(blocks < most ? blocks : most), 1, 1},
-                        .threads = EXCHANGE_THREADS,
-                        .cluster = 1};
-    snprintf(start.name, sizeof start.name, "run_%s_%s", name, chunks ? "chunks" : "words");
-    return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(rows)), error);
+    return start_exchange(ops, name, out, &rows, error);
+}
+
+qp_status cuda_exchange_own_rows(cuda_ops *ops, const tensor *x, int64_t first, int64_t count,
+                                 const tensor *ids, const tensor *out, qp_error *error)
+{
+    exchange_rows rows = rows_of(ops, x, out, 0);
+    rows.first_row = (uint32_t)first;
+    rows.n_own_rows = (uint32_t)count;
+    rows.ids = ids ? ids->data : NULL;
+    return start_exchange(ops, "all_gather", out, &rows, error);
 }
 
 /* The launch of a norm of so few rows has a block of the same threads for each. */

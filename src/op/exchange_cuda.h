@@ -15,6 +15,11 @@ bool cuda_exchange_accepts(const tensor *part, const tensor *out);
 qp_status cuda_exchange(cuda_ops *ops, const char *name, const tensor *part, const tensor *out,
                         int64_t first, qp_error *error);
 
+/* Each rank has the rows [first, first + count) of x, and gets to `out` those of all: in their
+ * order, or those that `ids` names, if it is not NULL. */
+qp_status cuda_exchange_own_rows(cuda_ops *ops, const tensor *x, int64_t first, int64_t count,
+                                 const tensor *ids, const tensor *out, qp_error *error);
+
 /* all_reduce of `part` to `out`, and an rms_norm of out, as one launch; whether that is possible.
  */
 bool cuda_exchange_norm_accepts(const tensor *part, const op_call *norm);

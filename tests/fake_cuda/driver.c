@@ -335,6 +335,13 @@ EXPORT cuStreamQuery(cuda_stream stream)
     return atomic_load(&is_stuck) ? CUDA_NOT_READY : CUDA_SUCCESS;
 }
 
+EXPORT cuStreamWaitEvent(cuda_stream stream, cuda_event event, unsigned flags)
+{
+    (void)event, (void)flags;
+    fake_log("%sstream %d waits\n", fake_stream_mode(stream), stream_number(stream));
+    return CUDA_SUCCESS;
+}
+
 EXPORT cuEventCreate(cuda_event *event, unsigned flags)
 {
     (void)flags;

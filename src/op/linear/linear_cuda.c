@@ -7,6 +7,7 @@
 #include "op/linear/linear_f8_cuda.h"
 #include "op/linear/linear_f8_rows_cuda.h"
 #include "op/linear/linear_stream_cuda.h"
+#include "op/linear/linear_summed_cuda.h"
 #include "op/linear/linear_wide_cuda.h"
 #include "op/rows_cuda.h"
 #include "op/silu_and_mul/silu_and_mul.h"
@@ -303,6 +304,14 @@ static const cuda_fusion f8_rows_fusions[] = {
     {0},
 };
 static const cuda_fusion blas_fusions[] = {
+    {.name = "all_reduce, rms_norm",
+     .with = {OP_ALL_REDUCE, OP_RMS_NORM},
+     .n_with = 2,
+     .narrows = true,
+     .sums = true,
+     .accepts = cuda_linear_summed_accepts,
+     .leaves = cuda_linear_summed_leaves,
+     .launch = cuda_linear_summed},
     {.name = "silu_and_mul",
      .with = {OP_SILU_AND_MUL},
      .n_with = 1,

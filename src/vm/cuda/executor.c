@@ -317,6 +317,12 @@ qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const progra
     return QP_OK;
 }
 
+qp_status cuda_executor_join(cuda_executor *x, comm *group, qp_error *error)
+{
+    x->setting.ops.pusher = &x->pusher;
+    return cuda_pusher_open(&x->pusher, x->device, group, error);
+}
+
 void cuda_executor_free(cuda_executor *x)
 {
     cuda_device *d = x->device;
@@ -326,6 +332,7 @@ void cuda_executor_free(cuda_executor *x)
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++)
         if (x->passes[i].graph) d->driver->graph_exec_destroy(x->passes[i].graph);
     cuda_executor_free_lists(x);
+    cuda_pusher_close(&x->pusher);
     cuda_ops_free(&x->ops);
     for (int i = 0; i < CUDA_GROUPS; i++)
         if (x->ended[i]) d->driver->event_destroy(x->ended[i]);

@@ -13,6 +13,7 @@
 #ifndef QUIPU_VM_CUDA_EXECUTOR_H
 #define QUIPU_VM_CUDA_EXECUTOR_H
 
+#include "op/exchange_push_cuda.h"
 #include "vm/batch.h"
 #include "vm/cuda/weights.h"
 #include "plan/program.h"
@@ -62,6 +63,7 @@ typedef struct cuda_executor {
     cuda_weights weights;
     cuda_tiles tiles;
     const exchange *exchange; /* with the other ranks, by kernels; or NULL */
+    cuda_pusher pusher;       /* copies rows to their GPUs */
     cuda_buffer arena, rope_table, k_cache, v_cache, inputs, state;
     cuda_pinned logits;         /* pinned memory for logits of few outputs */
     cuda_pinned staged, tokens; /* of groups: their inputs and their tokens */
@@ -99,6 +101,9 @@ qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const
                              const cuda_kernel *given, thread_pool *pool, progress *progress,
                              qp_error *error);
 void cuda_executor_free(cuda_executor *executor);
+
+/* Called once if there is an exchange by kernels: with the ranks' threads. */
+qp_status cuda_executor_join(cuda_executor *executor, comm *group, qp_error *error);
 
 /* Copies the batch's inputs to the GPU, and its angles, if it has some, to the RoPE table. */
 qp_status cuda_executor_take_inputs(cuda_executor *executor, const batch *batch, qp_error *error);

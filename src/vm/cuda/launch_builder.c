@@ -110,6 +110,13 @@ bool launch_feeds_alone(const launch_builder *b, int node, launch_takes *takes)
     return b->end == program->n_nodes;
 }
 
+bool launch_ranks_are_alike(const program *p)
+{
+    const int64_t n = p->options.ranks, kv = p->whole.n_kv_heads;
+    return p->whole.n_heads % n == 0 && (kv % n == 0 || n % kv == 0) &&
+           p->whole.intermediate_size % n == 0;
+}
+
 bool launch_all_decode(const launch_builder *b)
 {
     return b->of->n_chunks > 0 && b->of->n_decode == 0;

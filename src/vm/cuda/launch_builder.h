@@ -20,6 +20,7 @@ typedef struct launch_builder {
     cuda_address narrowed_at;
     bool narrowed_in_f8; /* they are in FP8 instead */
     wanted_rows wanted;
+    tensor cut_x;      /* the x of which each rank has its own rows alone; rank 0: none */
     tensor q, moved_q; /* q, and the moved copy of it that attention reads; rank 0: none */
     launch_list *list;
     launch_sink *sink;
@@ -49,6 +50,10 @@ bool launch_feeds_product(const launch_builder *b, int node, const tensor *out);
 /* Whether only such products read a node's output. Any node may read the output of the pass's last
  * node, unless it is also the program's last node. */
 bool launch_feeds_alone(const launch_builder *b, int node, launch_takes *takes);
+
+/* Whether products have the same shapes on all ranks up to the logits, so that all ranks make the
+ * same launches. */
+bool launch_ranks_are_alike(const program *program);
 
 bool launch_all_decode(const launch_builder *b);
 

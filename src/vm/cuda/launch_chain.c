@@ -7,15 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether products have the same shapes on all ranks up to the logits, so that all ranks make the
- * same chains. */
-static bool ranks_are_alike(const program *p)
-{
-    const int64_t n = p->options.ranks, kv = p->whole.n_kv_heads;
-    return p->whole.n_heads % n == 0 && (kv % n == 0 || n % kv == 0) &&
-           p->whole.intermediate_size % n == 0;
-}
-
 /* Appends to the chain the nodes from `node` on that one step takes together; returns how many, or
  * 0. */
 static int chain_nodes(const launch_builder *b, int node, cuda_chain *chain)
@@ -26,7 +17,7 @@ static int chain_nodes(const launch_builder *b, int node, cuda_chain *chain)
     switch (b->program->nodes[node].op) {
     case OP_ALL_REDUCE:
         return program_is_noop(b->program, node) ||
-               (ranks_are_alike(b->program) && cuda_chain_reduce(chain, &calls[0]));
+               (launch_ranks_are_alike(b->program) && cuda_chain_reduce(chain, &calls[0]));
     case OP_EMBEDDING:
         return cuda_chain_gather(chain, &calls[0]);
     case OP_RMS_NORM:

@@ -13,6 +13,7 @@
 #include "op/exchange_cuda.h"
 #include "op/linear/linear.h"
 #include "op/linear/linear_f8_rows_cuda.h"
+#include "op/linear/linear_summed_cuda.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/rope/rope.h"
 #include "op/rows_cuda.h"
@@ -47,7 +48,10 @@ static bool fuses(const launch_builder *b, const cuda_kernel *kernel, const cuda
         if (launch_is_given(b, fusion->with[i], &calls[1 + i])) return false;
     }
     const int last = next + fusion->n_with - 1;
-    if (fusion->n_with == 2 && !cuda_rope_is_appended(&b->ops, &calls[1])) return false;
+    if (fusion->with[0] == OP_ROPE && !cuda_rope_is_appended(&b->ops, &calls[1])) return false;
+    if (fusion->sums && !(launch_ranks_are_alike(b->program) &&
+                          launch_feeds_alone(b, last, launch_multiplies_narrowed)))
+        return false;
     if (!fusion->accepts(&b->ops, calls)) return false;
     if (fusion->moves_q && !is_read_moved(b, last + 1, &calls[1].tensors[ROPE_Q])) return false;
     const tensor out = launch_output_of(nodes[last].op, &calls[fusion->n_with]);
@@ -77,6 +81,22 @@ static cuda_forms take_x(launch_builder *b, const tensor *x, launch_entry *entry
     return forms;
 }
 
+/* Makes x whole, if ranks have their own rows of it alone. */
+static qp_status join_rows(launch_builder *b, qp_error *error)
+{
+    const tensor x = b->cut_x;
+    b->cut_x.rank = 0;
+    return x.rank ? cuda_linear_summed_rows(&b->ops, &x, NULL, &x, error) : QP_OK;
+}
+
+/* Whether a call reads or writes the x that is cut. */
+static bool touches_cut(const launch_builder *b, op_code op, const op_call *call)
+{
+    for (int t = 0; t < op_n_tensors(op_get(op)) && b->cut_x.rank; t++)
+        if (call->tensors[t].rank && call->tensors[t].data == b->cut_x.data) return true;
+    return false;
+}
+
 static qp_status add_fused(launch_builder *b, const cuda_fusion *fusion, const op_call *calls,
                            launch_entry *entry, qp_error *error)
 {
@@ -97,6 +117,7 @@ static qp_status add_fused(launch_builder *b, const cuda_fusion *fusion, const o
     } else {
         launch_leave_narrowed(b, &none, 0);
     }
+    if (fusion->sums) b->cut_x = calls[0].tensors[LINEAR_OUT];
     if (left.q.rank) {
         b->q = calls[1].tensors[ROPE_Q];
         b->moved_q = left.q;
@@ -171,14 +192,16 @@ static qp_status launch_split(launch_builder *b, const launch_entry *entry, cons
 }
 
 /* Gathers the rows that go on to the end of the pass from attention's output, which may be there in
- * BF16 alone, and from x. */
+ * BF16 alone, and from x, of which ranks may have their own rows alone. */
 static qp_status gather_wanted(launch_builder *b, op_call *output, qp_error *error)
 {
     tensor attended = output->tensors[LINEAR_X];
     if (launch_same_view(&b->narrowed, &attended))
         attended = tensor_2d(cuda_host_form(b->narrowed_at), DTYPE_BF16, attended.shape[0],
                              attended.shape[1]);
-    return wanted_rows_gather(&b->wanted, b->setting, &b->ops, &attended, output, error);
+    const tensor cut_x = b->cut_x;
+    b->cut_x.rank = 0;
+    return wanted_rows_gather(&b->wanted, b->setting, &b->ops, &attended, &cut_x, output, error);
 }
 
 /* Whether a node gathers logits of which only the likeliest tokens are wanted. */
@@ -224,6 +247,7 @@ static qp_status add_node(launch_builder *b, int node, int *count, qp_error *err
                          "the GPU has no kernel of %s for this model: use --device cpu",
                          op_get(op)->name);
     const cuda_fusion *fusion = find_fusion(b, entry.kernel, node + *count, calls);
+    if (!(fusion && fusion->sums) && touches_cut(b, op, &calls[0])) TRY(join_rows(b, error));
     if (fusion) {
         *count += fusion->n_with;
         return add_fused(b, fusion, calls, &entry, error);
@@ -248,6 +272,16 @@ static qp_status add_likeliest(launch_builder *b, qp_error *error)
     return launch_add_entry(b, &entry, error);
 }
 
+/* Makes x whole at the end of the list. */
+static qp_status add_join(launch_builder *b, qp_error *error)
+{
+    launch_entry entry = launch_entry_at(b, b->end);
+    entry.n_nodes = 0;
+    entry.kernel = &all_gather_cuda[0];
+    TRY(join_rows(b, error));
+    return launch_add_entry(b, &entry, error);
+}
+
 static qp_status build(launch_builder *b, int node, qp_error *error)
 {
     b->finds = b->of->likeliest;
@@ -261,15 +295,16 @@ static qp_status build(launch_builder *b, int node, qp_error *error)
         TRY(launch_add_chain(b, node, &count, &b->finds, error));
         if (count == 0) TRY(add_node(b, node, &count, error));
     }
+    if (b->cut_x.rank) TRY(add_join(b, error));
     return b->finds ? add_likeliest(b, error) : QP_OK;
 }
 
 /* ---- lists --------------------------------------------------------------------------------- */
 
-/* At most one entry for each node, and one for the likeliest tokens. */
+/* At most one entry for each node, one for rows of x and one for the likeliest tokens. */
 static qp_status allocate(launch_list *list, int n_nodes, qp_error *error)
 {
-    list->capacity = n_nodes + 1;
+    list->capacity = n_nodes + 2;
     list->entries = calloc((size_t)list->capacity, sizeof *list->entries);
     if (list->entries) return QP_OK;
     return error_no_memory(error, "a list of launches",

@@ -5,6 +5,7 @@
 #include "op/embedding/embedding.h"
 #include "op/linear/linear.h"
 #include "op/linear/linear_stream.h"
+#include "op/linear/linear_summed_cuda.h"
 #include "op/rms_norm/rms_norm.h"
 
 static bool is_gather(const program *p, int node)
@@ -18,21 +19,24 @@ static bool is_gather(const program *p, int node)
 static bool goes_by_rows(const program *p, int node)
 {
     const op_code op = p->nodes[node].op;
-    return op == OP_LINEAR || op == OP_RMS_NORM || op == OP_SILU_AND_MUL ||
+    return op == OP_LINEAR || op == OP_RMS_NORM || op == OP_SILU_AND_MUL || op == OP_ALL_REDUCE ||
            program_is_noop(p, node);
 }
 
+/* Of several ranks that add partial sums the first one alone has a residual. */
 static bool adds_attention(const program *p, int node)
 {
+    const bool others = p->options.rank > 0 && p->options.cut == PLAN_REDUCE;
     return p->nodes[node].op == OP_LINEAR && program_tensor_of(p, node, LINEAR_X) == PLAN_ATTN &&
-           program_tensor_of(p, node, LINEAR_RESIDUAL) == PLAN_X &&
+           (others || program_tensor_of(p, node, LINEAR_RESIDUAL) == PLAN_X) &&
            program_tensor_of(p, node, LINEAR_OUT) == PLAN_X;
 }
 
-/* Whether the gathered rows of x and of attention's output fit where norms leave their rows. */
-static bool fits(const program *p, int output, const int64_t *sizes)
+/* Whether the gathered rows of x and of attention's output fit where norms leave their rows: the
+ * same on all ranks. */
+static bool fits(const program *p, const int64_t *sizes)
 {
-    const int64_t columns = program_operand(p, output, LINEAR_X)->shape[1];
+    const int64_t columns = p->whole.n_heads * p->whole.head_dim;
     const int64_t hidden = p->config.hidden_size, rows = sizes[AXIS_OUTPUTS];
     return rows > 0 && 2 * rows <= sizes[AXIS_TOKENS] &&
            rows * (hidden + columns) + CUDA_ALIGNMENT <= sizes[AXIS_TOKENS] * hidden;
@@ -50,8 +54,7 @@ wanted_rows wanted_rows_find(const program *p, const launch_class *of, int begin
         output--;
     if (output <= begin || gather + 1 >= end || !adds_attention(p, output) ||
         p->nodes[output - 1].op != OP_PAGED_PREFILL || p->nodes[gather + 1].op != OP_RMS_NORM ||
-        program_tensor_of(p, gather + 1, RMS_NORM_X) != PLAN_X_OUT ||
-        !fits(p, output, of->sizes.of))
+        program_tensor_of(p, gather + 1, RMS_NORM_X) != PLAN_X_OUT || !fits(p, of->sizes.of))
         return found;
     found.output = output;
     found.gather = gather;
@@ -81,22 +84,27 @@ static qp_status gather_rows(cuda_ops *ops, const tensor *ids, const tensor *fro
 }
 
 qp_status wanted_rows_gather(const wanted_rows *w, const launch_setting *setting, cuda_ops *ops,
-                             const tensor *attended, op_call *output, qp_error *error)
+                             const tensor *attended, const tensor *cut_x, op_call *output,
+                             qp_error *error)
 {
     op_call few, gather;
     launch_bind(setting, &w->sizes, w->output, &few);
     launch_bind(setting, &w->sizes, w->gather, &gather);
-    const tensor *ids = &gather.tensors[EMBEDDING_IDS], *residual = &few.tensors[LINEAR_RESIDUAL];
-    const int64_t rows = residual->shape[0], hidden = residual->shape[1];
+    const tensor *ids = &gather.tensors[EMBEDDING_IDS], *out = &few.tensors[LINEAR_OUT];
+    const int64_t rows = out->shape[0], hidden = out->shape[1];
+    const bool adds = few.tensors[LINEAR_RESIDUAL].rank > 0;
     char *place = setting->memory.data[PLAN_X_NORM];
     const tensor x = tensor_2d(place, DTYPE_F32, rows, hidden);
     const size_t bytes = round_up((size_t)(rows * hidden) * sizeof(float), CUDA_ALIGNMENT);
     const tensor attention =
         tensor_2d(place + bytes, DTYPE_F32, rows, few.tensors[LINEAR_X].shape[1]);
     TRY(gather_rows(ops, ids, attended, &attention, error));
-    TRY(gather_rows(ops, ids, &output->tensors[LINEAR_RESIDUAL], &x, error));
+    if (cut_x->rank)
+        TRY(cuda_linear_summed_rows(ops, cut_x, ids, &x, error));
+    else if (adds)
+        TRY(gather_rows(ops, ids, &output->tensors[LINEAR_RESIDUAL], &x, error));
     *output = few;
     output->tensors[LINEAR_X] = attention;
-    output->tensors[LINEAR_RESIDUAL] = x;
+    if (adds) output->tensors[LINEAR_RESIDUAL] = x;
     return QP_OK;
 }

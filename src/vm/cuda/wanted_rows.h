@@ -24,10 +24,10 @@ void wanted_rows_bind(const wanted_rows *wanted, const launch_setting *setting,
                       const launch_class *of, int node, op_call *call);
 
 /* Adds the launches that gather the rows, to where the norms leave theirs; `output`, the call of
- * the output projection, then reads these. `attended`: the rows of attention's output, as they are.
- */
+ * the output projection, then reads these. `attended`: the rows of attention's output, as they are;
+ * `cut_x`: x, if ranks have their own rows of it alone; else of rank 0. */
 qp_status wanted_rows_gather(const wanted_rows *wanted, const launch_setting *setting,
-                             cuda_ops *ops, const tensor *attended, op_call *output,
-                             qp_error *error);
+                             cuda_ops *ops, const tensor *attended, const tensor *cut_x,
+                             op_call *output, qp_error *error);
 
 #endif
