@@ -64,13 +64,21 @@ template <typename T> DEVICE_FN void chain_known(const T *value)
     asm volatile("" ::"l"(value));
 }
 
+/* A warp's value that is the same in all lanes. The compiler keeps it, and what is computed from
+ * it, in uniform registers, where wgmma takes its descriptors. */
+DEVICE_FN uint32_t chain_uniform(uint32_t value)
+{
+    return __reduce_max_sync(ALL_LANES, value);
+}
+
 /* The worker threads meet. */
 DEVICE_FN void chain_meet(void)
 {
     asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
-/* All worker threads: signals that this block has ended a step. */
+/* All worker threads: signals that this block has ended a step. The release waits also for copies
+ * of weights that are on their way to this multiprocessor, up to 3 us. */
 DEVICE_FN void chain_signal(uint32_t *arrived)
 {
     asm volatile("fence.proxy.async.global;" ::: "memory");
@@ -140,6 +148,13 @@ DEVICE_FN void chain_ring_wait(const chain_ring &ring)
 DEVICE_FN void chain_ring_give(const chain_ring &ring, int readers)
 {
     barrier_arrive_times(ring.empty + 4 * (ring.at & ~1u), readers);
+}
+
+/* Stages of weights on their way, at most, before stage n of a step is copied: fewer for the first
+ * ones, which come while blocks end the step before, because their signals wait for them. */
+DEVICE_FN int chain_most_in_flight(const linear_chain &call, int n)
+{
+    return n < call.n_first ? call.first_in_flight : call.in_flight;
 }
 
 /* Waits until the stage `count` before this one has come, so that at most so many are on their way.

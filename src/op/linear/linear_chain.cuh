@@ -79,12 +79,13 @@ DEVICE_FN void chain_copy_weight(const chain_product &p, const chain_item &item,
     }
 }
 
+/* `n`: stages of the step so far. */
 DEVICE_FN void chain_fetch_item(const linear_chain &call, const chain_product &p,
-                                const chain_item &item, chain_ring &ring, uint64_t policy)
+                                const chain_item &item, int &n, chain_ring &ring, uint64_t policy)
 {
     const int bytes = chain_tile_rows(&p) * chain_depths(p) * LINEAR_STREAM_DEPTH * 2;
-    for (int i = 0; i < item.n; i += chain_depths(p)) {
-        chain_ring_await(ring, call.in_flight);
+    for (int i = 0; i < item.n; i += chain_depths(p), n++) {
+        chain_ring_await(ring, chain_most_in_flight(call, n));
         uint32_t full = chain_ring_take(ring, bytes);
         chain_copy_weight(p, item, i, bytes, chain_stage(ring), full, policy);
         chain_ring_next(ring);
@@ -95,12 +96,13 @@ DEVICE_FN void chain_fetch_item(const linear_chain &call, const chain_product &p
 DEVICE_FN void chain_fetch_weight(const linear_chain &call, const chain_product &p,
                                   chain_ring &ring, uint64_t policy)
 {
+    int n = 0;
     for (int item = blockIdx.x; item < p.n_tiles * p.ranks; item += gridDim.x) {
         chain_item of = chain_item_of(p, item);
         if (CHAIN_PACKED)
             packed_fetch(p, of.tile, of.first, of.n, ring, policy);
         else
-            chain_fetch_item(call, p, of, ring, policy);
+            chain_fetch_item(call, p, of, n, ring, policy);
     }
 }
 
@@ -185,8 +187,9 @@ DEVICE_FN void chain_multiply(const chain_item &item, chain_ring &weights, chain
     for (int i = 0; i < item.n; i += DEPTHS) {
         int depth = i % CHAIN_X_DEPTHS, next = depth + DEPTHS;
         bool ends = next == CHAIN_X_DEPTHS || i + DEPTHS == item.n;
-        uint64_t weight = wgmma_operand(chain_stage(weights) + group * CHAIN_WEIGHT_BYTES / 2, 64);
-        uint64_t x = wgmma_operand(chain_stage(xs) + depth * X_STEP, 64);
+        uint64_t weight =
+            wgmma_operand(chain_uniform(chain_stage(weights) + group * CHAIN_WEIGHT_BYTES / 2), 64);
+        uint64_t x = wgmma_operand(chain_uniform(chain_stage(xs) + depth * X_STEP), 64);
         chain_ring_wait(weights);
         if (depth == 0) chain_ring_wait(xs);
         wgmma_begin();

@@ -164,12 +164,13 @@ typedef struct linear_chain {
     int32_t n_ids;     /* 0: the chain has no such step */
     int32_t n_steps;
     int32_t weight_stages, x_stages;
-    int32_t in_flight; /* stages of weights on their way at a time, at most */
-    int32_t packed;    /* weights of all products are packed: CHAIN_PACKED_...; 0: none is */
-    int32_t head;      /* head_dim of attention; 0: there is none */
-    int32_t reduces;   /* a step sums rows over ranks */
-    int32_t wide;      /* a step has rows of more than CHAIN_ROW features */
-    exchange ranks;    /* with them */
+    int32_t in_flight;                /* stages of weights on their way at a time, at most; */
+    int32_t first_in_flight, n_first; /* before the first n_first stages of a step */
+    int32_t packed;  /* weights of all products are packed: CHAIN_PACKED_...; 0: none is */
+    int32_t head;    /* head_dim of attention; 0: there is none */
+    int32_t reduces; /* a step sums rows over ranks */
+    int32_t wide;    /* a step has rows of more than CHAIN_ROW features */
+    exchange ranks;  /* with them */
 } linear_chain;
 
 /* Rows of sums that are transposed together in shared memory, for tiles of this many rows, and

@@ -4,11 +4,11 @@
 #include <stdio.h>
 
 /* Stages that fit into a multiprocessor's shared memory: of weights, an even number because
- * chain_attention.cuh needs one, and of x, CHAIN_X_DEPTHS deep; and how many of weights are on
- * their way at a time. */
+ * chain_attention.cuh needs one, and of x, CHAIN_X_DEPTHS deep. And how many of weights are on
+ * their way at a time, and before the first eight of a step. */
 static const struct {
-    int columns, weights, x, in_flight;
-} stages[] = {{16, 10, 8, 4}, {32, 8, 6, 8}, {64, 6, 4, 6}};
+    int columns, weights, x, in_flight, first_in_flight;
+} stages[] = {{16, 10, 8, 4, 2}, {32, 8, 6, 8, 8}, {64, 6, 4, 6, 6}};
 
 void cuda_linear_chain_set_stages(linear_chain *chain, int columns)
 {
@@ -18,6 +18,8 @@ void cuda_linear_chain_set_stages(linear_chain *chain, int columns)
     chain->weight_stages = stages[form].weights;
     chain->x_stages = stages[form].x;
     chain->in_flight = stages[form].in_flight;
+    chain->first_in_flight = stages[form].first_in_flight;
+    chain->n_first = 8;
 }
 
 qp_status cuda_linear_chain(cuda_ops *ops, const linear_chain *chain, int columns, qp_error *error)

@@ -226,7 +226,7 @@ qp_status chain_verify(const linear_chain *chain, int n_multiprocessors, qp_erro
                          chain->n_steps, CHAIN_MAX_STEPS);
     if (!chain->arrived || chain->weight_stages % 2 != 0 || chain->weight_stages < 2 ||
         chain->weight_stages > CHAIN_MAX_STAGES || chain->x_stages < 2 ||
-        chain->x_stages > CHAIN_MAX_STAGES || chain->in_flight < 1)
+        chain->x_stages > CHAIN_MAX_STAGES || chain->in_flight < 1 || chain->first_in_flight < 1)
         return error_set(error, QP_INVALID, "a chain has no counters, or a wrong number of stages");
     for (; c.step < chain->n_steps; c.step++) {
         TRY(check_step(&c, &chain->steps[c.step]));
