@@ -4,6 +4,7 @@
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/ragged_prefill/ragged_prefill.h"
 #include "op/attention/attention_cuda.h"
+#include "op/attention/paged_sizes.h"
 
 #include <math.h>
 
@@ -250,21 +251,20 @@ static void test_decode_chunks(void **state)
 static void test_decode_few(void **state)
 {
     (void)state;
-    static const int lengths[][3] = {{0, 64, 1},        {64, 64, 1},      {97, 64, 2},
-                                     {2048, 64, 32},    {2049, 80, 26},   {8192, 256, 32},
-                                     {32767, 1024, 32}, {65536, 1024, 64}};
+    static const int lengths[][3] = {{0, 128, 1},       {128, 128, 1},    {193, 128, 2},
+                                     {2048, 128, 16},   {2049, 144, 14},  {8192, 512, 16},
+                                     {16384, 1024, 16}, {65536, 1024, 64}};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        int length = lengths[i][0], chunk = PAGED_DECODE_CHUNK(length, 32), coarse = 0;
+        int chunk = PAGED_FEW_CHUNK(lengths[i][0]);
         assert_int_equal(chunk, lengths[i][1]);
-        assert_int_equal(PAGED_DECODE_CHUNKS(length, chunk), lengths[i][2]);
-        assert_int_equal(PAGED_DECODE_CHUNK(length, coarse), PAGED_CHUNK);
+        assert_int_equal(PAGED_DECODE_CHUNKS(lengths[i][0], chunk), lengths[i][2]);
     }
     op_call prefill = make_call(DTYPE_BF16, 64), call = cuda_decode_of_prefill(&prefill);
     assert_false(cuda_decode_few_pays(&single, &call));
     call.tensors[PAGED_DECODE_Q].shape[0] = 8;
     assert_true(cuda_decode_few_pays(&single, &call));
     assert_true(cuda_decode_few_workspace(&call) >=
-                (size_t)8 * PAGED_FINE_PARTS * N_KV_HEADS * GROUP * (64 + 2) * 4);
+                (size_t)8 * PAGED_FEW_PARTS * N_KV_HEADS * GROUP * (64 + 2) * 4);
 }
 
 int main(void)

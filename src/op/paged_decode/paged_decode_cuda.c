@@ -1,6 +1,7 @@
 /* paged_decode on the GPU: see attention_cuda.h. */
 #include "base/checked.h"
 #include "op/attention/attention_cuda.h"
+#include "op/attention/paged_sizes.h"
 #include "op/paged_decode/paged_decode.h"
 #include "op/paged_prefill/paged_prefill.h"
 
@@ -131,13 +132,13 @@ size_t cuda_decode_workspace_of(const op_call *call, int64_t out_rows, int64_t l
 /* An upper bound of the number of parts, for sequences of any lengths that share the pages: only a
  * sequence's last part is smaller than the others, and a remainder of less than half a part belongs
  * to the last part. */
-static int64_t most_parts(const op_call *call, bool fine)
+static int64_t most_parts(const op_call *call, bool few)
 {
     int64_t n = call->tensors[PAGED_DECODE_Q].shape[0],
             positions = call->tensors[PAGED_DECODE_KV_INDICES].shape[0] *
                         call->tensors[PAGED_DECODE_K_CACHE].shape[1],
             parts = n + positions / PAGED_CHUNK;
-    return fine ? parts + n * PAGED_FINE_PARTS : parts;
+    return few ? parts + n * PAGED_FEW_PARTS : parts;
 }
 
 size_t cuda_decode_workspace(const op_call *call)
@@ -184,9 +185,7 @@ static qp_status start_decode(cuda_ops *ops, const op_call *call, paged_attentio
     if (arguments.n_sequences == 0) return QP_OK;
     if (arguments.search) start.grid[1] = (unsigned)parts, start.grid[2] = 1;
     int64_t blocks = (int64_t)start.grid[0] * start.grid[1] * start.grid[2];
-    /* Fine parts gain more by an early start than they lose by sharing a multiprocessor. */
-    start.cluster = arguments.fine != 0 ||
-                    blocks >= CUDA_ATTENTION_EARLY_BLOCKS * (int64_t)ops->device->n_multiprocessors;
+    start.cluster = blocks >= CUDA_ATTENTION_EARLY_BLOCKS * (int64_t)ops->device->n_multiprocessors;
     attention_limits limits = CUDA_ATTENTION_LIMITS(call, PAGED_DECODE);
     return cuda_attention_start(ops, &start, &arguments, &limits, error);
 }
@@ -202,14 +201,31 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
     return start_decode(ops, call, arguments, parts, error);
 }
 
+/* By blocks with a ring in shared memory, which take parts one after another. */
 static qp_status launch_few(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                             const cuda_forms *forms, qp_error *error)
 {
-    (void)kernel;
+    const tensor *k = &call->tensors[PAGED_DECODE_K_CACHE];
     paged_attention arguments = arguments_of(ops, call, forms);
-    arguments.search = 1;
-    arguments.fine = PAGED_FINE_PARTS;
-    return start_decode(ops, call, arguments, most_parts(call, true), error);
+    attention_limits limits = CUDA_ATTENTION_LIMITS(call, PAGED_DECODE);
+    const bool limited = cuda_is_limited(&limits);
+    const int head_dim = (int)k->shape[3];
+    const int64_t blocks = most_parts(call, true) * arguments.n_kv_heads;
+    const int64_t resident = PAGED_RING_BLOCKS * (int64_t)ops->device->n_multiprocessors;
+    cuda_start start = {.image = "attention_ring",
+                        .shared_most = PAGED_RING_SHARED(head_dim),
+                        .grid = {(unsigned)(blocks < resident ? blocks : resident), 1, 1},
+                        .threads = PAGED_RING_THREADS,
+                        .shared_bytes = PAGED_RING_SHARED(head_dim),
+                        .cluster = 1};
+    (void)kernel;
+    if (arguments.n_sequences == 0) return QP_OK;
+    snprintf(start.name, sizeof start.name, "run_paged_decode_ring_%s_%d%s",
+             k->type == DTYPE_BF16 ? "BF16" : "F16", head_dim, limited ? "_limited" : "");
+    if (!limited)
+        return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(arguments)), error);
+    return cuda_ops_start(ops, &start,
+                          CUDA_ARGUMENTS(CUDA_ARGUMENT(arguments), CUDA_ARGUMENT(limits)), error);
 }
 
 const cuda_kernel paged_decode_cuda[] = {
