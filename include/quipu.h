@@ -231,15 +231,16 @@ typedef struct qp_engine_options {
      * `chunk` rows (by default 2,048, or 1,024 with fewer than 16 sessions). Rows that are not
      * needed are computed all the same. A CPU gives such logits without this. */
     bool batch_invariant;
-    /* How activations enter products with quantised weights on the CPU: rounded to "8" bits or to
-     * "16", with a scale for every 32 values, or as "float", with weights that are decoded to
-     * float32 when the model is opened. "auto" (default): 16 if a token reads at most 256 MiB of
-     * weights, else 8. "bf16": products with BF16 weights round activations to BF16, which makes
-     * prompts faster, where the processor has AVX-512 BF16 or AMX; those with quantised weights
-     * round to 8 bits. On a Hopper GPU "8" keeps matrices in FP8, and rounds their inputs to FP8 in
-     * passes of more than 64 tokens; "auto" does so where they have one scale, or one for each row;
-     * otherwise GPUs read these matrices as BF16. Elsewhere GPUs and the machines "reference" and
-     * "serial" do not round; with them, "8", "16" and "bf16" give a warning. */
+    /* How activations enter products on the CPU. "8", "16": with quantised weights rounded to so
+     * many bits, with a scale for every 32 values; "float": with weights that are decoded to
+     * float32 when the model is opened. "bf16": with BF16 weights rounded to BF16, where the
+     * processor has AVX-512 BF16 or AMX, and with quantised ones to 8 bits; with the others, and
+     * elsewhere, BF16 weights meet float32. "auto" (default): 16 if a token reads at most 256 MiB
+     * of weights; else bf16 on processors with AMX and on AMD's with AVX-512 BF16; else 8. On a
+     * Hopper GPU "8" keeps matrices in FP8, and rounds their inputs to FP8 in passes of more than
+     * 64 tokens; "auto" does so where they have one scale, or one for each row; otherwise GPUs read
+     * these matrices as BF16. Elsewhere GPUs and the machines "reference" and "serial" do not
+     * round; with them, "8", "16" and "bf16" give a warning. */
     const char *activations;
     const char *cpu_mask; /* CPU features not to use, such as "avx512f,avx_vnni" */
     /* [n_kernels]: run in place of operators' own, on the CPU by "threads" and "operators". Their
@@ -256,8 +257,8 @@ typedef struct qp_engine_options {
     /* Proposes tokens that one pass verifies together, where that is faster: "off" (default), or
      * "lookup", the tokens that followed the last time that the text read the same. Tokens are
      * chosen as always, so they are the same, to the bit. On a GPU the machine "megakernel"
-     * verifies where weights are in BF16 and the hidden size is at most 2048, else "cuda" alone.
-     * QP_UNSUPPORTED for models whose RoPE angles depend on the length of the text. */
+     * verifies where weights are in BF16 or F16 and the hidden size is at most 4096, else "cuda"
+     * alone. QP_UNSUPPORTED for models whose RoPE angles depend on the length of the text. */
     const char *speculate;
     /* Another model with the same vocabulary, a smaller one, that proposes tokens, in place of
      * `speculate`. It runs on the same device and has as many sessions. QP_INVALID if a token
