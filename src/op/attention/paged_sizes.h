@@ -10,7 +10,7 @@
  * of every other row. */
 enum {
     PAGED_RING_BLOCKS = 2,        /* resident on a multiprocessor */
-    PAGED_RING_BYTES = 93 * 1024, /* for two blocks, beside what is of fixed size */
+    PAGED_RING_BYTES = 93 * 1024, /* of a block's shared memory: two blocks fit */
     /* The warps that compute, and those that copy keys and values. */
     PAGED_RING_THREADS = (PAGED_DECODE_WARPS + 2) * 32,
 };

@@ -36,8 +36,8 @@ __device__ __forceinline__ int ring_column(int i, int t)
     return (i * 4 + t) * 8;
 }
 
-/* Eight elements of an item's queries as in memory; `high` is of F32 alone. They are converted when
- * they are needed, so that nothing waits for the load before. */
+/* Eight elements of an item's queries as they are in memory; only F32 fills `high`. They are
+ * converted where they are used, so that the load does not stall the warp before. */
 typedef struct ring_query {
     uint4 low, high;
 } ring_query;
