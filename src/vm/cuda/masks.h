@@ -15,7 +15,8 @@ typedef struct cuda_masks {
     size_t begin, end; /* the bytes of `all` that the GPU lacks; begin == end: none */
 } cuda_masks;
 
-/* Takes the first `bytes` of a slot's mask, or, where `slot` is negative, of all slots. No run that reads masks may be in flight. */
+/* Takes the first `bytes` of a slot's mask, or, where `slot` is negative, of all slots. No run that
+ * reads masks may be in flight. */
 qp_status cuda_masks_write(cuda_masks *masks, const cuda_device *device, const program *program,
                            int64_t slot, const void *mask, size_t bytes, qp_error *error);
 
