@@ -51,16 +51,17 @@ require_packages() {
         die "missing: ${missing}(Debian's names); install them with this system's package manager"
     if [ "$(id -u)" != 0 ]; then
         command -v sudo >/dev/null ||
-            die "missing: ${missing}- as root, run: apt-get install $missing"
+            die "packages are missing, and there is no sudo; as root, run: apt-get install $missing"
         as_root=(sudo)
     fi
     say "installing ${missing}"
     # apt-get must not read stdin: it may be text for the chat.
     {
-        "${as_root[@]}" apt-get -q update &&
-            "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-                apt-get -q -y install --no-install-recommends $missing
-    } </dev/null >&2 || die "apt-get could not install: $missing"
+        # A repository of somebody else that fails need not stop these packages.
+        "${as_root[@]}" apt-get -q update || say "apt-get update failed; trying to install nevertheless"
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+            apt-get -q -y install --no-install-recommends $missing
+    } </dev/null >&2 || die "packages are missing; as root, run: apt-get update && apt-get install $missing"
     missing=$(missing_packages "$@" | tr '\n' ' ')
     [ -z "$missing" ] || die "installed, yet still not usable: $missing"
 }
