@@ -200,6 +200,21 @@ static void full_rows(void **state)
 
 /* ---- Wrapping ------------------------------------------------------------------------------ */
 
+/* What goes on below is indented. */
+static void wrapped_lines_are_indented(void **state)
+{
+    (void)state;
+    word_wrap w = {.indent = 4};
+    strbuf out = {0};
+    const char text[] = "  a one two three\nabcdefghijkl";
+    word_wrap_put(&w, text, strlen(text), 10, &out);
+    assert_string_equal(
+        strbuf_text(&out),
+        "  a one t\x1b[1D\x1b[K\n    two t\x1b[1D\x1b[K\n    three\nabcdefghi\n    jkl");
+    strbuf_free(&out);
+    word_wrap_free(&w);
+}
+
 /* The text as it comes, `piece` bytes at a time, on 10 columns, the last of which stays free. */
 static void assert_wrapped(const char *text, size_t piece, const char *expected)
 {
@@ -281,6 +296,7 @@ int main(void)
         cmocka_unit_test(a_message_is_drawn),
         cmocka_unit_test(full_rows),
         cmocka_unit_test(words_wrap),
+        cmocka_unit_test(wrapped_lines_are_indented),
         cmocka_unit_test(history_is_kept),
     };
     setlocale(LC_CTYPE, "C.UTF-8"); /* widths of characters */

@@ -167,20 +167,6 @@ qp_status chat_regenerate(chat *c)
     return status;
 }
 
-/* At a terminal words wrap at its edge. */
-static void show_failure(const char *message)
-{
-    strbuf shown = {0};
-    word_wrap wrap = {0};
-    int columns, lines;
-    terminal_size(&columns, &lines);
-    if (isatty(STDERR_FILENO) && option_terminal_has_sequences())
-        word_wrap_put(&wrap, message, strlen(message), columns, &shown);
-    fprintf(stderr, "%s\n", shown.length && !shown.failed ? strbuf_text(&shown) : message);
-    word_wrap_free(&wrap);
-    strbuf_free(&shown);
-}
-
 /* A failed command or question prints a message, and the conversation goes on; a failed write to
  * standard output ends it. From a pipe messages are easily missed, so the exit status also reports
  * the failure. */
@@ -199,7 +185,7 @@ static qp_status converse(chat *c)
                                    : QP_OK;
         free(line);
         if (status == QP_CANCELLED || (status == QP_IO && !command)) return status;
-        if (status != QP_OK) show_failure(error->message);
+        if (status != QP_OK) terminal_note(0, error->message);
         if (first_failure == QP_OK) first_failure = status;
     }
     if (first_failure == QP_OK || chat_input_is_terminal(c->input)) return QP_OK;
@@ -209,11 +195,14 @@ static qp_status converse(chat *c)
 static void greet(const chat *c)
 {
     const char *model = NULL;
+    strbuf text = {0};
     if (cli_model_path(c->call, &model) != QP_OK) return;
     const char *slash = strrchr(model, '/');
-    fprintf(stderr, "%s, context %lld. Type a message, or /help.\n",
-            slash && slash[1] ? slash + 1 : model,
-            (long long)qp_engine_get_info(c->engine)->context);
+    strbuf_printf(&text, "%s, context %lld. Type a message, or /help.",
+                  slash && slash[1] ? slash + 1 : model,
+                  (long long)qp_engine_get_info(c->engine)->context);
+    terminal_note(0, strbuf_text(&text));
+    strbuf_free(&text);
 }
 
 static qp_status open_chat(chat *c)

@@ -4,6 +4,7 @@
 #include "base/option_cache.h"
 #include "base/status.h"
 #include "base/suggest.h"
+#include "cli/terminal.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -44,10 +45,14 @@ static qp_status do_stats(chat *c, const char *argument)
 {
     (void)argument;
     size_t held;
+    strbuf text = {0};
     qp_session_tokens(c->session, &held);
-    fprintf(stderr, "%d answer%s, %zu prompt tokens, %zu generated tokens; context %zu of %lld\n",
-            c->answers, c->answers == 1 ? "" : "s", c->total_prompt, c->total_generated, held,
-            (long long)qp_engine_get_info(c->engine)->context);
+    strbuf_printf(&text,
+                  "%d answer%s, %zu prompt tokens, %zu generated tokens; context %zu of %lld",
+                  c->answers, c->answers == 1 ? "" : "s", c->total_prompt, c->total_generated, held,
+                  (long long)qp_engine_get_info(c->engine)->context);
+    terminal_note(0, strbuf_text(&text));
+    strbuf_free(&text);
     if (c->answers) cli_report_statistics(c->engine, &c->last);
     return QP_OK;
 }
@@ -115,7 +120,7 @@ static const struct {
     {"temp", QP_TEMPERATURE, "temperature; 0 takes the likeliest token"},
     {"top-k", QP_TOP_K, "among the K likeliest tokens; 0: all"},
     {"top-p", QP_TOP_P, "among the likeliest that hold this probability"},
-    {"min-p", QP_MIN_P, "at least this share of the likeliest's probability"},
+    {"min-p", QP_MIN_P, "at least this share of the greatest probability"},
     {"repetition-penalty", QP_REPETITION_PENALTY, "divides the logits of tokens seen"},
     {"presence-penalty", QP_PRESENCE_PENALTY, "subtracted once from tokens of the answer"},
     {"frequency-penalty", QP_FREQUENCY_PENALTY, "subtracted for each time in the answer"},
@@ -124,13 +129,18 @@ static const struct {
 enum { N_SETTINGS = sizeof settings / sizeof *settings };
 static const char MOST_TOKENS[] = "n-predict";
 
+static void list_setting(const char *name, double value, const char *help)
+{
+    char row[128];
+    snprintf(row, sizeof row, "%-8.10g %s", value, help);
+    terminal_note_row(name, row);
+}
+
 static void list_settings(const chat *c)
 {
     for (int i = 0; i < N_SETTINGS; i++)
-        fprintf(stderr, "  %-18s %-8.6g %s\n", settings[i].name,
-                c->sampling.value[settings[i].setting], settings[i].help);
-    fprintf(stderr, "  %-18s %-8lld %s\n", MOST_TOKENS, (long long)c->max_tokens,
-            "tokens of an answer at most; 0: no limit");
+        list_setting(settings[i].name, c->sampling.value[settings[i].setting], settings[i].help);
+    list_setting(MOST_TOKENS, (double)c->max_tokens, "tokens of an answer at most; 0: no limit");
 }
 
 static qp_status unknown_setting(const chat *c, const char *name)
@@ -190,8 +200,8 @@ static const struct {
 } commands[] = {
     {"/help", "/?", "", "this list", do_help},
     {"/set", NULL, "NAME VALUE", "change a setting of the answers; alone, list them", do_set},
-    {"/schedule", NULL, "HOW",
-     "other queues for the threads: throughput, dag, ...; alone, say which", chat_reschedule},
+    {"/schedule", NULL, "HOW", "other queues for the threads, such as dag; alone, say which",
+     chat_reschedule},
     {"/system", NULL, "TEXT", "set the system message; without TEXT, remove it", do_system},
     {"/regen", NULL, "", "make the last answer again, with another seed", do_regenerate},
     {"/drop", NULL, "", "forget the oldest question and its answer", do_drop},
@@ -212,14 +222,14 @@ static qp_status do_help(chat *c, const char *argument)
         if (!commands[i].help) continue;
         snprintf(usage, sizeof usage, "%s%s%s %s", commands[i].name, commands[i].other ? ", " : "",
                  commands[i].other ? commands[i].other : "", commands[i].argument);
-        fprintf(stderr, "  %-18s %s\n", usage, commands[i].help);
+        terminal_note_row(usage, commands[i].help);
     }
-    fputs(
+    terminal_note(
+        0,
         chat_input_is_terminal(c->input)
             ? "Ctrl-C stops an answer. Alt-Enter, or \\ and Enter, breaks a line; pasted lines are "
-              "one message.\nTab completes commands and files, Ctrl-R searches older messages.\n"
-            : "A line that ends in \\ goes on in the next.\n",
-        stderr);
+              "one message. Tab completes commands and files, Ctrl-R searches older messages."
+            : "A line that ends in \\ goes on in the next.");
     return QP_OK;
 }
 

@@ -433,26 +433,29 @@ void cli_fill_descriptors(void)
 }
 
 /* "1 token", "5 tokens" */
-static void put_tokens(size_t count)
+static void put_tokens(size_t count, strbuf *out)
 {
-    fprintf(stderr, "%zu token%s", count, count == 1 ? "" : "s");
+    strbuf_printf(out, "%zu token%s", count, count == 1 ? "" : "s");
 }
 
 void cli_report_statistics(const qp_engine *engine, const qp_generate_result *r)
 {
+    strbuf text = {0};
     double weights = (double)qp_engine_get_info(engine)->read_bytes * 1e-9;
     double prompt = r->prompt_seconds > 0 ? r->prompt_seconds : 1e-9;
     double generate = r->generate_seconds > 0 ? r->generate_seconds : 1e-9;
-    fputs("prompt ", stderr);
-    put_tokens(r->prompt_tokens);
-    fprintf(stderr, ", %.1f tokens/s; generated ", (double)r->prompt_tokens / prompt);
-    put_tokens(r->generated_tokens);
+    strbuf_puts(&text, "prompt ");
+    put_tokens(r->prompt_tokens, &text);
+    strbuf_printf(&text, ", %.1f tokens/s; generated ", (double)r->prompt_tokens / prompt);
+    put_tokens(r->generated_tokens, &text);
     if (r->generate_passes) /* the prompt's last pass gives the first token */
-        fprintf(stderr, ", %.1f tokens/s, %.1f GB/s of weights",
-                (double)(r->generate_passes + r->accepted_tokens) / generate,
-                (double)r->generate_passes * weights / generate);
+        strbuf_printf(&text, ", %.1f tokens/s, %.1f GB/s of weights",
+                      (double)(r->generate_passes + r->accepted_tokens) / generate,
+                      (double)r->generate_passes * weights / generate);
     if (r->proposed_tokens)
-        fprintf(stderr, ", %zu of %zu proposed tokens accepted", r->accepted_tokens,
-                r->proposed_tokens);
-    fprintf(stderr, "; %s\n", qp_finish_name(r->finish));
+        strbuf_printf(&text, ", %zu of %zu proposed tokens accepted", r->accepted_tokens,
+                      r->proposed_tokens);
+    strbuf_printf(&text, "; %s", qp_finish_name(r->finish));
+    terminal_note(0, strbuf_text(&text));
+    strbuf_free(&text);
 }

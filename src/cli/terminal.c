@@ -137,6 +137,29 @@ qp_status terminal_show_text(word_wrap *wrap, const char *text, size_t length, q
     return status;
 }
 
+void terminal_note(int indent, const char *text)
+{
+    strbuf shown = {0};
+    word_wrap wrap = {.indent = indent};
+    int columns, lines;
+    terminal_size(&columns, &lines);
+    if (isatty(STDERR_FILENO) && option_terminal_has_sequences())
+        word_wrap_put(&wrap, text, strlen(text), columns, &shown);
+    fprintf(stderr, "%s\n", shown.length && !shown.failed ? strbuf_text(&shown) : text);
+    word_wrap_free(&wrap);
+    strbuf_free(&shown);
+}
+
+void terminal_note_row(const char *name, const char *help)
+{
+    int columns, lines;
+    strbuf row = {0};
+    terminal_size(&columns, &lines);
+    strbuf_printf(&row, "  %-18s %s", name, help);
+    terminal_note(columns < 60 ? 4 : 21, strbuf_text(&row));
+    strbuf_free(&row);
+}
+
 void terminal_suspend(void)
 {
     terminal_mode mode = (terminal_mode)current;

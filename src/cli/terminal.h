@@ -44,6 +44,14 @@ void terminal_use_utf8(void);
  * the state of the line. */
 qp_status terminal_show_text(word_wrap *wrap, const char *text, size_t length, qp_error *error);
 
+/* Writes a line to standard error. At a terminal with escape sequences, words wrap at its edge, and
+ * go on after `indent` blanks. */
+void terminal_note(int indent, const char *text);
+
+/* The same for a row of a list: a word or two, then what they do, in columns where there is room.
+ */
+void terminal_note_row(const char *name, const char *help);
+
 /* Writes to standard output without stdio. */
 void terminal_write(const char *bytes, size_t length);
 

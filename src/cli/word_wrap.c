@@ -18,6 +18,14 @@ static void break_line(word_wrap *w, strbuf *out)
     w->column = 0;
 }
 
+/* Continues the line below, where it is indented. */
+static void wrap_line(word_wrap *w, strbuf *out)
+{
+    break_line(w, out);
+    strbuf_printf(out, "%*s", w->indent, "");
+    w->column = w->indent;
+}
+
 /* Three backquotes at the start of a line open or close code. */
 static void watch_fence(word_wrap *w, char c)
 {
@@ -35,9 +43,9 @@ static void watch_fence(word_wrap *w, char c)
 static void move_word(word_wrap *w, strbuf *out)
 {
     strbuf_printf(out, "\x1b[%dD\x1b[K", w->word_width);
-    break_line(w, out);
+    wrap_line(w, out);
     strbuf_append(out, w->word.data, w->word.length);
-    w->column = w->word_width;
+    w->column += w->word_width;
 }
 
 static void put_character(word_wrap *w, const char *text, size_t size, int width, int columns,
@@ -45,11 +53,11 @@ static void put_character(word_wrap *w, const char *text, size_t size, int width
 {
     if (width > 1) end_word(w); /* scripts with wide characters break between them */
     if (!w->code && w->column + width > columns) {
-        if (w->word_width && w->word_width < w->column) {
+        if (w->word_width && w->indent + w->word_width < w->column) {
             move_word(w, out);
         } else {
             end_word(w);
-            break_line(w, out);
+            wrap_line(w, out);
         }
     }
     strbuf_append(out, text, size);
@@ -63,7 +71,7 @@ static void put_blank(word_wrap *w, char blank, int columns, strbuf *out)
 {
     end_word(w);
     if (!w->code && w->column + 1 > columns) {
-        break_line(w, out); /* the line break replaces the blank */
+        wrap_line(w, out); /* the line break replaces the blank */
         return;
     }
     strbuf_putc(out, blank);

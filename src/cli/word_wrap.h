@@ -14,6 +14,7 @@
 
 /* Zero-initialise at the start of a line; word_wrap_free() at the end. */
 typedef struct word_wrap {
+    int indent;     /* blanks before the rest of a line that was wrapped */
     int column;     /* column of the cursor */
     strbuf word;    /* the word being written */
     int word_width; /* its columns */
