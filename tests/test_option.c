@@ -214,6 +214,28 @@ static void test_bad_flags(void **state)
     }
 }
 
+static void test_flags_of_other_commands(void **state)
+{
+    (void)state;
+    static const struct {
+        int command;
+        char *word, *message;
+    } cases[] = {
+        {1, "--top-k=5", "info has no --top-k, which is an option of run; see quipu info --help"},
+        {1, "--no-bos", "info has no --no-bos, which is an option of run; see quipu info --help"},
+        {1, "-n", "info has no -n, which is an option of run; see quipu info --help"},
+        {3, "-m",
+         "ops list has no -m, which is an option of run, info and 1 more; see quipu ops list "
+         "--help"},
+        {1, "--top", "unknown option --top; see quipu info --help"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        attempt a = try_command(cases[i].command, 1, (char *[]){cases[i].word});
+        assert_message(&a, cases[i].message);
+        option_result_free(&a.result);
+    }
+}
+
 static void test_bad_values(void **state)
 {
     (void)state;
@@ -649,15 +671,25 @@ static void test_suggestions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),       cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_help_wins),      cmocka_unit_test(test_bad_flags),
-        cmocka_unit_test(test_bad_values),     cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_positional),     cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_rivals),         cmocka_unit_test(test_variable_of_another_command),
-        cmocka_unit_test(test_home),           cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_tables_checked), cmocka_unit_test(test_help_text),
-        cmocka_unit_test(test_man_page),       cmocka_unit_test(test_completion_syntax),
-        cmocka_unit_test(test_bash_offers),    cmocka_unit_test(test_suggestions),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_help_wins),
+        cmocka_unit_test(test_bad_flags),
+        cmocka_unit_test(test_flags_of_other_commands),
+        cmocka_unit_test(test_bad_values),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_positional),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_rivals),
+        cmocka_unit_test(test_variable_of_another_command),
+        cmocka_unit_test(test_home),
+        cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_tables_checked),
+        cmocka_unit_test(test_help_text),
+        cmocka_unit_test(test_man_page),
+        cmocka_unit_test(test_completion_syntax),
+        cmocka_unit_test(test_bash_offers),
+        cmocka_unit_test(test_suggestions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,7 +206,22 @@ static const char *foreign_advice(const option_entry *table, const char *word, s
     return NULL;
 }
 
-/* Names the nearest option; of a negated flag, its negation. */
+/* The commands that have the flag (`length` bytes with the dashes): two by name. */
+static void list_owners(const program_spec *program, const char *flag, size_t length, strbuf *out)
+{
+    int owners = 0;
+    bool negated;
+    for (const command_spec *command = program->commands; command->name; command++) {
+        int index = flag[1] == '-' ? find_long(command, flag + 2, length - 2, &negated)
+                                   : find_short(command, flag[1]);
+        if (index < 0) continue;
+        if (owners++ < 2) strbuf_printf(out, "%s%s", owners > 1 ? ", " : "", command->name);
+    }
+    if (owners > 2) strbuf_printf(out, " and %d more", owners - 2);
+}
+
+/* Names the commands that have the option, or the nearest option; of a negated flag, its negation.
+ */
 static qp_status unknown_option(parser *p, const char *flag, size_t length)
 {
     char word[64];
@@ -215,6 +230,15 @@ static qp_status unknown_option(parser *p, const char *flag, size_t length)
     if (advice)
         return error_set(p->error, QP_INVALID, "%s has no %.*s: %s", p->program->name, (int)length,
                          flag, advice);
+    strbuf owners = {0};
+    list_owners(p->program, flag, length, &owners);
+    bool owned = owners.length > 0;
+    if (owned)
+        error_set(p->error, QP_INVALID,
+                  "%s has no %.*s, which is an option of %s; see %s %s --help", p->command->name,
+                  (int)length, flag, strbuf_text(&owners), p->program->name, p->command->name);
+    strbuf_free(&owners);
+    if (owned) return QP_INVALID;
     snprintf(word, sizeof word, "%.*s", (int)(length > 2 ? length - 2 : 0), flag + 2);
     suggestion near = {.word = word};
     suggestion negated = {.word = strncmp(word, "no-", 3) == 0 ? word + 3 : ""};

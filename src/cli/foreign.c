@@ -115,6 +115,7 @@ const option_entry cli_foreign_flags[] = {
     {"--lora", ADAPTER},
     {"-np", "several answers side by side are `quipu run --answers N`"},
     {"--np", "several answers side by side are `quipu run --answers N`"},
+    {"--api-key", "a server's keys are in a file, one a line: --api-key-file FILE"},
     {"--host", SERVER},
     {"--port", SERVER},
     {"-lv", "-v prints what is used and why"},

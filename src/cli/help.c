@@ -30,6 +30,10 @@ qp_status command_help(const cli_call *call)
         return print(&text, call->error);
     TRY(command_find(call->program, options->n_positional, (char **)options->positional, &command,
                      &used, call->error));
+    if (used < options->n_positional)
+        return error_set(call->error, QP_INVALID,
+                         "unexpected '%.100s'; usage: quipu help [COMMAND]",
+                         options->positional[used]);
     option_help(call->program, command, false, &text);
     return print(&text, call->error);
 }

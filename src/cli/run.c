@@ -118,6 +118,10 @@ static qp_status read_prompt(const cli_call *call, char **text, size_t *length)
                          "the form of the answer is read from standard input; give the prompt with "
                          "-p or -f");
     TRY(cli_read_prompt(call, text, length));
+    if (!s->prompt && *length == 0)
+        return error_set(call->error, QP_INVALID,
+                         "the prompt is empty: %s has no text; give a prompt with -p TEXT",
+                         s->file ? s->file : "standard input");
     return s->prompt && !taken && has_standard_input() ? join_standard_input(call, text, length)
                                                        : QP_OK;
 }

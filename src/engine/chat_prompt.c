@@ -134,6 +134,17 @@ static qp_status check_template(const qp_vocabulary *v, qp_error *error)
     return QP_OK;
 }
 
+static qp_status parse_conversation(const char *json, size_t length, cJSON **given, qp_error *error)
+{
+    qp_error problem = {0};
+    qp_status status = json_parse(json, length, "conversation", given, &problem);
+    if (status == QP_OK) return QP_OK;
+    return error_set(error, status,
+                     "%s; expected an array of messages, such as "
+                     "[{\"role\": \"user\", \"content\": \"Hello\"}]",
+                     problem.message);
+}
+
 qp_status qp_render_chat(const qp_vocabulary *v, const char *json, size_t length,
                          bool add_generation_prompt, char **text, qp_error *error)
 {
@@ -141,7 +152,7 @@ qp_status qp_render_chat(const qp_vocabulary *v, const char *json, size_t length
     strbuf out = {0};
     *text = NULL;
     TRY(check_template(v, error));
-    TRY(json_parse(json, length, "conversation", &given, error));
+    TRY(parse_conversation(json, length, &given, error));
     qp_status status = render(v, given, add_generation_prompt, &out, error);
     strbuf_puts(&out, "");
     if (status == QP_OK && !(*text = strbuf_take(&out)))
@@ -205,7 +216,7 @@ qp_status qp_tokenize_chat(const qp_vocabulary *v, const char *json, size_t leng
     control_marks marks = {0};
     strbuf text = {0};
     TRY(check_template(v, error));
-    TRY(json_parse(json, length, "conversation", &given, error));
+    TRY(parse_conversation(json, length, &given, error));
     qp_status status = QP_OK;
     if (!(flags & QP_SPECIAL)) {
         status = control_marks_init(&marks, v->tokenizer, error);

@@ -3,13 +3,17 @@
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static qp_status refuse(const char *text, qp_error *error)
 {
-    return error_set(error, QP_INVALID,
-                     "\"%s\" is not the address of a server; expected http://HOST[:PORT]", text);
+    return error_set(
+        error, QP_INVALID,
+        "\"%s\" is not the address of a server; expected http://HOST[:PORT] with a port "
+        "from 1 to 65535",
+        text);
 }
 
 /* Copies [begin, end) into `out` of `size` bytes; false: it does not fit. */
@@ -20,6 +24,12 @@ static bool copy(char *out, size_t size, const char *begin, const char *end)
     memcpy(out, begin, length);
     out[length] = '\0';
     return true;
+}
+
+static bool is_port(const char *digits)
+{
+    long port = strtol(digits, NULL, 10);
+    return port > 0 && port <= 65535;
 }
 
 /* "/v1/" and "/" become "", because the paths of requests begin with /v1. */
@@ -57,7 +67,7 @@ qp_status url_parse(const char *text, load_url *out, qp_error *error)
     snprintf(out->port, sizeof out->port, "80");
     if (after < end && (*after != ':' || after + 1 == end ||
                         strspn(after + 1, "0123456789") != (size_t)(end - after - 1) ||
-                        !copy(out->port, sizeof out->port, after + 1, end)))
+                        !copy(out->port, sizeof out->port, after + 1, end) || !is_port(out->port)))
         return refuse(text, error);
     return read_prefix(end, out) ? QP_OK : refuse(text, error);
 }

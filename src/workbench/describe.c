@@ -2,6 +2,7 @@
 #include "workbench/describe.h"
 
 #include "base/cpu.h"
+#include "base/suggest.h"
 #include "op/harness/case.h"
 #include "workbench/sources.h"
 #include "workbench/workbench.h"
@@ -15,10 +16,17 @@ qp_status describe_find(const char *name, const op_info **out, qp_error *error)
     *out = op_find(name);
     if (*out) return QP_OK;
     strbuf names = {0};
-    for (int code = 0; code < OP_COUNT; code++)
+    suggestion near = {.word = name};
+    for (int code = 0; code < OP_COUNT; code++) {
+        suggest_offer(&near, op_get((op_code)code)->name);
         strbuf_printf(&names, "%s%s", code ? " " : "", op_get((op_code)code)->name);
-    error_set(error, QP_INVALID, "there is no operator '%.60s'; there are: %s", name,
-              strbuf_text(&names));
+    }
+    if (near.best)
+        error_set(error, QP_INVALID, "there is no operator '%.60s'; did you mean %s?", name,
+                  near.best);
+    else
+        error_set(error, QP_INVALID, "there is no operator '%.60s'; there are: %s", name,
+                  strbuf_text(&names));
     strbuf_free(&names);
     return QP_INVALID;
 }

@@ -15,6 +15,7 @@
 #include "workbench/exchange.h"
 #include "workbench/trace.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,7 +222,9 @@ qp_status workbench_import(const char *path, const workbench_import_options *opt
                            strbuf *notes, int *n_failed, qp_error *error)
 {
     struct stat about;
-    bool whole = stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+    if (stat(path, &about) != 0)
+        return error_set(error, QP_IO, "%.2000s: cannot be opened: %s", path, strerror(errno));
+    bool whole = S_ISDIR(about.st_mode);
     importer im = {.options = options,
                    .folder = whole ? path : options->data,
                    .out = out,
