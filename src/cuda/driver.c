@@ -147,9 +147,10 @@ static qp_status begin_probe(cuda_device *d, qp_error *error)
 {
     *d = (cuda_device){0};
     if (!cuda_images[0].name)
-        return error_set(error, QP_DEVICE,
-                         "this program was built without GPU code; use --device cpu, or build it with "
-                         "the CUDA toolkit's nvcc (GPU_CODE=on ./dev build)");
+        return error_set(
+            error, QP_DEVICE,
+            "this program was built without GPU code; use --device cpu, or build it with "
+            "the CUDA toolkit's nvcc (GPU_CODE=on ./dev build)");
     TRY(open_driver(&d->driver, error));
     return cuda_check(d->driver->driver_version(&d->driver_version), "reading the driver's version",
                       error);
