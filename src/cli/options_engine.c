@@ -73,28 +73,28 @@ static const option_spec engine_options[] = {
              "waits, for few tokens on many threads"},
     {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,
      .fallback = "auto", .argument = "HOW",
-     .help =
-         "on the CPU, how products take activations; 8, 16: those of quantised weights rounded to "
-         "so many bits; float: as they are, with weights decoded to float32; bf16: those of BF16 "
-         "weights rounded to BF16, of quantised ones to 8 bits (otherwise BF16 weights meet "
-         "float32); auto: 16 where a token reads at most 256 MiB of weights, else bf16 on "
-         "processors with AMX and on AMD's with AVX-512 BF16, else 8. On a Hopper GPU weights in "
-         "FP8 stay so with 8, which rounds activations of more than 64 tokens at a time to FP8 "
-         "too, else they become BF16; auto: 8 where they have a scale a row"},
+     .help = "on the CPU, how products round activations. 8, 16: to so many bits for quantised "
+             "weights; bf16: to BF16 for BF16 weights, to 8 bits for quantised ones; float: not "
+             "at all, which is slow for quantised weights. With 8, 16 and float, BF16 weights meet "
+             "float32. auto: 16 for small models (a token reads at most 256 MiB of weights), else "
+             "bf16 on processors with AMX and on AMD's with AVX-512 BF16, else 8. On a Hopper GPU, "
+             "for weights in FP8: 8 keeps them in FP8, and rounds activations of more than 64 "
+             "tokens at a time to FP8; others read them as BF16; auto keeps those with a scale a "
+             "row"},
     {"cache-packed", 0, OPTION_STRING_AT(SETTINGS, cache_packed), .argument = "DIR",
      .hint = OPTION_HINT_FOLDER,
-     .help = "on the CPU, keep weights in this folder in the form that kernels read, so that the "
-             "next start does not arrange them again"},
+     .help = "on the CPU, keep weights in this folder in the form that kernels read: the "
+             "next start is faster"},
     {"cache-packed-size", 0, OPTION_SIZE_AT(SETTINGS, cache_packed_size), .expert = true,
      .argument = "BYTES", .fallback = "64G", .minimum = 1024, .maximum = (int64_t)1 << 50,
-     .help = "of the files in --cache-packed together; those that were not used for longest are "
+     .help = "largest size of all files in --cache-packed; the least recently used are "
              "removed"},
     {"bf16-copies", 0, OPTION_CHOICE_AT(SETTINGS, bf16_copies), .expert = true,
      .choices = cli_copies, .fallback = "auto", .argument = "WHEN",
-     .help = "on a GPU, whether weights in other types are also kept in BF16: prompts and several "
-             "sequences read these copies faster, and round otherwise; auto: where twice the size "
-             "of the weights stays free beside them; there weights in BF16 are also kept in the "
-             "order in which several sequences read them, except with off"},
+     .help = "on a GPU, keep weights a second time, for speed: weights of other types in "
+             "BF16, for prompts and several sequences, which round otherwise; weights in "
+             "BF16 in the order in which several sequences read them. auto: where twice the "
+             "size of the weights stays free beside them; on: or refuse to run; off: never"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features not to use, separated by commas"},
     {"ranks", 0, OPTION_INTEGER_AT(SETTINGS, ranks), .argument = "N", .fallback = "0",

@@ -69,7 +69,7 @@ static const option_spec replay_options[] = {
     {"replay", 0, OPTION_STRING_AT(SETTINGS, replay), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .excludes = "shared-prefix",
      .help = "times, lengths and shared blocks of a trace: CSV with TIMESTAMP, ContextTokens, "
-             "GeneratedTokens as of Azure, or JSON lines with hash_ids as of Mooncake"},
+             "GeneratedTokens as Azure has, or JSON lines with hash_ids as Mooncake has"},
     {"speed", 0, OPTION_NUMBER_AT(SETTINGS, speed), .argument = "X", .fallback = "1", .low = 1e-6,
      .high = 1e9, .help = "requests come X times as fast as in the trace"},
     {"scale", 0, OPTION_NUMBER_AT(SETTINGS, scale), .argument = "X", .fallback = "1", .low = 1e-6,

@@ -214,9 +214,8 @@ static const option_spec trace_options[] = {
      .help = "with --exec serial: cut products by features and attention by heads into N chunks, "
              "each on a track of its own"},
     {"parts", 0, OPTION_FLAG_AT(SETTINGS, parts),
-     .help =
-         "run the instructions of --exec threads in parts too, as what they are in mathematics: "
-         "Linear, MatMul, ReduceMax, ..."},
+     .help = "run the instructions of --exec threads in their mathematical parts too: "
+             "Linear, MatMul, ReduceMax, ..."},
     {"svg", 0, OPTION_STRING_AT(SETTINGS, svg), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write a picture of the plan and of one typical pass"},
     {"table", 0, OPTION_FLAG_AT(SETTINGS, table),
@@ -289,11 +288,8 @@ static const option_spec diff_options[] = {
      .fallback = "512", .minimum = 1, .maximum = 1 << 16, .help = "tokens in one forward pass"},
     {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,
      .fallback = "auto", .argument = "HOW",
-     .help = "on the CPU, how products of quantised weights take activations: 8, 16 or float; auto "
-             "is 8; bf16: products of BF16 weights round theirs to BF16, as `quipu run` does with "
-             "large models where that is faster. On a Hopper GPU "
-             "weights in FP8 stay so with 8, which rounds activations of more than 64 tokens at a "
-             "time to FP8 too, else they become BF16; auto: 8 where they have a scale a row"},
+     .help = "how products round activations, as in `quipu run`, but that auto is 8 for "
+             "quantised and float for BF16 weights"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features not to use, separated by commas"},
     {0}};

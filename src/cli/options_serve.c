@@ -9,7 +9,7 @@ static const option_spec serve_options[] = {
     {"host", 0, OPTION_STRING_AT(SETTINGS, host), .argument = "ADDRESS", .fallback = "127.0.0.1",
      .help = "where to listen; any but this host's own address needs --api-key-file"},
     {"port", 0, OPTION_INTEGER_AT(SETTINGS, port), .argument = "N", .fallback = "8080",
-     .maximum = 65535, .help = "0: one that is free"},
+     .maximum = 65535, .help = "port to listen on; 0: one that is free"},
     {"parallel", 0, OPTION_INTEGER_AT(SETTINGS, parallel), .argument = "N", .fallback = "8",
      .minimum = 1, .maximum = 512,
      .help = "answers that are made at a time; each has a context of its own"},
@@ -31,11 +31,11 @@ static const option_spec serve_options[] = {
          "not set them"},
     {"pooling", 0, OPTION_CHOICE_AT(SETTINGS, pooling), .expert = true, .choices = cli_poolings,
      .fallback = "mean", .argument = "HOW",
-     .help =
-         "what the embedding of a text is. mean: of the last hidden states of its tokens; last: "
-         "that of its last token, as models such as Qwen3-Embedding were trained"},
+     .help = "how a text becomes a vector. mean: the mean of the last hidden states of its "
+             "tokens; last: the state of its last token, as models such as Qwen3-Embedding "
+             "were trained"},
     {"drain", 0, OPTION_NUMBER_AT(SETTINGS, drain), .argument = "SECONDS", .fallback = "30",
-     .high = 86400, .help = "that answers have to end after SIGTERM"},
+     .high = 86400, .help = "time for answers to end after SIGTERM"},
     {0}};
 const option_group cli_serve_options = {"Server", serve_options};
 
@@ -57,21 +57,22 @@ const option_group cli_access_options = {"Access", access_options};
 static const option_spec limit_options[] = {
     {"prompt-cache-size", 0, OPTION_SIZE_AT(SETTINGS, prompt_cache_size), .expert = true,
      .argument = "BYTES", .fallback = "1G", .minimum = 1024, .maximum = (int64_t)1 << 50,
-     .help = "of the file in --prompt-cache: the prompts used last that fit are kept"},
+     .help = "largest size of the file in --prompt-cache; the prompts used last are kept"},
     {"max-queued", 0, OPTION_INTEGER_AT(SETTINGS, max_queued), .expert = true, .argument = "N",
      .fallback = "1024", .minimum = 1, .maximum = 1 << 20,
-     .help = "answers that wait at most; then requests are refused with 429"},
+     .help = "most answers that wait; further requests are refused with 429"},
     {"max-connections", 0, OPTION_INTEGER_AT(SETTINGS, max_connections), .expert = true,
      .argument = "N", .fallback = "1024", .minimum = 1, .maximum = 1 << 16,
-     .help = "clients at a time"},
+     .help = "most clients at a time"},
     {"max-body", 0, OPTION_SIZE_AT(SETTINGS, max_body), .expert = true, .argument = "BYTES",
-     .fallback = "16M", .minimum = 1024, .maximum = 1 << 30, .help = "of a request"},
+     .fallback = "16M", .minimum = 1024, .maximum = 1 << 30, .help = "largest body of a request"},
     {"timeout", 0, OPTION_NUMBER_AT(SETTINGS, silence), .expert = true, .argument = "SECONDS",
      .fallback = "0", .high = 1e6,
-     .help = "after which an answer ends as it is, from its request on; 0: never"},
+     .help = "an answer ends as it is this long after its request; 0: never"},
     {"pages", 0, OPTION_INTEGER_AT(SETTINGS, pages), .expert = true, .argument = "N",
      .fallback = "0", .maximum = 1 << 30,
-     .help = "of the KV cache, which all answers share; 0: a context for each of --parallel"},
+     .help = "pages of the KV cache, which all answers share; 0: enough for a whole context "
+             "of each of --parallel"},
     {"http-workers", 0, OPTION_INTEGER_AT(SETTINGS, http_workers), .expert = true, .argument = "N",
      .fallback = "2", .minimum = 1, .maximum = 64,
      .help = "threads that read requests and write text"},
