@@ -1,20 +1,33 @@
-"""The Python program of README.md runs as printed."""
+"""The Python programs of README.md and doc/LIBRARY.md run as printed."""
 
 import re
 from pathlib import Path
 
 from test_quipu import TEXT
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_program(page, monkeypatch, capsys, tmp_path, change=("", "")):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.search(r"^    import quipu\n(?:(?:    .*)?\n)+", text, re.M)
+    program = re.sub(r"^    ", "", found[0], flags=re.M)
+    (tmp_path / "model.gguf").symlink_to(TEXT)
+    monkeypatch.chdir(tmp_path)
+    exec(program.replace(*change), {})
+    return program, capsys.readouterr().out
 
 
 def test_readme(monkeypatch, capsys, tmp_path):
-    found = re.search(r"^    import quipu\n(?:(?:    .*)?\n)+", README.read_text(encoding="utf-8"), re.M)
-    program = re.sub(r"^    ", "", found[0], flags=re.M)
-    assert "model.chat" in program and "trace.table" in program
-    (tmp_path / "model.gguf").symlink_to(TEXT)
-    monkeypatch.chdir(tmp_path)
     # The small model never ends an answer by itself, and its context is short.
-    exec(program.replace('"Name the four seasons."}]', '"Name the four seasons."}], max_tokens=8'), {})
-    printed = capsys.readouterr().out
+    program, printed = run_program("README.md", monkeypatch, capsys, tmp_path,
+                                   ('"Name the four seasons."}]',
+                                    '"Name the four seasons."}], max_tokens=8'))
+    assert "model.chat" in program and "trace.table" in program
     assert "linear" in printed and "attn_norm" in printed
+
+
+def test_library(monkeypatch, capsys, tmp_path):
+    program, printed = run_program("doc/LIBRARY.md", monkeypatch, capsys, tmp_path)
+    assert "model.step" in program
+    assert printed.count("\n") == 3 and "The capital of France is" in printed
