@@ -79,33 +79,58 @@ static const struct {
              {"exclusiveMinimum", TYPE_NUMBER | TYPE_INTEGER},
              {"exclusiveMaximum", TYPE_NUMBER | TYPE_INTEGER}};
 
-/* Keywords that exclude values, and that no grammar here expresses. */
-static const char *const unsupported[] = {"not",
-                                          "if",
-                                          "then",
-                                          "else",
-                                          "contains",
-                                          "minContains",
-                                          "maxContains",
-                                          "uniqueItems",
-                                          "multipleOf",
-                                          "propertyNames",
-                                          "dependencies",
-                                          "patternProperties",
-                                          "$dynamicRef",
-                                          "$recursiveRef",
-                                          "dependentRequired",
-                                          "dependentSchemas",
-                                          "unevaluatedItems",
-                                          "unevaluatedProperties"};
+/* Values of a keyword that exclude nothing. */
+enum { NO_VALUE = 0, VALUE_FALSE = 1, VALUE_TRUE = 2, VALUE_EMPTY = 4 };
+
+/* Keywords that exclude values, that no grammar here expresses, and with which values they exclude
+ * nothing. */
+static const struct {
+    const char *name;
+    unsigned harmless;
+} unsupported[] = {{"not", VALUE_FALSE},
+                   {"if", VALUE_FALSE | VALUE_TRUE | VALUE_EMPTY}, /* see then, else */
+                   {"then", VALUE_TRUE | VALUE_EMPTY},
+                   {"else", VALUE_TRUE | VALUE_EMPTY},
+                   {"contains", NO_VALUE},
+                   {"minContains", NO_VALUE},
+                   {"maxContains", NO_VALUE},
+                   {"uniqueItems", VALUE_FALSE},
+                   {"multipleOf", NO_VALUE},
+                   {"propertyNames", VALUE_TRUE | VALUE_EMPTY},
+                   {"dependencies", VALUE_EMPTY},
+                   {"patternProperties", VALUE_EMPTY},
+                   {"$dynamicRef", NO_VALUE},
+                   {"$recursiveRef", NO_VALUE},
+                   {"dependentRequired", VALUE_EMPTY},
+                   {"dependentSchemas", VALUE_EMPTY},
+                   {"unevaluatedItems", VALUE_TRUE | VALUE_EMPTY},
+                   {"unevaluatedProperties", VALUE_TRUE | VALUE_EMPTY}};
+
+static unsigned harmless_kind(const cJSON *value)
+{
+    if (cJSON_IsFalse(value)) return VALUE_FALSE;
+    if (cJSON_IsTrue(value)) return VALUE_TRUE;
+    return cJSON_IsObject(value) && !value->child ? VALUE_EMPTY : NO_VALUE;
+}
+
+/* "unevaluated...": false excludes nothing where the schema itself says what the others are: an
+ * object with properties and no additionalProperties has no others. */
+static bool is_closed(const cJSON *schema, const char *unevaluated, const cJSON *value)
+{
+    if (!cJSON_IsFalse(value)) return false;
+    if (strcmp(unevaluated, "unevaluatedItems") == 0) return json_get(schema, "items") != NULL;
+    return strcmp(unevaluated, "unevaluatedProperties") == 0 &&
+           (json_get(schema, "properties") || json_get(schema, "additionalProperties"));
+}
 
 static qp_status check_keywords(schema_compiler *c, const cJSON *schema, const schema_path *path)
 {
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(schema, unsupported[i]);
-        if (value && !cJSON_IsFalse(value) && !(cJSON_IsObject(value) && !value->child))
-            return schema_refuse(c, path, QP_UNSUPPORTED, "\"%s\" is not supported",
-                                 unsupported[i]);
+        const char *name = unsupported[i].name;
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(schema, name);
+        if (value && !(harmless_kind(value) & unsupported[i].harmless) &&
+            !is_closed(schema, name, value))
+            return schema_refuse(c, path, QP_UNSUPPORTED, "\"%s\" is not supported", name);
     }
     return QP_OK;
 }
@@ -337,31 +362,68 @@ static bool is_exact(const cJSON *value)
     return true;
 }
 
-/* enum and const, of the types that the schema allows. */
-static qp_status constants(schema_compiler *c, const cJSON *schema, unsigned allowed,
+/* Keywords about a constant's type that are not evaluated. ("format" excludes no constant: JSON
+ * Schema has it as a note.) */
+static qp_status check_beside(schema_compiler *c, const cJSON *schema, const cJSON *value,
+                              const schema_path *path)
+{
+    for (size_t i = 0; i < sizeof about / sizeof *about; i++) {
+        const char *name = about[i].name;
+        const bool evaluated =
+            !(about[i].type & (TYPE_ARRAY | TYPE_OBJECT)) && strcmp(name, "pattern") != 0;
+        if (evaluated || !(about[i].type & type_of(value)) || !json_get(schema, name)) continue;
+        return schema_refuse(c, path, QP_UNSUPPORTED, "\"%s\" is not supported beside constants",
+                             name);
+    }
+    return QP_OK;
+}
+
+static bool is_in(const cJSON *list, const cJSON *value)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, list) if (cJSON_Compare(item, value, true)) return true;
+    return false;
+}
+
+/* Whether everything but "const" and "enum" allows a constant. `types`: 0 for all. */
+static qp_status allows_constant(schema_compiler *c, const cJSON *schema, unsigned types,
+                                 const cJSON *value, const schema_path *path, bool *out)
+{
+    *out = !types || type_of(value) & types;
+    if (!*out) return QP_OK;
+    TRY(check_beside(c, schema, value, path));
+    if (cJSON_IsString(value)) return schema_string_within(c, schema, path, value, out);
+    if (cJSON_IsNumber(value)) return schema_number_within(c, schema, path, value, out);
+    return QP_OK;
+}
+
+/* enum and const, as far as the other keywords allow them. */
+static qp_status constants(schema_compiler *c, const cJSON *schema, unsigned types,
                            const schema_path *path, grammar_expr *out)
 {
-    const cJSON *one = cJSON_GetObjectItemCaseSensitive(schema, "const"), *item;
+    const cJSON *one = cJSON_GetObjectItemCaseSensitive(schema, "const");
     const cJSON *list = json_get(schema, "enum");
     size_t n = 0;
-    if (!one && (!cJSON_IsArray(list) || !list->child))
+    if ((list || !one) && (!cJSON_IsArray(list) || !list->child))
         return schema_refuse(c, path, QP_INVALID, "\"enum\" must be a list of values");
     const cJSON **values = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *values);
     if (!values) return error_no_memory(c->error, "the schema", 0);
     bool exact = true;
-    if (one && (!allowed || type_of(one) & allowed)) values[n++] = one;
-    cJSON_ArrayForEach(item, list)
-    {
-        if ((allowed && !(type_of(item) & allowed)) || one) continue;
+    qp_status status = QP_OK;
+    for (const cJSON *item = one ? one : list->child; item && status == QP_OK;
+         item = one ? NULL : item->next) {
+        bool allowed;
+        status = allows_constant(c, schema, types, item, path, &allowed);
+        if (status != QP_OK || !allowed || (one && list && !is_in(list, one))) continue;
         values[n++] = item;
+        exact = exact && is_exact(item);
     }
-    for (size_t i = 0; i < n; i++)
-        exact = exact && is_exact(values[i]);
     *out = json_one_of(c->parts, values, n);
     free(values);
+    TRY(status);
     if (!exact) return schema_refuse(c, path, QP_UNSUPPORTED, "a constant is a number beyond 2^53");
     if (n == 0)
-        return schema_refuse(c, path, QP_INVALID, "no constant is of a type that \"type\" allows");
+        return schema_refuse(c, path, QP_INVALID, "no constant is what the other keywords allow");
     return QP_OK;
 }
 

@@ -133,6 +133,25 @@ static qp_status check_closed(schema_compiler *c, const cJSON *closed, const cJS
     return QP_OK;
 }
 
+/* "items" is about all items of a schema, but beside "prefixItems" only about those after them. */
+static qp_status check_items(schema_compiler *c, const cJSON *prefixed, const cJSON *other,
+                             const schema_path *path)
+{
+    const bool prefix =
+        json_get(prefixed, "prefixItems") || cJSON_IsArray(json_get(prefixed, "items"));
+    if (!prefix || !json_get(other, "items") || cJSON_Compare(prefixed, other, true)) return QP_OK;
+    return schema_refuse(c, path, QP_UNSUPPORTED,
+                         "\"allOf\": \"items\" of one schema beside \"prefixItems\" of another");
+}
+
+/* null is allowed if both allow it: without "type" they do, whatever "nullable" says. */
+static bool joins_nullable(const cJSON *a, const cJSON *b)
+{
+    const bool x = !json_get(a, "type") || cJSON_IsTrue(json_get(a, "nullable"));
+    const bool y = !json_get(b, "type") || cJSON_IsTrue(json_get(b, "nullable"));
+    return x && y;
+}
+
 static qp_status join_member(schema_compiler *c, cJSON *a, const cJSON *b, const cJSON *item,
                              const schema_path *path)
 {
@@ -181,9 +200,12 @@ qp_status schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b, const
         TRY(schema_resolve(c, b, path, &b));
     TRY(check_closed(c, a, b, path));
     TRY(check_closed(c, b, a, path));
+    TRY(check_items(c, a, b, path));
+    TRY(check_items(c, b, a, path));
     TRY(copy(c, a, path, &joined));
     TRY(keep(c, joined));
     cJSON_ArrayForEach(item, b) TRY(join_member(c, joined, b, item, path));
+    if (!joins_nullable(a, b)) cJSON_DeleteItemFromObjectCaseSensitive(joined, "nullable");
     *out = joined;
     return QP_OK;
 }

@@ -44,6 +44,12 @@ qp_status schema_of_string(schema_compiler *c, const cJSON *schema, const schema
 qp_status schema_of_number(schema_compiler *c, const cJSON *schema, const schema_path *path,
                            bool whole, grammar_expr *out);
 
+/* Whether the lengths, or the bounds, of a schema allow a constant. */
+qp_status schema_string_within(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                               const cJSON *value, bool *out);
+qp_status schema_number_within(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                               const cJSON *value, bool *out);
+
 /* A schema that holds where both hold; owned by the compiler. */
 qp_status schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b, const schema_path *path,
                        const cJSON **out);

@@ -46,6 +46,26 @@ static qp_status find_format(schema_compiler *c, const cJSON *schema, const sche
         cJSON_IsString(format) ? format->valuestring : json_type_name(format));
 }
 
+static qp_status read_lengths(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                              uint32_t *min, uint32_t *max)
+{
+    TRY(schema_count(c, schema, "minLength", path, min));
+    TRY(schema_count(c, schema, "maxLength", path, max));
+    if (*min <= *max) return QP_OK;
+    return schema_refuse(c, path, QP_INVALID, "\"minLength\" is more than \"maxLength\"");
+}
+
+qp_status schema_string_within(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                               const cJSON *value, bool *out)
+{
+    uint32_t min = 0, max = GRAMMAR_UNBOUNDED, length = 0;
+    TRY(read_lengths(c, schema, path, &min, &max));
+    for (const char *at = value->valuestring; *at; at++)
+        length += (*at & 0xc0) != 0x80; /* UTF-8: the first byte of a character */
+    *out = length >= min && length <= max;
+    return QP_OK;
+}
+
 qp_status schema_of_string(schema_compiler *c, const cJSON *schema, const schema_path *path,
                            grammar_expr *out)
 {
@@ -53,12 +73,9 @@ qp_status schema_of_string(schema_compiler *c, const cJSON *schema, const schema
     const char *formatted = NULL;
     const cJSON *pattern = json_get(schema, "pattern");
     grammar_expr text;
-    TRY(schema_count(c, schema, "minLength", path, &min));
-    TRY(schema_count(c, schema, "maxLength", path, &max));
+    TRY(read_lengths(c, schema, path, &min, &max));
     TRY(find_format(c, schema, path, &formatted));
     const bool lengths = min > 0 || max != GRAMMAR_UNBOUNDED;
-    if (min > max)
-        return schema_refuse(c, path, QP_INVALID, "\"minLength\" is more than \"maxLength\"");
     if ((pattern != NULL) + (formatted != NULL) + lengths > 1)
         return schema_refuse(c, path, QP_UNSUPPORTED,
                              "only one of \"pattern\", \"format\" and lengths is supported");
@@ -85,23 +102,48 @@ static qp_status bound(schema_compiler *c, const cJSON *schema, const char *name
     if (!cJSON_IsNumber(value))
         return schema_refuse(c, path, QP_INVALID, "\"%s\" must be a number, found %s", name,
                              json_type_name(value));
+    if (!isfinite(value->valuedouble)) /* such as 1e999 */
+        return schema_refuse(c, path, QP_UNSUPPORTED, "\"%s\" is too large", name);
     *out = value->valuedouble;
+    return QP_OK;
+}
+
+/* *any: there is a bound. */
+static qp_status read_bounds(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                             number_bounds *b, bool *any)
+{
+    double above = 0, below = 0;
+    bool low, high, is_above, is_below;
+    *b = (number_bounds){.low = -INFINITY, .high = INFINITY};
+    TRY(bound(c, schema, "minimum", path, &b->low, &low));
+    TRY(bound(c, schema, "maximum", path, &b->high, &high));
+    TRY(bound(c, schema, "exclusiveMinimum", path, &above, &is_above));
+    TRY(bound(c, schema, "exclusiveMaximum", path, &below, &is_below));
+    if (is_above && above >= b->low) b->low = above, b->above = true;
+    if (is_below && below <= b->high) b->high = below, b->below = true;
+    *any = low || high || is_above || is_below;
+    return QP_OK;
+}
+
+qp_status schema_number_within(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                               const cJSON *value, bool *out)
+{
+    number_bounds b;
+    bool any;
+    const double number = value->valuedouble;
+    TRY(read_bounds(c, schema, path, &b, &any));
+    *out = (b.above ? number > b.low : number >= b.low) &&
+           (b.below ? number < b.high : number <= b.high);
     return QP_OK;
 }
 
 qp_status schema_of_number(schema_compiler *c, const cJSON *schema, const schema_path *path,
                            bool whole, grammar_expr *out)
 {
-    number_bounds b = {.low = -INFINITY, .high = INFINITY};
-    double above = 0, below = 0;
-    bool low, high, is_above, is_below;
-    TRY(bound(c, schema, "minimum", path, &b.low, &low));
-    TRY(bound(c, schema, "maximum", path, &b.high, &high));
-    TRY(bound(c, schema, "exclusiveMinimum", path, &above, &is_above));
-    TRY(bound(c, schema, "exclusiveMaximum", path, &below, &is_below));
-    if (is_above && above >= b.low) b.low = above, b.above = true;
-    if (is_below && below <= b.high) b.high = below, b.below = true;
-    if (!low && !high && !is_above && !is_below) {
+    number_bounds b;
+    bool any;
+    TRY(read_bounds(c, schema, path, &b, &any));
+    if (!any) {
         *out = whole ? json_integer(c->parts) : json_number(c->parts);
         return QP_OK;
     }
