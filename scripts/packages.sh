@@ -55,13 +55,15 @@ require_packages() {
         as_root=(sudo)
     fi
     say "installing ${missing}"
-    # apt-get must not read stdin: it may be text for the chat.
+    # apt-get ends with 0 after Ctrl-C, and must not read stdin: it may be text for the chat.
+    trap 'die "interrupted; what is half installed, the next start completes"' INT
     {
-        # A repository of somebody else that fails need not stop these packages.
-        "${as_root[@]}" apt-get -q update || say "apt-get update failed; trying to install nevertheless"
-        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-            apt-get -q -y install --no-install-recommends $missing
+        # 100: a repository failed, perhaps one that these packages do not come from.
+        { "${as_root[@]}" apt-get -q update || [ $? = 100 ]; } &&
+            "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+                apt-get -q -y install --no-install-recommends $missing
     } </dev/null >&2 || die "packages are missing; as root, run: apt-get update && apt-get install $missing"
+    trap - INT
     missing=$(missing_packages "$@" | tr '\n' ' ')
     [ -z "$missing" ] || die "installed, yet still not usable: $missing"
 }
