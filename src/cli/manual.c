@@ -18,6 +18,8 @@ const option_entry cli_files[] = {
      "quipu ops check. Everything there can be made again"},
     {"$XDG_STATE_HOME/quipu/history, or ~/.local/state/quipu/history",
      "The last 1000 messages typed in quipu chat; only their owner can read the file"},
+    {"$HF_HUB_CACHE, or $HF_HOME/hub, or ~/.cache/huggingface/hub",
+     "Models that quipu pull and -m fetched, shared with Hugging Face's Python library"},
     {"MODEL.generation_config.json",
      "Sampling settings of MODEL.gguf, in the form of a Hugging Face directory's "
      "generation_config.json"},
@@ -25,7 +27,12 @@ const option_entry cli_files[] = {
 
 const option_entry cli_variables[] = {
     {"HOME, XDG_CACHE_HOME, XDG_STATE_HOME", "Where the files below are"},
-    {"CUDA_VISIBLE_DEVICES", "Which GPUs the driver shows; quipu uses the first of them"},
+    {"HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_TOKEN_PATH, HF_ENDPOINT, HF_HUB_OFFLINE",
+     "As for Hugging Face's own tools: the cache of fetched models, a token for gated models, "
+     "another hub, and whether nothing is fetched"},
+    {"CUDA_VISIBLE_DEVICES",
+     "Which GPUs the driver shows; quipu uses the first of them, or as many as there are ranks"},
+    {"NCCL_...", "NCCL's own, for ranks that exchange by it; NCCL_NVLS_ENABLE is 0 in any case"},
     {0}};
 
 const option_entry cli_examples[] = {
