@@ -224,6 +224,38 @@ static void json_keeps_the_last_of_equal_keys(void **state)
     strbuf_free(&many);
 }
 
+/* Numbers are printed with the digits that they were written with. */
+static void json_keeps_numbers(void **state)
+{
+    (void)state;
+    qp_error error;
+    cJSON *root, *inner;
+    static const char text[] =
+        "{\"a, -1\\\"2\":[9007199254740993,-12345678901234567890,1.0,-0.0,2e3,0.1,7],"
+        "\"b\":{\"3\":\"4\",\"c\":1000000000000000,\"d\":true,\"e\":1.5E+2},\"f\":5}";
+    assert_ok(json_parse_exact(text, sizeof text - 1, "t", &root, &error));
+    inner = cJSON_Duplicate(cJSON_GetObjectItem(root, "b"), true);
+    char *printed = json_print(root), *part = json_print(inner);
+    assert_string_equal(printed, text);
+    assert_string_equal(part, "{\"3\":\"4\",\"c\":1000000000000000,\"d\":true,\"e\":1.5E+2}");
+    const cJSON *list = root->child;
+    assert_string_equal(json_number_text(cJSON_GetArrayItem(list, 0)), "9007199254740993");
+    assert_string_equal(json_number_text(cJSON_GetArrayItem(list, 2)), "1.0");
+    assert_null(json_number_text(cJSON_GetArrayItem(list, 5)));
+    assert_null(json_number_text(cJSON_GetArrayItem(list, 6)));
+    cJSON_free(printed);
+    cJSON_free(part);
+    cJSON_Delete(root);
+    cJSON_Delete(inner);
+    /* What cJSON takes for a number and JSON does not is printed as JSON has it. */
+    static const char loose[] = "[01.0,-00009007199254740993,1.,1.e2,{\"a\":\"a\",\"a\":2.0},3.0]";
+    assert_ok(json_parse_exact(loose, sizeof loose - 1, "t", &root, &error));
+    printed = json_print(root);
+    assert_string_equal(printed, "[1,-9007199254740992,1,100,{\"a\":2.0},3.0]");
+    cJSON_free(printed);
+    cJSON_Delete(root);
+}
+
 /* Strings end at a NUL here: refused, not cut. */
 static void json_with_a_nul_is_refused(void **state)
 {
@@ -554,6 +586,7 @@ int main(void)
         cmocka_unit_test(test_buffer),
         cmocka_unit_test(test_strbuf),
         cmocka_unit_test(test_json_values),
+        cmocka_unit_test(json_keeps_numbers),
         cmocka_unit_test(test_json_broken),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_shares),

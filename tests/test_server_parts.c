@@ -122,6 +122,18 @@ static void forms_of_families(void **state)
         oslo, 1);
 }
 
+static void arguments_keep_their_numbers(void **state)
+{
+    (void)state;
+    const char *numbers = "{\"id\":1234567890123456789,\"ms\":1000000000000000,\"x\":1.0}";
+    check_call("<tool_call>{\"name\": \"w\", \"arguments\": {\"id\": 1234567890123456789, "
+               "\"ms\": 1000000000000000, \"x\": 1.0}}</tool_call>",
+               "w", numbers, 1);
+    check_call("{\"name\": \"weather\", \"parameters\": \"{\\\"id\\\": 1234567890123456789, "
+               "\\\"ms\\\": 1000000000000000, \\\"x\\\": 1.0}\"}",
+               "weather", numbers, 1);
+}
+
 static void no_calls(void **state)
 {
     (void)state;
@@ -209,10 +221,13 @@ static void failed_allocations_are_seen(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(requests_in_any_pieces),     cmocka_unit_test(refused_requests),
-        cmocka_unit_test(forms_of_families),          cmocka_unit_test(no_calls),
-        cmocka_unit_test(beginnings_are_held_back),   cmocka_unit_test(keys_are_whole),
-        cmocka_unit_test(failed_allocations_are_seen)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(requests_in_any_pieces),
+                                       cmocka_unit_test(refused_requests),
+                                       cmocka_unit_test(forms_of_families),
+                                       cmocka_unit_test(arguments_keep_their_numbers),
+                                       cmocka_unit_test(no_calls),
+                                       cmocka_unit_test(beginnings_are_held_back),
+                                       cmocka_unit_test(keys_are_whole),
+                                       cmocka_unit_test(failed_allocations_are_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

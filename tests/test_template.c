@@ -352,11 +352,33 @@ static void templates_can_be_rendered_again(void **state)
     template_free(NULL);
 }
 
+/* Numbers of a conversation are those that were written. */
+static void context_numbers(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"n\": [1234567890123456789, 1000000000000000, 1.0, 2e3, 7, -0.0, 12345678901234567890]}";
+    static const char source[] = "{{ n }}|{{ n | tojson }}|{{ n[0] + 1 }}|{{ n[2] is float }}";
+    qp_error error;
+    cJSON *context;
+    strbuf out = {0};
+    assert_ok(json_parse_exact(json, sizeof json - 1, "t", &context, &error));
+    assert_ok(render_with(source, context, NULL, &out, &error));
+    static const char list[] =
+        "[1234567890123456789, 1000000000000000, 1.0, 2000.0, 7, -0.0, 1.2345678901234567e+19]";
+    char expected[512];
+    snprintf(expected, sizeof expected, "%s|%s|1234567890123456790|True", list, list);
+    assert_string_equal(strbuf_text(&out), expected);
+    strbuf_free(&out);
+    cJSON_Delete(context);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(expressions_match_jinja2),
         cmocka_unit_test(chats_match_jinja2),
+        cmocka_unit_test(context_numbers),
         cmocka_unit_test(errors_name_line_and_column),
         cmocka_unit_test(hostile_templates_are_bounded),
         cmocka_unit_test(nested_sources_are_bounded),

@@ -122,14 +122,29 @@ qp_status json_parse_all(const char *text, size_t length, const char *where, cJS
                      trailing ? " (text after the value)" : "", line, column);
 }
 
+static qp_status parse(const char *text, size_t length, const char *where, bool exact, cJSON **out,
+                       qp_error *error)
+{
+    TRY(json_parse_all(text, length, where, out, error));
+    qp_status status = exact ? json_keep_numbers(*out, text, length, error) : QP_OK;
+    if (status == QP_OK && !keep_last_everywhere(*out))
+        status = error_no_memory(error, "a JSON object", length);
+    if (status == QP_OK) return QP_OK;
+    cJSON_Delete(*out);
+    *out = NULL;
+    return status;
+}
+
 qp_status json_parse(const char *text, size_t length, const char *where, cJSON **out,
                      qp_error *error)
 {
-    TRY(json_parse_all(text, length, where, out, error));
-    if (keep_last_everywhere(*out)) return QP_OK;
-    cJSON_Delete(*out);
-    *out = NULL;
-    return error_no_memory(error, "a JSON object", length);
+    return parse(text, length, where, false, out, error);
+}
+
+qp_status json_parse_exact(const char *text, size_t length, const char *where, cJSON **out,
+                           qp_error *error)
+{
+    return parse(text, length, where, true, out, error);
 }
 
 const cJSON *json_get(const cJSON *object, const char *key)

@@ -21,8 +21,25 @@
 qp_status json_parse(const char *text, size_t length, const char *where, cJSON **out,
                      qp_error *error);
 
-/* The same, but keeps all members with the same key, for formats that forbid duplicates and whose
- * readers search for them. */
+/* The same, and json_number_text() has the texts of numbers: for conversations and calls of tools,
+ * which have the same digits when they are printed again. */
+qp_status json_parse_exact(const char *text, size_t length, const char *where, cJSON **out,
+                           qp_error *error);
+
+/* The same for a tree that cJSON has made of `text`, before any of its items was moved. */
+qp_status json_keep_numbers(cJSON *tree, const char *text, size_t length, qp_error *error);
+
+/* How a number was written, if its double would be printed otherwise: an integer of 2^53 or more,
+ * or a whole number with a point or an exponent. NULL: any other number, or the text was not kept.
+ */
+const char *json_number_text(const cJSON *number);
+
+/* The text of a tree, to cJSON_free(): numbers as they were written, whole ones without an
+ * exponent. NULL: no memory. */
+char *json_print(const cJSON *tree);
+
+/* The same as json_parse(), but keeps all members with the same key, for formats that forbid
+ * duplicates and whose readers search for them. */
 qp_status json_parse_all(const char *text, size_t length, const char *where, cJSON **out,
                          qp_error *error);
 

@@ -93,7 +93,7 @@ qp_status command_serve(const cli_call *call)
     const char *text = call->settings->template_kwargs;
     cJSON *variables = NULL;
     TRY(check_origins(call));
-    if (text) TRY(json_parse(text, strlen(text), option, &variables, call->error));
+    if (text) TRY(json_parse_exact(text, strlen(text), option, &variables, call->error));
     qp_status status = QP_OK;
     if (text && !cJSON_IsObject(variables))
         status =

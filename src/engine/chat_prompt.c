@@ -137,7 +137,7 @@ static qp_status check_template(const qp_vocabulary *v, qp_error *error)
 static qp_status parse_conversation(const char *json, size_t length, cJSON **given, qp_error *error)
 {
     qp_error problem = {0};
-    qp_status status = json_parse(json, length, "conversation", given, &problem);
+    qp_status status = json_parse_exact(json, length, "conversation", given, &problem);
     if (status == QP_OK) return QP_OK;
     return error_set(error, status,
                      "%s; expected an array of messages, such as "

@@ -254,7 +254,7 @@ grammar_expr json_value(json_parts *p)
 /* A value without parts, as it is printed. */
 static grammar_expr scalar(json_parts *p, const cJSON *value)
 {
-    char *text = cJSON_PrintUnformatted(value);
+    char *text = json_print(value);
     if (!text) p->g->failed = QP_NO_MEMORY;
     const grammar_expr e = grammar_text(p->g, text ? text : "");
     cJSON_free(text);
@@ -333,7 +333,7 @@ grammar_expr json_one_of(json_parts *p, const cJSON *const *values, size_t n)
     for (size_t i = 0; i < n && texts; i++) {
         if (cJSON_IsObject(values[i]) || cJSON_IsArray(values[i]))
             expr_list_add(g, &out, json_literal(p, values[i]));
-        else if ((texts[n_texts] = cJSON_PrintUnformatted(values[i])))
+        else if ((texts[n_texts] = json_print(values[i])))
             n_texts++;
         else
             g->failed = QP_NO_MEMORY;

@@ -245,7 +245,7 @@ qp_status answer_template(call *c, cJSON **out, api_error *error)
     cJSON *variables;
     char *text = NULL;
     TRY(call_chat_variables(c, c->p.messages, c->p.tools, &variables, error));
-    char *json = cJSON_PrintUnformatted(variables);
+    char *json = json_print(variables);
     cJSON_Delete(variables);
     if (!json) return api_failed(error, error_no_memory(&error->error, "the conversation", 0));
     qp_status status = qp_render_chat(c->server->vocabulary, json, strlen(json),

@@ -105,7 +105,7 @@ qp_status call_read_body(call *c, field_tables fields, api_error *error)
     if (valid < body->length)
         return api_refuse(error, 400, NULL, "the body is not UTF-8 from byte %zu on", valid);
     qp_status status =
-        json_parse(strbuf_text(body), body->length, "the body", &c->body, &error->error);
+        json_parse_exact(strbuf_text(body), body->length, "the body", &c->body, &error->error);
     if (status != QP_OK) return api_failed(error, QP_FORMAT);
     c->p = (parameters){.sampling = c->server->defaults,
                         .n = 1,

@@ -92,7 +92,7 @@ qp_status call_add_text(call *c, const char *text, api_error *error)
 qp_status call_add_chat(call *c, cJSON *variables, api_error *error)
 {
     qp_tokens tokens = {0};
-    char *json = cJSON_PrintUnformatted(variables);
+    char *json = json_print(variables);
     cJSON_Delete(variables);
     c->chat = true;
     if (!json) return no_memory(error, 0);

@@ -329,7 +329,9 @@ static void open_arguments(cJSON *message)
         cJSON *function = cJSON_GetObjectItemCaseSensitive(item, "function");
         const cJSON *arguments = json_get(function, "arguments");
         if (!cJSON_IsString(arguments)) continue;
-        cJSON *object = cJSON_Parse(arguments->valuestring);
+        cJSON *object = NULL;
+        const char *text = arguments->valuestring;
+        json_parse_exact(text, strlen(text), "arguments", &object, NULL);
         if (cJSON_IsObject(object))
             cJSON_ReplaceItemInObjectCaseSensitive(function, "arguments", object);
         else

@@ -82,6 +82,10 @@ static cJSON *take_json(parse *p)
     const char *end = NULL;
     skip_blanks(p);
     cJSON *value = cJSON_ParseWithLengthOpts(p->at, (size_t)(p->end - p->at), &end, false);
+    if (value && json_keep_numbers(value, p->at, (size_t)(end - p->at), NULL) != QP_OK) {
+        cJSON_Delete(value);
+        return NULL;
+    }
     if (value) p->at = end;
     return value;
 }
@@ -99,10 +103,13 @@ static bool add_call(parse *p, const char *name, const cJSON *arguments)
 {
     char id[10];
     random_id(id, sizeof id);
-    cJSON *opened = cJSON_IsString(arguments) ? cJSON_Parse(arguments->valuestring) : NULL;
+    cJSON *opened = NULL;
+    if (cJSON_IsString(arguments))
+        json_parse_exact(arguments->valuestring, strlen(arguments->valuestring), "arguments",
+                         &opened, NULL);
     if (opened) arguments = opened;
     bool good = !arguments || cJSON_IsObject(arguments);
-    char *text = !good ? NULL : arguments ? cJSON_PrintUnformatted(arguments) : strdup("{}");
+    char *text = !good ? NULL : arguments ? json_print(arguments) : strdup("{}");
     cJSON *call = text ? cJSON_CreateObject() : NULL;
     bool added = call && cJSON_AddStringToObject(call, "id", id) &&
                  cJSON_AddStringToObject(call, "name", name) &&

@@ -4,9 +4,11 @@
 #include "base/checked.h"
 #include "template/pychar.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 qp_status run_fail(run *run, const char *format, ...)
@@ -186,6 +188,21 @@ static qp_status json_dict(run *run, const cJSON *item, int depth, value *out)
     return QP_OK;
 }
 
+/* As Python's json reads it: an integer unless it has a point or an exponent. Without its text, a
+ * whole number is an integer. */
+static value json_number(const cJSON *item)
+{
+    const char *text = json_number_text(item);
+    const double number = item->valuedouble;
+    if (text && !strpbrk(text, ".eE")) {
+        errno = 0;
+        const long long integer = strtoll(text, NULL, 10);
+        return errno ? value_float(number) : value_int(integer); /* integers have 64 bits */
+    }
+    const bool whole = !text && fabs(number) <= 0x1p53 && number == floor(number);
+    return whole ? value_int((int64_t)number) : value_float(number);
+}
+
 qp_status run_from_json(run *run, const cJSON *item, int depth, value *out)
 {
     if (depth > VALUE_MAX_DEPTH)
@@ -199,11 +216,7 @@ qp_status run_from_json(run *run, const cJSON *item, int depth, value *out)
         return run_text(run, item->valuestring, strlen(item->valuestring), out);
     *out = value_none();
     if (cJSON_IsBool(item)) *out = value_bool(cJSON_IsTrue(item));
-    if (cJSON_IsNumber(item)) {
-        double number = item->valuedouble;
-        bool whole = fabs(number) <= 0x1p53 && number == floor(number);
-        *out = whole ? value_int((int64_t)number) : value_float(number);
-    }
+    if (cJSON_IsNumber(item)) *out = json_number(item);
     return QP_OK;
 }
 

@@ -7,8 +7,9 @@
  * rendering accesses only its arguments.
  *
  * Differences: integers have 64 bits (overflow is an error); there is no autoescaping, and `safe`
- * returns its argument; numbers of the context are integers where they are whole, because JSON
- * trees do not keep the notation; include, import, extends and block are refused.
+ * returns its argument; include, import, extends and block are refused. Numbers of the context are
+ * floats where they were written with a point or an exponent, if the tree has their texts
+ * (json_parse_exact()); else whole ones are integers.
  */
 #ifndef QUIPU_TEMPLATE_TEMPLATE_H
 #define QUIPU_TEMPLATE_TEMPLATE_H
