@@ -91,7 +91,7 @@ static const tool_names weather = {(const char *[]){"weather"}, 1};
 static void check_call(const char *text, const char *name, const char *arguments, int count)
 {
     bool call;
-    size_t certain = tool_calls_scan(text, strlen(text), true, &call);
+    size_t certain = tool_calls_scan(text, strlen(text), true, true, &call);
     assert_true(call);
     cJSON *calls = tool_calls_parse(text + certain, strlen(text) - certain, &weather);
     assert_non_null(calls);
@@ -134,6 +134,30 @@ static void arguments_keep_their_numbers(void **state)
                "weather", numbers, 1);
 }
 
+/* A model may end a call in the middle of a character. */
+static void arguments_are_utf8(void **state)
+{
+    (void)state;
+    check_call("<tool_call>{\"name\": \"w\", \"arguments\": {\"in\": \"\xc3\xa5\xe4\xb8 "
+               "\xff\"}}</tool_call>",
+               "w", "{\"in\":\"\xc3\xa5\xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd\"}", 1);
+}
+
+/* An object after other text is content, however the text comes in pieces. */
+static void objects_in_content(void **state)
+{
+    (void)state;
+    static const char *const rests[] = {"{\"name\": ", " {\"name\": ", "\n\n{"};
+    for (size_t i = 0; i < sizeof rests / sizeof *rests; i++) {
+        bool call;
+        const size_t length = strlen(rests[i]);
+        assert_int_equal(tool_calls_scan(rests[i], length, false, false, &call), length);
+        assert_false(call);
+        assert_int_equal(tool_calls_scan(rests[i], length, true, false, &call), 0);
+        assert_true(call);
+    }
+}
+
 static void no_calls(void **state)
 {
     (void)state;
@@ -145,7 +169,7 @@ static void no_calls(void **state)
                                         "<function=>{}</function>"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         bool call;
-        size_t certain = tool_calls_scan(texts[i], strlen(texts[i]), true, &call);
+        size_t certain = tool_calls_scan(texts[i], strlen(texts[i]), true, true, &call);
         assert_true(call);
         assert_null(tool_calls_parse(texts[i] + certain, strlen(texts[i]) - certain, &weather));
     }
@@ -159,13 +183,13 @@ static void beginnings_are_held_back(void **state)
     size_t begin = (size_t)(strstr(text, "<tool_call>") - text);
     for (size_t length = 0; length < sizeof text; length++) {
         bool call;
-        size_t certain = tool_calls_scan(text, length, false, &call);
+        size_t certain = tool_calls_scan(text, length, true, false, &call);
         assert_true(certain <= length && certain <= begin);
         assert_int_equal(call, length == sizeof text - 1);
     }
     bool call;
-    assert_int_equal(tool_calls_scan("a <tool", 7, false, &call), 2);
-    assert_int_equal(tool_calls_scan("a <tool", 7, true, &call), 7);
+    assert_int_equal(tool_calls_scan("a <tool", 7, true, false, &call), 2);
+    assert_int_equal(tool_calls_scan("a <tool", 7, true, true, &call), 7);
 }
 
 /* ---- Keys ---------------------------------------------------------------------------------- */
@@ -225,6 +249,8 @@ int main(void)
                                        cmocka_unit_test(refused_requests),
                                        cmocka_unit_test(forms_of_families),
                                        cmocka_unit_test(arguments_keep_their_numbers),
+                                       cmocka_unit_test(arguments_are_utf8),
+                                       cmocka_unit_test(objects_in_content),
                                        cmocka_unit_test(no_calls),
                                        cmocka_unit_test(beginnings_are_held_back),
                                        cmocka_unit_test(keys_are_whole),

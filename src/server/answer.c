@@ -69,13 +69,8 @@ static void find_content(answer *a, bool ended)
     if (a->tool_text) return;
     /* Content that was sent ends before any marker, so the search starts there. */
     size_t from = a->content;
-    a->content = from + tool_calls_scan(strbuf_text(&a->text) + from, a->text.length - from, ended,
-                                        &a->tool_text);
-    /* A bare object is a call only if it is the whole text. */
-    if (a->tool_text && from > 0 && strbuf_text(&a->text)[a->content] == '{') {
-        a->tool_text = false;
-        a->content = a->text.length;
-    }
+    a->content = from + tool_calls_scan(strbuf_text(&a->text) + from, a->text.length - from,
+                                        from == 0, ended, &a->tool_text);
 }
 
 static void hand_out(answer *a)

@@ -303,7 +303,7 @@ static cJSON *response_tree(const call *c)
 
 static void put_tree(cJSON *tree, strbuf *out)
 {
-    char *text = tree ? cJSON_PrintUnformatted(tree) : NULL;
+    char *text = tree ? json_print(tree) : NULL;
     if (text)
         strbuf_puts(out, text);
     else

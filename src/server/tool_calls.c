@@ -2,7 +2,9 @@
 #define _GNU_SOURCE /* memmem */
 #include "server/tool_calls.h"
 
+#include "base/strbuf.h"
 #include "server/random_id.h"
+#include "text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,12 +30,12 @@ static bool is_blank(char c)
     return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
-size_t tool_calls_scan(const char *text, size_t length, bool ended, bool *call)
+size_t tool_calls_scan(const char *text, size_t length, bool begins, bool ended, bool *call)
 {
     size_t first = 0, certain = length;
     while (first < length && is_blank(text[first]))
         first++;
-    *call = first < length && text[first] == '{';
+    *call = begins && first < length && text[first] == '{';
     if (*call) return 0;
     if (first == length && !ended) return 0;
     for (int i = 0; i < N_MARKERS; i++) {
@@ -190,12 +192,30 @@ static bool parse_call(parse *p)
     return p->at < p->end && *p->at == '{' && parse_object(p, true);
 }
 
+/* The text with U+FFFD for bytes that are not UTF-8: replies are JSON, and so are arguments in
+ * them.
+ */
+static void put_valid(strbuf *out, const char *text, size_t length)
+{
+    while (length > 0) {
+        const size_t good = utf8_valid_run(text, length), taken = good + (good < length);
+        strbuf_append(out, text, good);
+        if (taken > good) strbuf_puts(out, "\xef\xbf\xbd");
+        text += taken;
+        length -= taken;
+    }
+}
+
 cJSON *tool_calls_parse(const char *text, size_t length, const tool_names *tools)
 {
-    parse p = {text, text + length, tools, cJSON_CreateArray()};
-    bool good = p.calls != NULL;
+    strbuf valid = {0};
+    put_valid(&valid, text, length);
+    const char *begin = strbuf_text(&valid);
+    parse p = {begin, begin + valid.length, tools, cJSON_CreateArray()};
+    bool good = p.calls && !valid.failed;
     while (good && (skip_blanks(&p), p.at < p.end))
         good = parse_call(&p);
+    strbuf_free(&valid);
     if (p.calls && cJSON_GetArraySize(p.calls) > 0) return p.calls;
     cJSON_Delete(p.calls);
     return NULL;

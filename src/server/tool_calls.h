@@ -20,8 +20,8 @@ typedef struct tool_names {
 bool tool_calls_marker(const char *piece, size_t length);
 
 /* How many bytes of text[0 .. length) are certainly content. *call: a call may begin after them.
- * `ended`: the text is complete. */
-size_t tool_calls_scan(const char *text, size_t length, bool ended, bool *call);
+ * `begins`: the answer begins here, so that an object may be a call; `ended`: it is complete. */
+size_t tool_calls_scan(const char *text, size_t length, bool begins, bool ended, bool *call);
 
 /* The calls in the text of an answer from where tool_calls_scan() stopped: an array of
  * {"id", "name", "arguments"}, with arguments as a text of JSON; NULL: it is no call, but content.
