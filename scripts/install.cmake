@@ -59,8 +59,10 @@ install(FILES include/quipu.h include/quipu_kernel.h DESTINATION ${CMAKE_INSTALL
 install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.bash RENAME quipu
   DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-install(FILES ${PROJECT_BINARY_DIR}/generated/_quipu
-  DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
+# zsh reads the first folder under /usr/local, and everywhere on most systems; the second under /usr on Debian.
+foreach(folder site-functions vendor-completions)
+  install(FILES ${PROJECT_BINARY_DIR}/generated/_quipu DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/${folder})
+endforeach()
 install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.fish
   DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 install(FILES README.md CHANGELOG.md LICENSE SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
