@@ -43,6 +43,7 @@ qp_status workbench_describe_all(workbench_format format, strbuf *out, qp_error 
         page_row(&page, (const char *const[]){link, op->summary});
     }
     page_table_end(&page);
+    describe_notes(&page);
     describe_interface(&page);
     page.level = 2;
     for (int code = 0; code < OP_COUNT; code++)

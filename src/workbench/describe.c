@@ -41,15 +41,73 @@ void describe_types(unsigned types, strbuf *out)
     }
 }
 
+/* --- what all descriptions say in the same words ---------------------------------------------- */
+
+static const char axes_note[] =
+    "A constant axis is fixed by the model, a variable one changes from call to call, a derived "
+    "one follows from the contents of index tensors.";
+static const char tensors_note[] =
+    "Tensors are in the order of call->tensors. The innermost dimension is contiguous; the others "
+    "have strides of their own, in bytes. An optional tensor that is absent has rank 0. F64 "
+    "outputs are the oracle's, no candidate is called with them.";
+static const char params_note[] =
+    "Parameters are in the order of call->params, all of type double.";
+static const char tolerances_note[] =
+    "Outputs are compared with the reference computed in float64: norm(out - ref) <= relative * "
+    "norm(ref), and no element differs by more than absolute * rms(ref) + relative * |ref|. For "
+    "F32 outputs both tolerances are scaled by the square root of the terms in the longest sum. "
+    "Index outputs are exact. F16 and BF16 outputs must be rounded to the nearest: errors that "
+    "lean to one side are an error.";
+static const char inputs_note[] =
+    "The usual inputs are normally distributed values, small ones (about 0.001), zeros of both "
+    "signs, denormals (which may be flushed to zero) and few distinct values.";
+static const char workloads_note[] =
+    "Workloads are the shapes of real models that `quipu ops bench` times, written as the cases "
+    "are.";
+static const char reference_note[] =
+    "The reference computes in float64 and rounds once. element_load() and element_store() read "
+    "and write one element of a plain type, tensor_row() gives a row's address.";
+
+/* A book says it once, in describe_notes(). */
+static void note(page *page, describe_extent extent, const char *text)
+{
+    if (extent == DESCRIBE_ALONE) page_paragraph(page, text);
+}
+
+static void print_case_notation(page *page)
+{
+    static const char *const rows[][2] = {
+        {"name=5", "an axis or a parameter"},
+        {"out=a", "a view that shares another's memory"},
+        {"name:TYPE", "an element type; F32 where none is named"},
+        {"name:-", "an optional tensor is left out; so is one with an axis that the case omits"},
+        {"name+N", "strides N elements larger than what they step over"},
+        {"name@0213", "the order of the dimensions in memory"},
+    };
+    page_table(page, 2, (const char *const[]){"in a case", "is"});
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        page_row(page, rows[i]);
+    page_table_end(page);
+}
+
+void describe_notes(page *page)
+{
+    const char *const notes[] = {axes_note,   tensors_note,   params_note,   tolerances_note,
+                                 inputs_note, workloads_note, reference_note};
+    page_section(page, "How to read a description");
+    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
+        page_paragraph(page, notes[i]);
+    print_case_notation(page);
+}
+
 /* --- tables of the struct -------------------------------------------------------------------- */
 
-static void print_axes(const op_info *op, page *page)
+static void print_axes(const op_info *op, describe_extent extent, page *page)
 {
     static const char *const kinds[] = {
         [AXIS_CONSTANT] = "constant", [AXIS_VARIABLE] = "variable", [AXIS_DERIVED] = "derived"};
     page_section(page, "Axes");
-    page_paragraph(page, "A constant axis is fixed by the model, a variable one changes from call "
-                         "to call, a derived one follows from the contents of index tensors.");
+    note(page, extent, axes_note);
     page_table(page, 3, (const char *const[]){"axis", "kind", "meaning"});
     for (int a = 0; a < op_n_axes(op); a++)
         page_row(page, (const char *const[]){op->axes[a].name, kinds[op->axes[a].kind],
@@ -57,15 +115,12 @@ static void print_axes(const op_info *op, page *page)
     page_table_end(page);
 }
 
-static void print_tensors(const op_info *op, page *page)
+static void print_tensors(const op_info *op, describe_extent extent, page *page)
 {
     static const char *const directions[] = {
         [OP_IN] = "in", [OP_OUT] = "out", [OP_INOUT] = "in, out", [OP_ACCUMULATE] = "adds"};
     page_section(page, "Tensors");
-    page_paragraph(page, "In the order of call->tensors. The innermost dimension is contiguous; "
-                         "the others have strides of their own, in bytes. An optional tensor that "
-                         "is absent has rank 0. F64 outputs are the oracle's, no candidate is "
-                         "called with them.");
+    note(page, extent, tensors_note);
     page_table(page, 6,
                (const char *const[]){">index", "tensor", "direction", "shape", "types", "meaning"});
     for (int t = 0; t < op_n_tensors(op); t++) {
@@ -84,13 +139,13 @@ static void print_tensors(const op_info *op, page *page)
     page_table_end(page);
 }
 
-static void print_params(const op_info *op, page *page)
+static void print_params(const op_info *op, describe_extent extent, page *page)
 {
     static const char *const kinds[] = {
         [PARAM_FLOAT] = "number", [PARAM_INT] = "whole number", [PARAM_BOOL] = "0 or 1"};
     if (op_n_params(op) == 0) return;
     page_section(page, "Parameters");
-    page_paragraph(page, "In the order of call->params, all of type double.");
+    note(page, extent, params_note);
     page_table(page, 5, (const char *const[]){">index", "parameter", "kind", ">usual", "meaning"});
     for (int p = 0; p < op_n_params(op); p++) {
         char index[16], value[32];
@@ -115,23 +170,20 @@ static void print_cost(const op_info *op, page *page)
     strbuf_free(&text);
 }
 
-static void print_tolerances(const op_info *op, page *page)
+static void print_tolerances(const op_info *op, describe_extent extent, page *page)
 {
     page_section(page, "Tolerances");
     if (!op->tolerances) {
         page_paragraph(page, "Outputs are exact.");
         return;
     }
-    strbuf rule = {0};
-    strbuf_printf(&rule,
-                  "Against the reference computed in float64: norm(out - ref) <= relative * "
-                  "norm(ref), and no element differs by more than absolute * rms(ref) + relative * "
-                  "|ref|. Both are scaled by the square root of the terms in the longest sum, %s, "
-                  "for F32 outputs. Index outputs are exact. F16 and BF16 outputs must be rounded "
-                  "to the nearest: errors that lean to one side are an error.",
-                  op->reduction ? op->reduction : "1");
-    page_paragraph(page, strbuf_text(&rule));
-    strbuf_free(&rule);
+    note(page, extent, tolerances_note);
+    if (op->reduction) {
+        strbuf terms = {0};
+        strbuf_printf(&terms, "Terms in the longest sum: %s.", op->reduction);
+        page_paragraph(page, strbuf_text(&terms));
+        strbuf_free(&terms);
+    }
     page_table(page, 3, (const char *const[]){"type of the output", ">relative", ">absolute"});
     for (const op_tolerance *t = op->tolerances; t->relative > 0; t++) {
         char relative[32], absolute[32];
@@ -142,30 +194,24 @@ static void print_tolerances(const op_info *op, page *page)
     page_table_end(page);
 }
 
-static void print_inputs(const op_info *op, page *page)
+static void print_inputs(const op_info *op, describe_extent extent, page *page)
 {
     strbuf text = {0};
     page_section(page, "What it is checked with");
-    strbuf_puts(&text,
-                "Inputs of normally distributed values, small ones (about 0.001), zeros of both "
-                "signs, denormals "
-                "(which may be flushed to zero) and few distinct values");
-    if (op->fills & OP_FILL_HUGE) strbuf_puts(&text, ", magnitudes whose squares just stay finite");
-    if (op->fills & OP_FILL_INFINITY) strbuf_puts(&text, ", minus infinity");
-    if (op->fills & OP_FILL_NAN) strbuf_puts(&text, ", NaN");
-    strbuf_puts(&text,
-                ". In a case, a name with = is an axis or a parameter, or a view that shares "
-                "another's memory; name:TYPE is an element type (F32 where none is named), "
-                "name:- leaves an optional tensor out, as a case without an axis of its own "
-                "does, name+N makes the strides N elements "
-                "larger than what they step over, name@0213 orders the dimensions in "
-                "memory.");
+    note(page, extent, inputs_note);
+    strbuf_puts(&text, "The usual inputs");
+    if (op->fills) strbuf_puts(&text, "; also");
+    if (op->fills & OP_FILL_HUGE) strbuf_puts(&text, " magnitudes whose squares just stay finite,");
+    if (op->fills & OP_FILL_INFINITY) strbuf_puts(&text, " minus infinity,");
+    if (op->fills & OP_FILL_NAN) strbuf_puts(&text, " NaN,");
+    strbuf_puts(&text, " in these cases:");
     page_paragraph(page, strbuf_text(&text));
     strbuf_clear(&text);
     for (const char *const *c = op->cases; c && *c; c++)
         strbuf_printf(&text, "%s\n", *c);
     page_code(page, "text", strbuf_text(&text), text.length);
     strbuf_free(&text);
+    if (extent == DESCRIBE_ALONE) print_case_notation(page);
 }
 
 static bool has_derived_axes(const op_info *op)
@@ -193,11 +239,10 @@ static void format_cost(const op_info *op, const char *text, char flops[32], cha
     snprintf(bytes, 32, "%.4g", cost.bytes);
 }
 
-static void print_workloads(const op_info *op, page *page)
+static void print_workloads(const op_info *op, describe_extent extent, page *page)
 {
     page_section(page, "Workloads");
-    page_paragraph(page, "The shapes of real models that `quipu ops bench` times, written as the "
-                         "cases are.");
+    note(page, extent, workloads_note);
     page_table(page, 4, (const char *const[]){"model", "call", ">FLOPs", ">bytes"});
     for (const char *const *w = op->workloads; w && *w; w++) {
         char name[64], flops[32], bytes[32];
@@ -276,9 +321,7 @@ static void print_reference(const op_info *op, describe_extent extent, page *pag
     const char *called[SOURCES_MAX];
     int n = sources_called(op->name, called);
     page_section(page, "Reference");
-    page_paragraph(page, "Computes in float64 and rounds once. element_load() and element_store() "
-                         "read and write one element of a plain type, tensor_row() gives a row's "
-                         "address.");
+    note(page, extent, reference_note);
     page_code(page, "c", text, length);
     if (n == 0) return;
     strbuf names = {0};
@@ -331,15 +374,15 @@ void describe_op(const op_info *op, describe_extent extent, page *page)
         page_section(page, "Source");
         page_paragraph(page, op->source);
     }
-    print_axes(op, page);
-    print_tensors(op, page);
-    print_params(op, page);
+    print_axes(op, extent, page);
+    print_tensors(op, extent, page);
+    print_params(op, extent, page);
     print_signature(op, page);
     if (extent == DESCRIBE_ALONE) describe_interface(page);
     print_cost(op, page);
-    print_tolerances(op, page);
-    print_inputs(op, page);
-    print_workloads(op, page);
+    print_tolerances(op, extent, page);
+    print_inputs(op, extent, page);
+    print_workloads(op, extent, page);
     if (extent == DESCRIBE_ALONE) print_variants(op, page);
     print_reference(op, extent, page);
 }

@@ -22,6 +22,9 @@ typedef enum describe_extent {
 void describe_op(const op_info *op, describe_extent extent, page *page);
 cJSON *describe_op_json(const op_info *op);
 
+/* Appends what all descriptions of a book have in common: how to read them. */
+void describe_notes(page *page);
+
 /* Appends how a kernel is called: the rules, and the header's text. */
 void describe_interface(page *page);
 
