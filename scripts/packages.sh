@@ -23,7 +23,6 @@ test    python3-jsonschema  /usr/bin/python3 -c "import jsonschema"
 test    openmpi-bin         command -v mpirun
 test    g++                 command -v g++
 test    python3             command -v python3
-test    clang-format-14     command -v clang-format-14
 format  clang-format-14     command -v clang-format-14
 layers  python3             command -v python3
 model   python3             command -v python3
@@ -40,6 +39,14 @@ missing_packages() {
         [[ " $* " == *" $purpose "* ]] || continue
         eval "$probe" </dev/null >/dev/null 2>&1 || echo "$package"
     done | sort -u
+}
+
+# offers_packages PURPOSE...: whether this system has the packages, installed or to be installed.
+offers_packages() {
+    local package
+    for package in $(missing_packages "$@"); do
+        apt-cache policy "$package" 2>/dev/null | grep -q 'Candidate: [^(]' || return 1
+    done
 }
 
 # require_packages PURPOSE...: installs what is missing, or says what to install and stops.

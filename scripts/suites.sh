@@ -113,7 +113,12 @@ test_everything() {
         run_suites build-test
     fi
     check "layers" scripts/layers || true
-    check "format" check_format || true
+    if command -v clang-format-14 >/dev/null; then
+        check "format" check_format || true
+    else
+        say "== format: not checked, since this system has no clang-format-14"
+        echo "skipped 1 format" >>"$TALLY"
+    fi
     if check "build with ASan and UBSan" build_sanitized build-asan address,undefined; then
         run_suites build-asan
     fi

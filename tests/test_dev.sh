@@ -54,6 +54,9 @@ rm "$work/apt.log"
 expect "nothing missing" 0 "" bash -c "$require build test"
 [ ! -e "$work/apt.log" ] || failures=$((failures + 1))
 
+expect "not offered" 1 "" bare "source scripts/packages.sh; offers_packages format"
+expect "offered or installed" 0 "" bash -c 'source scripts/packages.sh; offers_packages build'
+
 # GPU code: only these two words choose it.
 expect "GPU code" 1 "GPU_CODE is 'maybe'; expected on or off" env GPU_CODE=maybe ./dev build
 
