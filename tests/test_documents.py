@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""The documents: links and their anchors lead somewhere, README.md names every page, and each option of a
+command that a page shows is one of that command."""
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+from cli_process import QUIPU, check, run_parts
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "doc").glob("*.md"))
+CODE = re.compile(r"```.*?```|`[^`]*`", re.S)
+COMMAND = re.compile(r"quipu ((?:ops )?[a-z]+)\b(.*)", re.S)
+
+
+@cache
+def anchors(page):
+    """As GitHub makes them of headings."""
+    found, seen = set(), {}
+    for heading in re.findall(r"^#{1,6} (.*)$", page.read_text(encoding="utf-8"), re.M):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
+        slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        seen[slug] = seen.get(slug, -1) + 1
+        found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+    return found
+
+
+def links_of(page):
+    prose = CODE.sub("", page.read_text(encoding="utf-8"))
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", prose) if not re.match(r"\w+:", link)]
+
+
+def links():
+    for page in PAGES:
+        for link in links_of(page):
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            check(target.exists(), f"{page.name}: {link}: there is no such file")
+            if anchor and target.suffix == ".md" and target.exists():
+                check(anchor in anchors(target), f"{page.name}: {link}: there is no such heading")
+    named = {link.partition("#")[0] for link in links_of(ROOT / "README.md")}
+    for page in PAGES:
+        name = str(page.relative_to(ROOT))
+        check(name in named or name == "README.md", f"README.md has no link to {name}")
+
+
+def commands_of(page):
+    """Commands in code: what stands in `...`, and indented lines that begin with quipu."""
+    text = page.read_text(encoding="utf-8")
+    spans = [" ".join(span.split()) for span in re.findall(r"`(quipu [^`]*)`", text)]
+    lines = re.findall(r"^ {4,}(?:\$ )?(quipu .*(?:\n {8,}--.*)*)", text, re.M)
+    return [re.split(r" \| | && | > |\s#", command)[0] for command in spans + lines]
+
+
+@cache
+def help_of(verb):
+    done = subprocess.run([QUIPU, *verb.split(), "--help-all"], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+def options():
+    n = 0
+    for page in PAGES:
+        for command in commands_of(page):
+            match = COMMAND.match(command)
+            if not match or help_of(match[1]) is None:
+                check(not match or match[1] in ("ops", "version"), f"{page.name}: no command: {command}")
+                continue
+            known = help_of(match[1]).replace("--[no-]", "--")
+            for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", match[2]):
+                n += 1
+                check(re.search(re.escape(option) + r"(?![\w-])", known) or option in ("--help", "--help-all"),
+                      f"{page.name}: quipu {match[1]} has no {option}: {command}")
+    check(n > 200, f"only {n} options were found in the documents")
+
+
+sys.exit(run_parts(links, options))
