@@ -207,8 +207,10 @@ qp_status executor_init(executor *x, const program *program, thread_pool *pool,
     size_t cache_bytes = program->tensors[PLAN_K_CACHE].bytes;
     if (!checked_mul(cache_bytes, (size_t)program->config.n_layers, &cache_bytes))
         return error_set(error, QP_NO_MEMORY, "the KV cache is too large to address");
-    TRY(buffer_alloc(&x->k_cache, cache_bytes, "the KV cache", error));
-    TRY(buffer_alloc(&x->v_cache, cache_bytes, "the KV cache", error));
+    static const char what[] =
+        "half of the KV cache; a smaller context or fewer sequences take less";
+    TRY(buffer_alloc(&x->k_cache, cache_bytes, what, error));
+    TRY(buffer_alloc(&x->v_cache, cache_bytes, what, error));
     place_tensors(x);
     progress_stage_ended(progress, "taking memory");
     return executor_pack(x, packed, progress, error);
