@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The documents: links and their anchors lead somewhere, README.md names every page, and each option of a
-command that a page shows is one of that command."""
+"""The documents: links and their anchors lead somewhere, README.md names every page, sources and functions
+that a page names exist, and each option of a command that a page shows is one of that command."""
 import re
 import subprocess
 import sys
@@ -46,6 +46,20 @@ def links():
         check(name in named or name == "README.md", f"README.md has no link to {name}")
 
 
+def names():
+    """Headers and GPU sources, and functions of the library."""
+    sources = [str(path.relative_to(ROOT)) for folder in ("bench", "examples", "include", "src", "tests")
+               for path in (ROOT / folder).rglob("*")]
+    headers = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "include").glob("*.h"))
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for name in set(re.findall(r"`([\w./-]+\.(?:cuh?|def|h|inc))`", text)):
+            known = "NAME" in name or any(f"/{source}".endswith(f"/{name}") for source in sources)
+            check(known, f"{page.name}: there is no source {name}")
+        for name in set(re.findall(r"\bqp_\w+", text)):
+            check(re.search(rf"\b{name}\b", headers), f"{page.name}: quipu.h has no {name}")
+
+
 def commands_of(page):
     """Commands in code: what stands in `...`, and indented lines that begin with quipu."""
     text = page.read_text(encoding="utf-8")
@@ -76,4 +90,4 @@ def options():
     check(n > 200, f"only {n} options were found in the documents")
 
 
-sys.exit(run_parts(links, options))
+sys.exit(run_parts(links, names, options))
