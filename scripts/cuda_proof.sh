@@ -44,7 +44,7 @@ prove_suites() {
     local suite
     for suite in test_mega test_mega_f8 test_mega_sampling test_cuda test_cuda_attention test_cuda_batch \
         test_cuda_contexts test_cuda_decode test_cuda_prompts test_cuda_ranks test_mega_ranks \
-        test_mega_beside test_cuda_together test_cuda_wide test_measure test_trace_cuda; do
+        test_mega_ranks_one_gpu test_cuda_sampled_batch test_cuda_wide test_measure test_trace_cuda; do
         check "$suite" proof_tool $suite || true
     done
 }

@@ -2,7 +2,7 @@
 #ifndef QUIPU_TESTS_MEGA_ANSWER_H
 #define QUIPU_TESTS_MEGA_ANSWER_H
 
-#include "beside.h"
+#include "ranks_one_gpu.h"
 #include "engine_test.h"
 #include "likeliest.h"
 #include "ranks_test.h"
@@ -47,7 +47,7 @@ static inline mega_answer mega_answer_by(qp_engine_options options)
     mega_answer a = {0};
     options.context = 1024;
     qp_engine *e = open_engine(options);
-    if (options.gpus) assert_ok(beside_load(e, options.ranks, &error));
+    if (options.gpus) assert_ok(one_gpu_load(e, options.ranks, &error));
     qp_session *session = open_session(e);
     const size_t v = (size_t)qp_engine_get_info(e)->vocab_size;
     a.floats = (FIRST + 1) * v;

@@ -1,5 +1,5 @@
 /* The megakernels of several ranks on several GPUs, compared with one rank's; a rank whose words
- * never come. On one GPU: test_mega_beside.c.
+ * never come. On one GPU: test_mega_ranks_one_gpu.c.
  */
 #include "gpu_test.h"
 #include "mega_answer.h"
@@ -12,8 +12,8 @@ static mega_answer mega_answer_of(const char *model, int ranks, int workers)
         .model = model, .exec = "megakernel", .ranks = ranks, .workers = workers});
 }
 
-/* With a part each of one rank's blocks ranks have its bits (test_mega_beside.c); with all blocks
- * of their GPUs they are near. */
+/* With a part each of one rank's blocks ranks have its bits (test_mega_ranks_one_gpu.c); with all
+ * blocks of their GPUs they are near. */
 static void test_megakernel(void **state)
 {
     (void)state;
@@ -27,10 +27,10 @@ static void test_megakernel(void **state)
     const int gpus = count_gpus();
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         const char *model = models[i].name;
-        mega_answer one = mega_answer_of(model, 1, BESIDE_BLOCKS);
+        mega_answer one = mega_answer_of(model, 1, ONE_GPU_BLOCKS);
         for (int ranks = 2; ranks <= models[i].ranks && ranks <= gpus; ranks *= 2) {
             print_message("%s, %d ranks\n", model, ranks);
-            mega_answer several = mega_answer_of(model, ranks, BESIDE_BLOCKS / ranks),
+            mega_answer several = mega_answer_of(model, ranks, ONE_GPU_BLOCKS / ranks),
                         whole = mega_answer_of(model, ranks, 0);
             assert_same_answers(&one, &several);
             assert_near(one.logits, whole.logits, one.floats / (FIRST + 1) * FIRST);

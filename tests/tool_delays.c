@@ -19,7 +19,7 @@
  * kernels, because compute-sanitizer fails if kernels that use tensor maps run uninstrumented.
  */
 #include "base/clock.h"
-#include "beside.h"
+#include "ranks_one_gpu.h"
 #include "kernels_for_tests.h"
 #include "likeliest.h"
 
@@ -58,14 +58,14 @@ static qp_status open_task(task *t, qp_error *error)
                                  .device = "cuda",
                                  .exec = is_batch(t) ? "cuda" : "megakernel",
                                  .ranks = t->ranks};
-    if (t->beside) options = beside_options(t->model, t->ranks);
+    if (t->beside) options = one_gpu_options(t->model, t->ranks);
     options.kv_type = "F16";
     options.context = CONTEXT;
     /* Ranks beside each other read prompts by the megakernel too. */
     options.chunk = t->beside ? 1 : t->alone && !t->rows ? FEW : 0;
     options.max_sessions = options.max_outputs = several;
     TRY(qp_engine_open(&options, &t->engine, error));
-    return t->beside ? beside_load(t->engine, t->ranks, error) : QP_OK;
+    return t->beside ? one_gpu_load(t->engine, t->ranks, error) : QP_OK;
 }
 
 /* Takes the kernels with delays in place of the program's. */
@@ -205,7 +205,7 @@ static bool read_how(task *t, const char *how)
     t->ranks = beside ? (int)strtol(beside, NULL, 10) : !ranks ? 1 : count ? (int)count : 2;
     t->beside = beside != NULL;
     t->draws = drawn || strcmp(ranks ? ranks : how, ranks ? "-drawn" : "drawn") == 0;
-    if (t->ranks < 1 || t->ranks > MOST_BESIDE || (t->beside && t->ranks < 2)) return false;
+    if (t->ranks < 1 || t->ranks > ONE_GPU_MAX_RANKS || (t->beside && t->ranks < 2)) return false;
     if (drawn && !beside) return false;
     if (t->beside || t->draws || strcmp(how, "likeliest") == 0 || (ranks && !*ranks)) return true;
     t->rows = ranks ? strtoll(ranks + 1, NULL, 10) : count;
@@ -233,7 +233,7 @@ int main(int argc, char **argv)
     int64_t changed = 0, several = t.rows ? t.rows : 1, tokens = strtoll(argv[2], NULL, 10);
     t.run = tokens < LONGEST * several ? (size_t)((tokens + several - 1) / several) : LONGEST;
     t.model = argv[1];
-    if (t.beside) beside_prepare();
+    if (t.beside) one_gpu_prepare();
     qp_error error;
     qp_status status = open_task(&t, &error);
     if (status == QP_OK) status = set_up(&t, &error);

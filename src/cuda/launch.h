@@ -69,7 +69,7 @@ typedef struct cuda_argument {
         &(value), sizeof(value)                                                                    \
     }
 
-/* Puts launches of its own into a stream: a kernel from outside (op/cuda_ops.h). Returns CUDA's
+/* Puts launches of its own into a stream: a custom kernel (op/cuda_ops.h). Returns CUDA's
  * error; 0: success. */
 typedef int cuda_host_launch(const void *context, const void *argument, cuda_stream stream);
 

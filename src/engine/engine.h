@@ -22,7 +22,7 @@ struct qp_engine {
     model *model;
     program program;
     uint32_t cpu_features; /* that kernels may use */
-    /* Kernels from outside, which run in place of operators' own; valid if has_kernels. */
+    /* Custom kernels, which run in place of operators' own; valid if has_kernels. */
     kernel_table kernels;
     bool has_kernels;
     cuda_kernel cuda_kernels[OP_COUNT]; /* the same on a GPU */

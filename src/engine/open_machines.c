@@ -93,15 +93,15 @@ static bool runs_alone(const plan_options *o)
     return o->max_sequences > MEGAKERNEL_SEQUENCES && o->context > MEGAKERNEL_CONTEXT;
 }
 
-/* The megakernel has no launches that kernels from outside could take the place of. */
+/* The megakernel has no launches that custom kernels could take the place of. */
 static qp_status leave_to_kernels(const qp_engine *e, const machine_type *type, qp_error *error)
 {
     if (type)
-        return error_set(error, QP_UNSUPPORTED,
-                         "the megakernel is one kernel for whole passes, in which kernels from "
-                         "outside have no place: use --exec cuda");
-    engine_say(e, QP_LOG_NOTICE,
-               "kernels from outside run on the machine cuda, without the megakernel");
+        return error_set(
+            error, QP_UNSUPPORTED,
+            "the megakernel is one kernel for whole passes and calls no custom kernels: "
+            "use --exec cuda");
+    engine_say(e, QP_LOG_NOTICE, "custom kernels run on the machine cuda, without the megakernel");
     return QP_OK;
 }
 

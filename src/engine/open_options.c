@@ -5,7 +5,7 @@
 #include "base/cpu.h"
 #include "op/op.h"
 #include "plan/plan.h"
-#include "vm/cuda/given.h"
+#include "vm/cuda/custom_kernels.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -230,19 +230,19 @@ static qp_status take_cuda_kernels(qp_engine *e, const qp_engine_options *option
     if (!e->has_cuda_kernels) return QP_OK;
     if (options->n_kernels > 0)
         return error_set(error, QP_UNSUPPORTED,
-                         "kernels from outside are given for the CPU and for a GPU, and a model "
+                         "custom kernels are given for the CPU and for a GPU, and a model "
                          "runs on one of them: leave out one kind");
     if (option_is(options->device, "cpu"))
-        return error_set(
-            error, QP_UNSUPPORTED,
-            "kernels from outside for a GPU run there, but --device cpu excludes that: "
-            "leave it out");
+        return error_set(error, QP_UNSUPPORTED,
+                         "custom kernels for a GPU run there, but --device cpu excludes that: "
+                         "leave it out");
     if (e->ranks.size > 1)
         return error_set(error, QP_UNSUPPORTED,
-                         "kernels from outside for a GPU run on one GPU, not on %d: leave --ranks "
+                         "custom kernels for a GPU run on one GPU, not on %d: leave --ranks "
                          "and --gpus out",
                          e->ranks.size);
-    return cuda_given_fill(e->cuda_kernels, options->cuda_kernels, options->n_cuda_kernels, error);
+    return custom_kernels_fill(e->cuda_kernels, options->cuda_kernels, options->n_cuda_kernels,
+                               error);
 }
 
 qp_status engine_take_kernels(qp_engine *e, const qp_engine_options *options, qp_error *error)
@@ -252,7 +252,7 @@ qp_status engine_take_kernels(qp_engine *e, const qp_engine_options *options, qp
     if (!e->has_kernels) return QP_OK;
     if (option_is(options->device, "cuda"))
         return error_set(error, QP_UNSUPPORTED,
-                         "kernels from outside run on the CPU, but --device cuda excludes that: "
+                         "custom kernels run on the CPU, but --device cuda excludes that: "
                          "leave it out");
     return kernel_table_fill(&e->kernels, options->kernels, options->n_kernels, error);
 }

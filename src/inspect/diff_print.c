@@ -14,7 +14,7 @@
 #include "plan/plan.h"
 #include "schedule/build.h"
 #include "schedule/skip.h"
-#include "vm/cuda/given.h"
+#include "vm/cuda/custom_kernels.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -287,7 +287,7 @@ static qp_status open_all(diff *d, qp_error *error)
     setup_b.schedule_file = o->schedule;
     TRY(kernel_table_fill(&d->kernels, o->kernels, o->n_kernels, error));
     if (o->n_kernels) setup_b.kernels = &d->kernels;
-    TRY(cuda_given_fill(d->cuda_kernels, o->cuda_kernels, o->n_cuda_kernels, error));
+    TRY(custom_kernels_fill(d->cuda_kernels, o->cuda_kernels, o->n_cuda_kernels, error));
     if (o->n_cuda_kernels) setup_b.cuda_kernels = d->cuda_kernels;
     return open_b(d, &setup_b, error);
 }

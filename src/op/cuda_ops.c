@@ -28,15 +28,15 @@ void cuda_ops_free(cuda_ops *ops)
     *ops = (cuda_ops){0};
 }
 
-const cuda_kernel *cuda_ops_given(const cuda_kernel *given, op_code op, const op_call *call)
+const cuda_kernel *cuda_ops_custom(const cuda_kernel *custom, op_code op, const op_call *call)
 {
-    const cuda_kernel *row = given ? &given[op] : NULL;
+    const cuda_kernel *row = custom ? &custom[op] : NULL;
     return row && row->name && (!row->accepts || row->accepts(call)) ? row : NULL;
 }
 
 const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_call *call)
 {
-    const cuda_kernel *chosen = cuda_ops_given(ops->given, op, call);
+    const cuda_kernel *chosen = cuda_ops_custom(ops->custom, op, call);
     if (chosen) return chosen;
     for (const cuda_kernel *k = op_get(op)->cuda; k && k->name; k++) {
         if (!k->accepts(call) || (k->pays && !k->pays(ops, call))) continue;
@@ -48,10 +48,10 @@ const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_cal
     return chosen;
 }
 
-size_t cuda_ops_workspace(const cuda_kernel *given, op_code op, const op_call *call)
+size_t cuda_ops_workspace(const cuda_kernel *custom, op_code op, const op_call *call)
 {
-    const cuda_kernel *outside = cuda_ops_given(given, op, call);
-    size_t most = outside && outside->workspace ? outside->workspace(call) : 0;
+    const cuda_kernel *kernel = cuda_ops_custom(custom, op, call);
+    size_t most = kernel && kernel->workspace ? kernel->workspace(call) : 0;
     for (const cuda_kernel *k = op_get(op)->cuda; k && k->name; k++) {
         if (!k->workspace || !k->accepts(call)) continue;
         size_t bytes = k->workspace(call);
@@ -121,13 +121,13 @@ qp_status cuda_launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op_c
                           error);
 }
 
-static int run_given(const void *kernel, const void *call, cuda_stream stream)
+static int run_custom(const void *kernel, const void *call, cuda_stream stream)
 {
-    return ((const cuda_kernel *)kernel)->given(call, stream);
+    return ((const cuda_kernel *)kernel)->custom_launch(call, stream);
 }
 
-qp_status cuda_launch_given(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
-                            const cuda_forms *forms, qp_error *error)
+qp_status cuda_launch_custom(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                             const cuda_forms *forms, qp_error *error)
 {
     op_call own = *call;
     const size_t room = ops->workspace.bytes - CUDA_OWN_WORKSPACE;
@@ -140,9 +140,9 @@ qp_status cuda_launch_given(cuda_ops *ops, const cuda_kernel *kernel, const op_c
                          kernel->name, bytes, op_get(kernel->op)->name, room);
     own.scratch = bytes ? cuda_host_form(cuda_narrow_place(ops)) : NULL;
     if (ops->recording)
-        return cuda_recording_add_host(ops->recording, kernel->name, run_given, kernel,
+        return cuda_recording_add_host(ops->recording, kernel->name, run_custom, kernel,
                                        (cuda_argument)CUDA_ARGUMENT(own), error);
-    return cuda_check(kernel->given(&own, ops->device->stream), kernel->name, error);
+    return cuda_check(kernel->custom_launch(&own, ops->device->stream), kernel->name, error);
 }
 
 bool cuda_narrows_always(const op_call *call)

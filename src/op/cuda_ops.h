@@ -28,9 +28,9 @@ typedef struct cuda_ops {
     struct cuda_carrier *carrier;
     struct cuda_pusher *pusher; /* copies rows to the other GPUs beside kernels
                                  * (op/exchange_push_cuda.h); NULL: kernels do */
-    /* [OP_COUNT]: kernels from outside (cuda_kernel.given), which run where they accept; a row
+    /* [OP_COUNT]: custom kernels (cuda_kernel.custom_launch), which run where they accept; a row
      * without a name: none. NULL: none at all. */
-    const struct cuda_kernel *given;
+    const struct cuda_kernel *custom;
     /* Up to so many rows, products keep x in float32 and attention has a block for each head:
      * CUDA_FEW_ROWS; 1 or 0 where larger batches must be fast (see launch_setting.h). */
     int few_rows;
@@ -110,9 +110,9 @@ typedef struct cuda_kernel {
     bool whole;         /* the cut into units changes the last bits: only whole calls */
     const op_tolerance *tolerances; /* tolerances where coarser than the operator's; or NULL */
     const cuda_fusion *fusions; /* in the order of preference, the last without a name; or NULL */
-    /* A kernel from outside: puts its launches for the call, which lies in the host's memory, into
+    /* A custom kernel: puts its launches for the call, which lies in the host's memory, into
      * the stream, and returns CUDA's error. NULL: one of quipu's own. */
-    int (*given)(const op_call *call, void *stream);
+    int (*custom_launch)(const op_call *call, void *stream);
 } cuda_kernel;
 
 /* The rows of each operator that has any, in rising order of preference; the last has no name. */
@@ -135,9 +135,9 @@ enum {
 qp_status cuda_launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                             const cuda_forms *forms, qp_error *error);
 
-/* The launch of a kernel from outside. Its workspace is the call's scratch. */
-qp_status cuda_launch_given(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
-                            const cuda_forms *forms, qp_error *error);
+/* The launch of a custom kernel. Its workspace is the call's scratch. */
+qp_status cuda_launch_custom(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                             const cuda_forms *forms, qp_error *error);
 
 /* Accepts any output. */
 bool cuda_narrows_always(const op_call *call);
@@ -154,12 +154,12 @@ void cuda_ops_free(cuda_ops *ops);
 /* The kernel for a call, NULL where the GPU has none. Depends on types and shapes only. */
 const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_call *call);
 
-/* The kernel of a table of kernels from outside (cuda_ops.given) for a call; NULL: none, or
- * `given` is NULL. */
-const cuda_kernel *cuda_ops_given(const cuda_kernel *given, op_code op, const op_call *call);
+/* The kernel of a table of custom kernels (cuda_ops.custom) for a call; NULL: none, or
+ * `custom` is NULL. */
+const cuda_kernel *cuda_ops_custom(const cuda_kernel *custom, op_code op, const op_call *call);
 
 /* Bytes of workspace that a call needs, whichever kernel is chosen. */
-size_t cuda_ops_workspace(const cuda_kernel *given, op_code op, const op_call *call);
+size_t cuda_ops_workspace(const cuda_kernel *custom, op_code op, const op_call *call);
 
 /* Launches units [call->begin, call->end) as a single call. The call's tensors hold GPU addresses.
  */

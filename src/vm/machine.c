@@ -112,12 +112,12 @@ qp_status machine_open(const machine_type *type, const machine_setup *setup, mac
                          dtype_name(o->act_type), type->name);
     if (setup->kernels && !type->takes_kernels)
         return error_set(error, QP_UNSUPPORTED,
-                         "the machine %s runs its own kernels alone: kernels from outside run on "
+                         "the machine %s runs its own kernels alone: custom kernels run on "
                          "threads and operators",
                          type->name);
     if (setup->cuda_kernels && !type->takes_cuda_kernels)
         return error_set(error, QP_UNSUPPORTED,
-                         "the machine %s does not run kernels from outside for a GPU: the machine "
+                         "the machine %s does not run custom kernels for a GPU: the machine "
                          "cuda does, with one rank",
                          type->name);
     return type->open(setup, &out->self, error);

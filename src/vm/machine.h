@@ -38,7 +38,7 @@ typedef struct machine_setup {
     thread_pool *pool;
     uint32_t cpu_features;       /* that kernels may use; references use none */
     const kernel_table *kernels; /* replace the operators' own kernels; NULL: none */
-    /* Of `cuda`: rows of kernels from outside, by operator (cuda_ops.given); NULL: none. */
+    /* Of `cuda`: rows of custom kernels, by operator (cuda_ops.custom); NULL: none. */
     const struct cuda_kernel *cuda_kernels;
     progress *progress;        /* of packing and uploading weights; may be NULL */
     struct pack_cache *packed; /* where packed weights are kept (vm/pack_cache.h); NULL: nowhere */

@@ -35,7 +35,7 @@ static size_t larger(size_t a, size_t b)
 }
 
 /* Attention's workspace when as many sequences as possible decode with full contexts. */
-static size_t decoding_workspace(const program *p, const cuda_kernel *given,
+static size_t decoding_workspace(const program *p, const cuda_kernel *custom,
                                  const op_call *attention)
 {
     op_call call = cuda_decode_of_prefill(attention);
@@ -43,13 +43,13 @@ static size_t decoding_workspace(const program *p, const cuda_kernel *given,
     call.tensors[PAGED_DECODE_Q].shape[0] = p->options.max_sequences;
     const bool decodes =
         (p->options.max_sequences > 1 || cuda_weights_in_f8(p)) && cuda_decode_accepts(&call);
-    const cuda_kernel *outside = cuda_ops_given(given, OP_PAGED_DECODE, &call);
+    const cuda_kernel *kernel = cuda_ops_custom(custom, OP_PAGED_DECODE, &call);
     size_t bytes = decodes ? cuda_decode_workspace_of(&call, rows, p->options.context) : 0;
-    return outside && outside->workspace ? larger(bytes, outside->workspace(&call)) : bytes;
+    return kernel && kernel->workspace ? larger(bytes, kernel->workspace(&call)) : bytes;
 }
 
 /* The largest workspace that any node's kernel needs at the program's capacity. */
-static size_t workspace_bytes(const program *p, const cuda_kernel *given)
+static size_t workspace_bytes(const program *p, const cuda_kernel *custom)
 {
     size_t most = 0;
     for (int n = 0; n < p->n_nodes; n++) {
@@ -61,8 +61,8 @@ static size_t workspace_bytes(const program *p, const cuda_kernel *given)
             call.tensors[LINEAR_WEIGHT].type = DTYPE_F8;
             call.tensors[LINEAR_WEIGHT].stride[2] = cuda_weights_by_rows(p, w->stored);
         }
-        size_t bytes = cuda_ops_workspace(given, op, &call);
-        if (op == OP_PAGED_PREFILL) bytes = larger(bytes, decoding_workspace(p, given, &call));
+        size_t bytes = cuda_ops_workspace(custom, op, &call);
+        if (op == OP_PAGED_PREFILL) bytes = larger(bytes, decoding_workspace(p, custom, &call));
         most = larger(most, bytes);
     }
     return round_up(most, CUDA_ALIGNMENT);
@@ -79,7 +79,7 @@ static size_t sums_bytes(const program *p)
     return p->tensors[PLAN_SUMS].bytes + p->tensors[PLAN_SUMS_NEXT].bytes;
 }
 
-cuda_bytes cuda_executor_count(const program *p, const cuda_kernel *given)
+cuda_bytes cuda_executor_count(const program *p, const cuda_kernel *custom)
 {
     cuda_bytes bytes = {.weights = cuda_weights_bytes(p),
                         .arena = sums_bytes(p) ? sums_offset(p) + sums_bytes(p) : p->arena_bytes,
@@ -88,7 +88,7 @@ cuda_bytes cuda_executor_count(const program *p, const cuda_kernel *given)
                         .state = program_count_bytes(p, 0).state,
                         .inputs = CUDA_GROUPS * CUDA_GROUP *
                                   (cuda_executor_input_bytes(p) + cuda_executor_token_bytes(p)),
-                        .workspace = workspace_bytes(p, given) + CUDA_OWN_WORKSPACE};
+                        .workspace = workspace_bytes(p, custom) + CUDA_OWN_WORKSPACE};
     bytes.total = bytes.weights + bytes.arena + bytes.kv_cache + bytes.rope_table + bytes.state +
                   bytes.inputs + bytes.workspace;
     return bytes;
@@ -96,7 +96,7 @@ cuda_bytes cuda_executor_count(const program *p, const cuda_kernel *given)
 
 static qp_status check_memory(const cuda_executor *x, qp_error *error)
 {
-    cuda_bytes need = cuda_executor_count(x->program, x->ops.given);
+    cuda_bytes need = cuda_executor_count(x->program, x->ops.custom);
     size_t available;
     TRY(cuda_device_free_memory(x->device, &available, error));
     if (need.total <= available) return QP_OK;
@@ -220,8 +220,8 @@ static qp_status allocate(cuda_executor *x, progress *progress, qp_error *error)
 {
     const program *p = x->program;
     cuda_device *d = x->device;
-    const cuda_kernel *given = x->ops.given;
-    cuda_bytes bytes = cuda_executor_count(p, given);
+    const cuda_kernel *custom = x->ops.custom;
+    cuda_bytes bytes = cuda_executor_count(p, custom);
     TRY(cuda_buffer_alloc(d, bytes.arena, "activations", &x->arena, error));
     TRY(cuda_buffer_alloc(d, bytes.rope_table, "the RoPE table", &x->rope_table, error));
     TRY(cuda_buffer_alloc(d, bytes.kv_cache / 2, "the KV cache", &x->k_cache, error));
@@ -230,13 +230,13 @@ static qp_status allocate(cuda_executor *x, progress *progress, qp_error *error)
     TRY(cuda_buffer_alloc(d, bytes.state, "the state of sequences", &x->state, error));
     progress_stage_ended(progress, "taking memory on the GPU");
     TRY(cuda_ops_init(&x->ops, d, bytes.workspace - CUDA_OWN_WORKSPACE, true, error));
-    x->ops.given = given;
+    x->ops.custom = custom;
     progress_stage_ended(progress, "opening cuBLASLt");
     x->ops.few_rows = cuda_few_rows(p, d);
     TRY(decode_weights(x, error));
     TRY(launch_setting_init(&x->setting, p, &x->weights, d, x->ops.blas, x->ops.has_blas,
                             x->ops.workspace.bytes, error));
-    x->setting.ops.given = given;
+    x->setting.ops.custom = custom;
     TRY(tile_weights(x, error));
     progress_stage_ended(progress, "arranging weights on the GPU");
     size_t logits = p->tensors[PLAN_LOGITS].bytes;
@@ -298,11 +298,11 @@ static qp_status make_table(cuda_executor *x, qp_error *error)
 
 qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const program *program,
                              const exchange *exchange, struct cuda_carrier *carrier,
-                             const cuda_kernel *given, thread_pool *pool, progress *progress,
+                             const cuda_kernel *custom, thread_pool *pool, progress *progress,
                              qp_error *error)
 {
     *x = (cuda_executor){
-        .program = program, .device = device, .exchange = exchange, .ops.given = given};
+        .program = program, .device = device, .exchange = exchange, .ops.custom = custom};
     if (carrier && !carrier->nccl) x->graphs = CUDA_GRAPHS_NEVER;
     TRY(check_memory(x, error));
     TRY(cuda_weights_load(device, program, pool, progress, &x->weights, error));

@@ -90,15 +90,15 @@ typedef struct cuda_executor {
 typedef struct cuda_bytes {
     size_t weights, arena, kv_cache, rope_table, state, inputs, workspace, total;
 } cuda_bytes;
-cuda_bytes cuda_executor_count(const program *program, const cuda_kernel *given);
+cuda_bytes cuda_executor_count(const program *program, const cuda_kernel *custom);
 
 /* Refuses what does not fit, with both numbers; then loads the weights. The device is current in
  * this thread. `exchange` is that of the program's rank, or NULL if there is one rank; `carrier`
- * takes its place (op/carrier_cuda.h), or NULL; `given`: kernels from outside (cuda_ops.given), or
+ * takes its place (op/carrier_cuda.h), or NULL; `custom`: custom kernels (cuda_ops.custom), or
  * NULL. cuda_executor_free() it, also after a failure. */
 qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const program *program,
                              const exchange *exchange, struct cuda_carrier *carrier,
-                             const cuda_kernel *given, thread_pool *pool, progress *progress,
+                             const cuda_kernel *custom, thread_pool *pool, progress *progress,
                              qp_error *error);
 void cuda_executor_free(cuda_executor *executor);
 

@@ -122,14 +122,14 @@ bool launch_all_decode(const launch_builder *b)
     return b->of->n_chunks > 0 && b->of->n_decode == 0;
 }
 
-bool launch_is_given(const launch_builder *b, op_code op, const op_call *call)
+bool launch_is_custom(const launch_builder *b, op_code op, const op_call *call)
 {
-    return cuda_ops_given(b->ops.given, op, call);
+    return cuda_ops_custom(b->ops.custom, op, call);
 }
 
 op_code launch_take_decoding(const launch_builder *b, op_code op, op_call *call)
 {
-    if (op != OP_PAGED_PREFILL || !launch_all_decode(b) || launch_is_given(b, op, call)) return op;
+    if (op != OP_PAGED_PREFILL || !launch_all_decode(b) || launch_is_custom(b, op, call)) return op;
     return cuda_take_decoding(&b->ops, call);
 }
 
@@ -161,11 +161,11 @@ static bool lies_next(const op_call *first, const op_call *next)
 int launch_join_products(const launch_builder *b, int node, op_call *call)
 {
     int n = node + 1;
-    if (launch_is_given(b, OP_LINEAR, call)) return 1;
+    if (launch_is_custom(b, OP_LINEAR, call)) return 1;
     for (; n < b->end && b->program->nodes[n].op == OP_LINEAR; n++) {
         op_call next;
         launch_bind_node(b, n, &next);
-        if (!lies_next(call, &next) || launch_is_given(b, OP_LINEAR, &next)) break;
+        if (!lies_next(call, &next) || launch_is_custom(b, OP_LINEAR, &next)) break;
         call->tensors[LINEAR_WEIGHT].shape[0] += next.tensors[LINEAR_WEIGHT].shape[0];
         call->tensors[LINEAR_OUT].shape[1] += next.tensors[LINEAR_OUT].shape[1];
         call->end = op_get(OP_LINEAR)->units(call);

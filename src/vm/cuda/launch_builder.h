@@ -57,8 +57,8 @@ bool launch_ranks_are_alike(const program *program);
 
 bool launch_all_decode(const launch_builder *b);
 
-/* Whether a kernel from outside runs a call. */
-bool launch_is_given(const launch_builder *b, op_code op, const op_call *call);
+/* Whether a custom kernel runs a call. */
+bool launch_is_custom(const launch_builder *b, op_code op, const op_call *call);
 
 /* If all sequences of the pass decode, attention runs as paged_decode where that pays. */
 op_code launch_take_decoding(const launch_builder *b, op_code op, op_call *call);

@@ -13,7 +13,7 @@ static int chain_nodes(const launch_builder *b, int node, cuda_chain *chain)
 {
     op_call calls[2];
     launch_bind_node(b, node, &calls[0]);
-    if (launch_is_given(b, b->program->nodes[node].op, &calls[0])) return 0;
+    if (launch_is_custom(b, b->program->nodes[node].op, &calls[0])) return 0;
     switch (b->program->nodes[node].op) {
     case OP_ALL_REDUCE:
         return program_is_noop(b->program, node) ||
@@ -25,20 +25,20 @@ static int chain_nodes(const launch_builder *b, int node, cuda_chain *chain)
     case OP_ROPE:
         if (node + 1 >= b->end || b->program->nodes[node + 1].op != OP_KV_APPEND) return 0;
         launch_bind_node(b, node + 1, &calls[1]);
-        return !launch_is_given(b, OP_KV_APPEND, &calls[1]) &&
+        return !launch_is_custom(b, OP_KV_APPEND, &calls[1]) &&
                        cuda_rope_is_appended(&b->ops, calls) &&
                        cuda_chain_rope(chain, &calls[0], &calls[1])
                    ? 2
                    : 0;
     case OP_PAGED_PREFILL:
         return launch_take_decoding(b, OP_PAGED_PREFILL, &calls[0]) == OP_PAGED_DECODE &&
-               !launch_is_given(b, OP_PAGED_DECODE, &calls[0]) &&
+               !launch_is_custom(b, OP_PAGED_DECODE, &calls[0]) &&
                cuda_chain_attention(chain, &calls[0]);
     case OP_LINEAR: {
         int n = launch_join_products(b, node, &calls[0]);
         if (node + n < b->end && b->program->nodes[node + n].op == OP_SILU_AND_MUL) {
             launch_bind_node(b, node + n, &calls[1]);
-            if (!launch_is_given(b, OP_SILU_AND_MUL, &calls[1]) &&
+            if (!launch_is_custom(b, OP_SILU_AND_MUL, &calls[1]) &&
                 cuda_chain_activated(chain, &calls[0], &calls[1]))
                 return n + 1;
         }
@@ -101,7 +101,7 @@ qp_status launch_add_chain(launch_builder *b, int node, int *count, bool *likeli
     }
     const op_call argmax = launch_likeliest_call(b);
     const bool found = *likeliest && node + *count == b->end &&
-                       !launch_is_given(b, OP_ARGMAX, &argmax) &&
+                       !launch_is_custom(b, OP_ARGMAX, &argmax) &&
                        cuda_chain_likeliest(&whole, &argmax);
     if (found) *likeliest = false;
     launch_entry entry = launch_entry_at(b, node);

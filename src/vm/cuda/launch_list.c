@@ -45,7 +45,7 @@ static bool fuses(const launch_builder *b, const cuda_kernel *kernel, const cuda
     for (int i = 0; i < fusion->n_with; i++) {
         if (nodes[next + i].op != fusion->with[i]) return false;
         launch_bind_node(b, next + i, &calls[1 + i]);
-        if (launch_is_given(b, fusion->with[i], &calls[1 + i])) return false;
+        if (launch_is_custom(b, fusion->with[i], &calls[1 + i])) return false;
     }
     const int last = next + fusion->n_with - 1;
     if (fusion->with[0] == OP_ROPE && !cuda_rope_is_appended(&b->ops, &calls[1])) return false;
@@ -169,10 +169,11 @@ static void take_moved_q(launch_builder *b, tensor *q, launch_entry *entry)
 static bool is_split(const launch_builder *b, const launch_entry *entry, const op_call *call)
 {
     op_call decode, others;
-    if (entry->kernel->op != OP_PAGED_PREFILL || b->of->n_decode == 0 || entry->kernel->given)
+    if (entry->kernel->op != OP_PAGED_PREFILL || b->of->n_decode == 0 ||
+        entry->kernel->custom_launch)
         return false;
     cuda_split_prefill(call, b->of->n_decode, &decode, &others);
-    return !launch_is_given(b, OP_PAGED_DECODE, &decode) && cuda_decode_accepts(&decode) &&
+    return !launch_is_custom(b, OP_PAGED_DECODE, &decode) && cuda_decode_accepts(&decode) &&
            cuda_decode_pays(&b->ops, &decode) &&
            cuda_ops_choose(&b->ops, OP_PAGED_PREFILL, &others) == entry->kernel;
 }

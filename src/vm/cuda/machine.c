@@ -9,7 +9,7 @@
 #include "cuda/ranks.h"
 #include "op/attention/attention_cuda.h"
 #include "op/carrier_cuda.h"
-#include "vm/cuda/given.h"
+#include "vm/cuda/custom_kernels.h"
 #include "vm/cuda/timing.h"
 #include "vm/machine_run.h"
 
@@ -120,7 +120,7 @@ static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *er
     TRY(choose_device(m, setup, error));
     const bool carries = has_carrier(m);
     const exchange *exchange = m->gpus && !carries ? &m->gpus->exchanges[p->options.rank] : NULL;
-    TRY(cuda_given_check(setup->cuda_kernels, p, error));
+    TRY(custom_kernels_check(setup->cuda_kernels, p, error));
     if (carries)
         TRY(cuda_carrier_open(&m->carrier, m->device, setup->group, m->gpus->by == CUDA_BY_NCCL,
                               error));

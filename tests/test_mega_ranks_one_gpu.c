@@ -1,6 +1,6 @@
 /* The megakernels of several ranks beside each other on one GPU, compared with one rank's. In a
  * program of its own, because loading all code before the first launch takes seconds for each
- * engine (beside.h).
+ * engine (ranks_one_gpu.h).
  */
 #include "gpu_test.h"
 #include "mega_answer.h"
@@ -8,12 +8,12 @@
 /* Ranks with a part each of one rank's blocks have its bits: the same blocks compute the same parts
  * of the residual, and sums of integers have no order. Other numbers of blocks round parts
  * elsewhere. */
-static void compare_beside(const char *model, int first, int last)
+static void compare_ranks(const char *model, int first, int last)
 {
-    mega_answer one = mega_answer_by(beside_options(model, 1));
+    mega_answer one = mega_answer_by(one_gpu_options(model, 1));
     for (int ranks = first; ranks <= last; ranks *= 2) {
         print_message("%s, %d ranks\n", model, ranks);
-        mega_answer several = mega_answer_by(beside_options(model, ranks));
+        mega_answer several = mega_answer_by(one_gpu_options(model, ranks));
         assert_same_answers(&one, &several);
         free(several.logits);
     }
@@ -32,15 +32,15 @@ static void test_two_ranks(void **state)
         "synthetic:llama-3.2-1b:Q4_0", "synthetic:llama-3.2-1b:Q4_K",
         "synthetic:llama-3.2-1b:Q6_K"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        compare_beside(models[i], 2, 2);
+        compare_ranks(models[i], 2, 2);
 }
 
 static void test_many_ranks(void **state)
 {
     (void)state;
     require_gpu();
-    compare_beside("synthetic:llama-3.2-1b:BF16", 4, 8);
-    compare_beside("synthetic:llama-3.2-1b:Q4_K", 4, 8);
+    compare_ranks("synthetic:llama-3.2-1b:BF16", 4, 8);
+    compare_ranks("synthetic:llama-3.2-1b:Q4_K", 4, 8);
 }
 
 /* A hidden size of 8192, which one rank's megakernel does not run: near the machine cuda. */
@@ -58,7 +58,7 @@ static void test_wide(void **state)
         const size_t v = (size_t)qp_engine_get_info(e)->vocab_size;
         float *one = eval_fresh(e, ids, FIRST);
         qp_engine_close(e);
-        mega_answer two = mega_answer_by(beside_options(models[i], 2));
+        mega_answer two = mega_answer_by(one_gpu_options(models[i], 2));
         assert_near(one, two.logits, FIRST * v);
         free(one);
         free(two.logits);
@@ -73,7 +73,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_many_ranks),
         cmocka_unit_test(test_wide),
     };
-    beside_prepare();
+    one_gpu_prepare();
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Kernels from outside for the machine `cuda`: see given.h. */
-#include "vm/cuda/given.h"
+/* Custom kernels for the machine `cuda`: see custom_kernels.h. */
+#include "vm/cuda/custom_kernels.h"
 
 #include "op/attention/attention_cuda.h"
 #include "op/paged_prefill/paged_prefill.h"
@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-qp_status cuda_given_fill(cuda_kernel *table, const qp_cuda_kernel *kernels, size_t n_kernels,
-                          qp_error *error)
+qp_status custom_kernels_fill(cuda_kernel *table, const qp_cuda_kernel *kernels, size_t n_kernels,
+                              qp_error *error)
 {
     memset(table, 0, OP_COUNT * sizeof *table);
     for (size_t i = 0; i < n_kernels; i++) {
@@ -25,8 +25,8 @@ qp_status cuda_given_fill(cuda_kernel *table, const qp_cuda_kernel *kernels, siz
                                   .name = given->name ? given->name : "candidate",
                                   .accepts = given->accepts,
                                   .workspace = given->scratch_bytes,
-                                  .launch = cuda_launch_given,
-                                  .given = given->launch};
+                                  .launch = cuda_launch_custom,
+                                  .custom_launch = given->launch};
     }
     return QP_OK;
 }
@@ -42,12 +42,12 @@ static bool runs_node(const cuda_kernel *table, const program *p, op_code op, in
     op_call call;
     if (program_is_noop(p, node)) return false;
     program_bind(p, node, NULL, sizes->of, &call);
-    if (own == op) return cuda_ops_given(table, op, &call);
+    if (own == op) return cuda_ops_custom(table, op, &call);
     if (op != OP_PAGED_DECODE || own != OP_PAGED_PREFILL || p->options.max_sequences < 2)
         return false;
     call.tensors[PAGED_PREFILL_Q].shape[0] = p->options.max_sequences;
     call = cuda_decode_of_prefill(&call);
-    return cuda_decode_accepts(&call) && cuda_ops_given(table, op, &call);
+    return cuda_decode_accepts(&call) && cuda_ops_custom(table, op, &call);
 }
 
 /* The sizes of a batch of one token. */
@@ -69,7 +69,7 @@ static bool has_work(const cuda_kernel *table, const program *p, op_code op)
     return false;
 }
 
-qp_status cuda_given_check(const cuda_kernel *table, const program *program, qp_error *error)
+qp_status custom_kernels_check(const cuda_kernel *table, const program *program, qp_error *error)
 {
     for (int op = 0; table && op < OP_COUNT; op++)
         if (table[op].name && !has_work(table, program, (op_code)op))

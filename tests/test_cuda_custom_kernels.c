@@ -1,4 +1,4 @@
-/* Kernels from outside on the machine `cuda`, over the fake driver (fake_cuda/README.md): which
+/* Custom kernels on the machine `cuda`, over the fake driver (fake_cuda/README.md): which
  * calls they get, what is no longer fused, and what is refused. Their launches do nothing, and
  * quipu's own kernels do not run either.
  */
@@ -198,7 +198,7 @@ static void what_cannot_be_is_refused(void **state)
     options.exec = "megakernel";
     refuse(options, "the megakernel is one kernel for whole passes");
     options.exec = "threads";
-    refuse(options, "the machine threads does not run kernels from outside for a GPU");
+    refuse(options, "the machine threads does not run custom kernels for a GPU");
     options.exec = NULL;
     options.kernels = &own;
     options.n_kernels = 1;
