@@ -69,6 +69,8 @@ static qp_status fetch(hub *hub, const hub_reference *reference, char path[HUB_P
     cli_catch_interrupt();
     qp_status status = hub_pull(hub, reference, path, error);
     cli_release_interrupt();
+    hub->progress = NULL;
+    hub->cancel = NULL;
     if (status != QP_OK && cli_progress()) cli_show_line(NULL, "");
     return status;
 }

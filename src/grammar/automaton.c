@@ -21,7 +21,7 @@ typedef struct compiler {
     uint32_t *sizes; /* [n_exprs]: states of an expression, about */
     target *targets; /* the rules of the grammar first */
     size_t n_targets, targets_capacity;
-    const target *now; /* the rule that is being compiled */
+    target now; /* the rule that is being compiled */
     qp_error *error;
 } compiler;
 
@@ -40,7 +40,7 @@ static qp_status add(compiler *c, state_kind kind, uint32_t a, uint32_t b)
         c->capacity = wanted;
     }
     m->states[m->n_states++] =
-        (state){.kind = kind, .a = a, .b = b, .min = c->now->min, .max = c->now->max};
+        (state){.kind = kind, .a = a, .b = b, .min = c->now.min, .max = c->now.max};
     return QP_OK;
 }
 
@@ -196,7 +196,7 @@ static qp_status compile_target(compiler *c, size_t index)
 {
     c->targets[index].entry = here(c);
     const target t = c->targets[index];
-    c->now = &t;
+    c->now = t;
     if (t.max == 0) {
         TRY(compile(c, t.expr));
         return add(c, STATE_RETURN, 0, 0);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_INDENT = 20, MAX_DIGITS = 18, MAX_PLAIN_LENGTH = 1 << 16 };
+enum { MAX_INDENT = 20, MAX_DIGITS = 18 };
 
 /* The rule at *rule; *fresh: it was made now, and the caller sets it. */
 static grammar_expr rule_of(json_parts *p, uint32_t *rule, const char *name, bool *fresh)

@@ -5,7 +5,6 @@
 
 #include <stdint.h>
 
-enum { PROB_WEIGHT_BITS = 40 };
 #define PROB_WEIGHT_ONE 0x1p40
 
 /* Multiples of 2^-40, rounded down; 0 for NaN and what is negative, 1 for what is more. */

@@ -22,16 +22,4 @@ typedef struct bound_schedule {
     crew *crew;                  /* pieces of exchanges, which workers take that wait; NULL: none */
 } bound_schedule;
 
-/* Runs one instruction, with the scratch of one worker. */
-static inline void bound_execute(const bound_schedule *setup, const instruction *in,
-                                 const int64_t *sizes, void *scratch)
-{
-    op_call call;
-    if (!schedule_bind(setup->schedule, in, setup->memory, sizes, &call)) return;
-    const bound_kernel *chosen = &setup->kernels[in->node];
-    call.packed = chosen->packed;
-    call.scratch = scratch;
-    chosen->kernel(&call);
-}
-
 #endif

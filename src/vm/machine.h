@@ -243,11 +243,6 @@ qp_status machine_open(const machine_type *type, const machine_setup *setup, mac
                        qp_error *error);
 void machine_close(machine *machine);
 
-static inline bool machine_is_open(const machine *m)
-{
-    return m->self != NULL;
-}
-
 /* NULL, or a sentence that says why the machine does not run this. */
 const char *machine_accepts(const machine *machine, const machine_request *request);
 
