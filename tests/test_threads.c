@@ -6,7 +6,7 @@
 #include "plan/plan.h"
 #include "vm/scheduled.h"
 #include "schedule/schedule.h"
-#include "vm/ahead.h"
+#include "vm/prefetch.h"
 #include "vm/threads.h"
 
 static qp_error error;
@@ -196,8 +196,8 @@ static void test_timings(void **state)
     bench_close(&b);
 }
 
-/* What is asked for ahead is the packed weights of the slice that comes next, to the byte. */
-static void test_weights_ahead(void **state)
+/* What is prefetched is the packed weights of the slice that comes next, to the byte. */
+static void test_prefetched_weights(void **state)
 {
     (void)state;
     bench b = {0};
@@ -207,14 +207,14 @@ static void test_weights_ahead(void **state)
     assert_ok(
         scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, NULL, &error));
     const schedule *s = &scheduled.schedule;
-    ahead *table;
-    assert_ok(ahead_make(&scheduled.bound, &table, &error));
+    prefetch *table;
+    assert_ok(prefetch_table(&scheduled.bound, &table, &error));
     const char *packed = b.executor.packed.data, *end = packed + b.executor.packed.bytes;
     int slices = 0;
     for (int w = 0; w < 3; w++) {
         for (int i = 0; i < s->length[w]; i++) {
             const instruction *in = schedule_queue(s, w) + i;
-            const ahead *a = &table[w * s->longest + i];
+            const prefetch *a = &table[w * s->longest + i];
             if (a->data) assert_true(a->data >= packed && a->data + a->bytes <= end);
             if (in->opcode != OP_LINEAR) {
                 assert_ptr_equal(a->data, i + 1 < s->length[w] ? a[1].data : NULL);
@@ -239,7 +239,7 @@ int main(void)
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_watchdog),
         cmocka_unit_test(test_timings),
-        cmocka_unit_test(test_weights_ahead),
+        cmocka_unit_test(test_prefetched_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -192,7 +192,7 @@ void llama_project_to(plan_builder *b, weight_slot weight, plan_tensor_id in, in
 
 static void project_own(plan_builder *b, weight_slot weight, plan_tensor_id in_all)
 {
-    const program_span own = b->program->share.hidden;
+    const program_span own = b->program->shard.hidden;
     plan_node *node = builder_node(b, OP_LINEAR);
     node_tensor(node, "x", in_all);
     node_weight(node, "weight", weight);
@@ -225,7 +225,7 @@ void llama_exchange(plan_builder *b, const char *step)
 {
     builder_graph(b, step);
     if (llama_gathers(b)) {
-        gather(b, PLAN_X, b->program->share.hidden.first, PLAN_X, b->program->share.hidden);
+        gather(b, PLAN_X, b->program->shard.hidden.first, PLAN_X, b->program->shard.hidden);
         return;
     }
     plan_node *node = builder_node(b, OP_ALL_REDUCE);
@@ -235,7 +235,7 @@ void llama_exchange(plan_builder *b, const char *step)
 
 void llama_gather_attention(plan_builder *b)
 {
-    const program_span heads = b->program->share.heads;
+    const program_span heads = b->program->shard.heads;
     const int64_t dh = b->program->config.head_dim;
     if (llama_gathers(b))
         gather(b, PLAN_ATTN, 0, PLAN_ATTN_ALL, (program_span){heads.first * dh, heads.count * dh});
@@ -243,13 +243,13 @@ void llama_gather_attention(plan_builder *b)
 
 void llama_gather_ffn(plan_builder *b)
 {
-    if (llama_gathers(b)) gather(b, PLAN_FFN, 0, PLAN_FFN_ALL, b->program->share.intermediate);
+    if (llama_gathers(b)) gather(b, PLAN_FFN, 0, PLAN_FFN_ALL, b->program->shard.intermediate);
 }
 
 /* The rank's columns of the logits, and then those of all ranks. */
 void llama_logits_columns(plan_builder *b, plan_node *head)
 {
-    const program_span own = b->program->share.vocab;
+    const program_span own = b->program->shard.vocab;
     if (b->program->options.ranks == 1) {
         node_tensor(head, "out", PLAN_LOGITS);
         return;

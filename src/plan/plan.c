@@ -5,7 +5,7 @@
 #include "model/family/family.h"
 #include "plan/builder.h"
 #include "plan/lifetime.h"
-#include "plan/share.h"
+#include "plan/shard.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -149,10 +149,10 @@ int64_t program_any_window(const program *p)
 /* The sizes as the rank sees them. */
 static qp_status take_share(program *p, const model *model, qp_error *error)
 {
-    TRY(share_of_rank(&p->whole, model, &p->options, &p->share, error));
-    p->config.n_heads = p->share.heads.count;
-    p->config.n_kv_heads = p->share.kv_heads.count;
-    p->config.intermediate_size = p->share.intermediate.count;
+    TRY(shard_of_rank(&p->whole, model, &p->options, &p->shard, error));
+    p->config.n_heads = p->shard.heads.count;
+    p->config.n_kv_heads = p->shard.kv_heads.count;
+    p->config.intermediate_size = p->shard.intermediate.count;
     return QP_OK;
 }
 

@@ -2,7 +2,7 @@
  * See program.h. */
 #include "base/hash.h"
 #include "plan/builder.h"
-#include "plan/share.h"
+#include "plan/shard.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -231,7 +231,7 @@ static program_view weight_view(tables *t, const plan_operand *operand, int64_t 
                              .layer = weight_get_info(slot)->per_layer ? layer : -1,
                              .bias = bias,
                              .whole = whole};
-    share_cut_weight(t->out, &weight);
+    shard_cut_weight(t->out, &weight);
     const tensor of = program_weight_part(&weight);
     program_view view = {.area = find_weight(t, weight, &of), .type = of.type, .rank = of.rank};
     memcpy(view.shape, of.shape, sizeof view.shape);

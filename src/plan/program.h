@@ -255,9 +255,9 @@ typedef struct program_span {
 
 /* What a rank computes of the model: heads of attention, and output features of the gate and up
  * projections, of the output and down projections, and of the output. */
-typedef struct program_share {
+typedef struct program_shard {
     program_span heads, kv_heads, intermediate, hidden, vocab;
-} program_share;
+} program_shard;
 
 /* A weight that nodes read, or its bias. weights.h reads its elements. */
 typedef struct program_weight {
@@ -302,7 +302,7 @@ typedef struct program {
     const struct model *model; /* whose weights these are; NULL: a program of sizes only */
     model_config whole;        /* of all ranks */
     model_config config;       /* as one rank sees it: its own heads and its own part of the FFN */
-    program_share share;       /* what that is; everything, if there is one rank */
+    program_shard shard;       /* what that is; everything, if there is one rank */
     plan_options options;
     program_sizes capacity; /* the largest batch */
     plan_tensor tensors[PLAN_TENSOR_COUNT];

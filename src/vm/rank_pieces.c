@@ -20,7 +20,7 @@ static void set_rows(rank_pieces *p, int64_t whole, int64_t own, size_t element)
 static void attention_pieces(const program *own, rank_pieces *p)
 {
     const model_config *c = &own->config, *all = &own->whole;
-    const program_span q = own->share.heads, kv = own->share.kv_heads;
+    const program_span q = own->shard.heads, kv = own->shard.kv_heads;
     const int64_t dh = c->head_dim, q_all = config_q_hidden_units(all),
                   kv_all = config_kv_hidden_units(all);
     const bool fused = own->options.fuse;
@@ -37,7 +37,7 @@ static void attention_pieces(const program *own, rank_pieces *p)
 /* Gate and up; what the activation leaves in a fused program. */
 static void ffn_pieces(const program *own, rank_pieces *p)
 {
-    const program_span f = own->share.intermediate;
+    const program_span f = own->shard.intermediate;
     const int64_t all = own->whole.intermediate_size;
     const int parts = own->options.fuse ? 1 : 2;
     set_rows(p, parts * all, parts * f.count, sizeof(float));
@@ -63,15 +63,15 @@ rank_pieces rank_pieces_of(const program *own, plan_tensor_id id)
     if (id == PLAN_ATTN) attention_pieces(own, &p);
     if (id == PLAN_FFN) ffn_pieces(own, &p);
     if (id == PLAN_K_CACHE || id == PLAN_V_CACHE)
-        head_pieces(own->share.kv_heads, all->n_kv_heads,
+        head_pieces(own->shard.kv_heads, all->n_kv_heads,
                     (size_t)o->page_size * head * dtype_block_bytes(o->kv_type), &p);
     if (id == PLAN_PART_VALUES)
-        head_pieces(own->share.heads, all->n_heads, (size_t)o->kv_partitions * head * sizeof(float),
+        head_pieces(own->shard.heads, all->n_heads, (size_t)o->kv_partitions * head * sizeof(float),
                     &p);
     if (id == PLAN_PART_SUMS)
-        head_pieces(own->share.heads, all->n_heads, (size_t)o->kv_partitions * sizeof(float), &p);
+        head_pieces(own->shard.heads, all->n_heads, (size_t)o->kv_partitions * sizeof(float), &p);
     if (id == PLAN_X && o->cut == PLAN_GATHER) { /* before it is gathered, own columns are new */
-        add(&p, own->share.hidden.first, own->share.hidden.first, own->share.hidden.count,
+        add(&p, own->shard.hidden.first, own->shard.hidden.first, own->shard.hidden.count,
             sizeof(float));
         set_rows(&p, all->hidden_size, all->hidden_size, sizeof(float));
         p.gathered = PLAN_X;

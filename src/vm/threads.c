@@ -2,7 +2,7 @@
 #include "vm/threads.h"
 
 #include "base/clock.h"
-#include "vm/ahead.h"
+#include "vm/prefetch.h"
 #include "vm/claims.h"
 
 #include <assert.h>
@@ -32,8 +32,8 @@ struct threads_machine {
     bound_schedule setup;
     thread_pool *pool;
     uint64_t patience_ns;
-    counter *counters; /* [schedule->n_counters] */
-    ahead *ahead;      /* [workers][longest] */
+    counter *counters;  /* [schedule->n_counters] */
+    prefetch *prefetch; /* [workers][longest] */
     claims *claims;
     uint32_t pass;
     int first_step, last_step; /* the steps that run; 0, 0: all */
@@ -54,7 +54,7 @@ qp_status threads_machine_create(const bound_schedule *setup, thread_pool *pool,
     threads_machine *m = calloc(1, sizeof *m);
     size_t bytes = (size_t)s->n_counters * sizeof(counter);
     if (m) m->counters = aligned_alloc(CACHE_LINE, bytes ? bytes : CACHE_LINE);
-    if (!m || !m->counters || ahead_make(setup, &m->ahead, error) != QP_OK ||
+    if (!m || !m->counters || prefetch_table(setup, &m->prefetch, error) != QP_OK ||
         claims_create(setup, &m->claims, error) != QP_OK) {
         threads_machine_destroy(m);
         return error_no_memory(error, "the machine", sizeof *m + bytes);
@@ -73,7 +73,7 @@ void threads_machine_destroy(threads_machine *m)
 {
     if (!m) return;
     free(m->counters);
-    free(m->ahead);
+    free(m->prefetch);
     claims_destroy(m->claims);
     free(m);
 }
@@ -224,7 +224,7 @@ static bool help_out(runner *r, uint32_t counter, bool alone)
 /* Waits for one counter; false when the pass was given up. Meanwhile it runs cells of what is
  * waited for. Where there are none it spins while a signal is likely to come soon, and prefetches
  * weights. Then it yields the processor, because the threads that will signal may need it. */
-static bool await_counter(runner *r, int index, const instruction *in, int wait, ahead *ahead)
+static bool await_counter(runner *r, int index, const instruction *in, int wait, prefetch *prefetch)
 {
     threads_machine *m = r->m;
     const uint32_t number = in->waits[wait].counter;
@@ -235,7 +235,7 @@ static bool await_counter(runner *r, int index, const instruction *in, int wait,
             if (is_reached(m, in, wait)) return true;
             if (i % LOOKS_PER_HELP == 0 && help_out(r, number, waited > SPIN_NS))
                 i = waited = last = 0;
-            if (!ahead_prefetch(ahead)) relax();
+            if (!prefetch_more(prefetch)) relax();
         }
         if (atomic_load_explicit(&m->given_up, memory_order_relaxed)) return false;
         uint64_t now = clock_ns(), since = last ? now - last : 0;
@@ -264,9 +264,9 @@ static void run_queue(void *context, int worker, int n_workers)
     runner r = {.m = m, .worker = worker};
     if (m->setup.scratch)
         r.scratch = (char *)m->setup.scratch + (size_t)worker * m->setup.scratch_bytes;
-    const ahead *weights = m->ahead + (size_t)worker * (size_t)s->longest;
+    const prefetch *weights = m->prefetch + (size_t)worker * (size_t)s->longest;
     const char *asked = NULL; /* the weights that were prefetched */
-    ahead next = {0};
+    prefetch next = {0};
     for (int i = 0; i < s->length[worker]; i++) {
         const instruction *in = &queue[i];
         if (weights[i].data != asked) {

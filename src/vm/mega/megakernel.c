@@ -141,7 +141,7 @@ static void set_sizes(cuda_mega *m)
     a->k_cache = x->k_cache.address;
     a->v_cache = x->v_cache.address;
     a->logits = cuda_executor_address(x, PLAN_LOGITS, 0) +
-                (size_t)x->program->share.vocab.first * sizeof(float);
+                (size_t)x->program->shard.vocab.first * sizeof(float);
 }
 
 /* The number of blocks where the caller leaves it open. Of several ranks the fewest whose largest

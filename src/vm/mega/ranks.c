@@ -18,7 +18,7 @@ const char *mega_ranks_refusal(const program *p)
     if (o->ranks == 1) return NULL;
     if (o->ranks > EXCHANGE_RANKS) return "the megakernel runs up to 8 ranks";
     if (o->cut != PLAN_REDUCE) return "the megakernel adds sums of ranks, which is --cut reduce";
-    if (p->share.heads.count != p->share.kv_heads.count * (p->whole.n_heads / p->whole.n_kv_heads))
+    if (p->shard.heads.count != p->shard.kv_heads.count * (p->whole.n_heads / p->whole.n_kv_heads))
         return "the megakernel's ranks have whole KV heads, and there are more ranks than KV heads";
     return NULL;
 }
@@ -47,8 +47,8 @@ qp_status mega_connect_ranks(cuda_mega *m, comm *group, qp_error *error)
     const comm_part *parts;
     r->count = p->options.ranks;
     r->rank = p->options.rank;
-    r->vocab_first = (int32_t)p->share.vocab.first;
-    r->vocab_count = (int32_t)p->share.vocab.count;
+    r->vocab_first = (int32_t)p->shard.vocab.first;
+    r->vocab_count = (int32_t)p->shard.vocab.count;
     if (r->count == 1) return QP_OK;
     TRY(cuda_buffer_alloc(d, mega_count_receive(p, m->n_blocks), "the exchange between ranks",
                           &m->receive, error));

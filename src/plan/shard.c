@@ -1,11 +1,11 @@
-/* Cutting a model into ranks: see share.h. */
-#include "plan/share.h"
+/* Cutting a model into ranks: see shard.h. */
+#include "plan/shard.h"
 
 #include "base/threads.h"
 
 enum { TOGETHER = 32 }; /* output features that kernels take at a time, at most */
 
-/* Where a share of `total` begins and ends, in whole pieces. */
+/* Where a shard of `total` begins and ends, in whole pieces. */
 static program_span cut_pieces(int64_t total, int64_t piece, int rank, int ranks)
 {
     int64_t begin, end;
@@ -15,7 +15,7 @@ static program_span cut_pieces(int64_t total, int64_t piece, int rank, int ranks
     return (program_span){begin, end - begin};
 }
 
-/* A share of features: equal ones if possible, in the largest pieces that kernels like; no smaller
+/* A shard of features: equal ones if possible, in the largest pieces that kernels like; no smaller
  * pieces than `least`. */
 static program_span cut_features(int64_t total, int64_t least, int rank, int ranks)
 {
@@ -31,7 +31,7 @@ static program_span cut_features(int64_t total, int64_t least, int rank, int ran
 }
 
 /* KV heads, and the query heads that read them. */
-static void cut_heads(const model_config *c, int rank, int ranks, program_share *out)
+static void cut_heads(const model_config *c, int rank, int ranks, program_shard *out)
 {
     const int64_t group = c->n_heads / c->n_kv_heads;
     if (ranks <= c->n_kv_heads) {
@@ -60,10 +60,10 @@ static int64_t block_of(const model *model, const model_config *c, weight_slot s
     return most;
 }
 
-static qp_status check_share(const char *what, int64_t total, program_span share, int ranks,
+static qp_status check_shard(const char *what, int64_t total, program_span shard, int ranks,
                              qp_error *error)
 {
-    if (share.count > 0) return QP_OK;
+    if (shard.count > 0) return QP_OK;
     return error_set(error, QP_INVALID,
                      "%d ranks cannot share %lld %s: a rank would have none; take fewer ranks",
                      ranks, (long long)total, what);
@@ -71,19 +71,19 @@ static qp_status check_share(const char *what, int64_t total, program_span share
 
 /* In the cut `reduce` heads are columns of the output projection. */
 static qp_status check_blocks(const model_config *c, const plan_options *o, int64_t block, int rank,
-                              const program_share *share, qp_error *error)
+                              const program_shard *shard, qp_error *error)
 {
-    if (o->cut != PLAN_REDUCE || share->heads.first * c->head_dim % block == 0) return QP_OK;
+    if (o->cut != PLAN_REDUCE || shard->heads.first * c->head_dim % block == 0) return QP_OK;
     return error_set(error, QP_UNSUPPORTED,
                      "rank %d of %d begins at head %lld of %lld features, which is inside a block "
                      "of %lld: with --cut reduce ranks hold whole blocks of the output projection; "
                      "take other ranks, or --cut gather",
-                     rank, o->ranks, (long long)share->heads.first, (long long)c->head_dim,
+                     rank, o->ranks, (long long)shard->heads.first, (long long)c->head_dim,
                      (long long)block);
 }
 
 static void cut_rank(const model_config *c, const plan_options *o, int64_t down_block, int rank,
-                     program_share *out)
+                     program_shard *out)
 {
     const int64_t least = o->cut == PLAN_REDUCE ? down_block : 1;
     cut_heads(c, rank, o->ranks, out);
@@ -93,21 +93,21 @@ static void cut_rank(const model_config *c, const plan_options *o, int64_t down_
     out->vocab = cut_features(c->vocab_size, 1, rank, o->ranks);
 }
 
-qp_status share_of_rank(const model_config *c, const model *model, const plan_options *o,
-                        program_share *out, qp_error *error)
+qp_status shard_of_rank(const model_config *c, const model *model, const plan_options *o,
+                        program_shard *out, qp_error *error)
 {
     const int64_t down = block_of(model, c, WEIGHT_FFN_DOWN);
     const int64_t output = block_of(model, c, WEIGHT_ATTN_OUTPUT);
     for (int rank = 0; rank < o->ranks; rank++) {
-        program_share share;
-        cut_rank(c, o, down, rank, &share);
-        TRY(check_share("heads", c->n_heads, share.heads, o->ranks, error));
-        TRY(check_share("features of the FFN", c->intermediate_size, share.intermediate, o->ranks,
+        program_shard shard;
+        cut_rank(c, o, down, rank, &shard);
+        TRY(check_shard("heads", c->n_heads, shard.heads, o->ranks, error));
+        TRY(check_shard("features of the FFN", c->intermediate_size, shard.intermediate, o->ranks,
                         error));
-        TRY(check_share("hidden features", c->hidden_size, share.hidden, o->ranks, error));
-        TRY(check_share("tokens of the vocabulary", c->vocab_size, share.vocab, o->ranks, error));
-        TRY(check_blocks(c, o, output, rank, &share, error));
-        if (rank == o->rank) *out = share;
+        TRY(check_shard("hidden features", c->hidden_size, shard.hidden, o->ranks, error));
+        TRY(check_shard("tokens of the vocabulary", c->vocab_size, shard.vocab, o->ranks, error));
+        TRY(check_blocks(c, o, output, rank, &shard, error));
+        if (rank == o->rank) *out = shard;
     }
     return QP_OK;
 }
@@ -117,9 +117,9 @@ static program_span times(program_span heads, int64_t head_dim)
     return (program_span){heads.first * head_dim, heads.count * head_dim};
 }
 
-void share_cut_weight(const program *p, program_weight *w)
+void shard_cut_weight(const program *p, program_weight *w)
 {
-    const program_share *own = &p->share;
+    const program_shard *own = &p->shard;
     const int64_t head_dim = p->whole.head_dim;
     const bool vector = w->whole.rank == 1, reduce = p->options.cut == PLAN_REDUCE;
     w->rows = (program_span){0, vector && !w->bias ? 1 : w->whole.shape[0]};

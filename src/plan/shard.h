@@ -5,18 +5,18 @@
  * output and the down projection are cut by input features, so that each rank makes partial sums of
  * all hidden features.
  */
-#ifndef QUIPU_PLAN_SHARE_H
-#define QUIPU_PLAN_SHARE_H
+#ifndef QUIPU_PLAN_SHARD_H
+#define QUIPU_PLAN_SHARD_H
 
 #include "model/model.h"
 #include "plan/program.h"
 
-/* The share of rank options->rank. `model` (may be NULL) says how large the blocks of quantised
+/* The shard of rank options->rank. `model` (may be NULL) says how large the blocks of quantised
  * weights are, which are never cut. QP_INVALID if there are more ranks than there is to share. */
-qp_status share_of_rank(const model_config *whole, const model *model, const plan_options *options,
-                        program_share *out, qp_error *error);
+qp_status shard_of_rank(const model_config *whole, const model *model, const plan_options *options,
+                        program_shard *out, qp_error *error);
 
 /* Sets which rows and columns of w->whole the rank holds. */
-void share_cut_weight(const program *program, program_weight *w);
+void shard_cut_weight(const program *program, program_weight *w);
 
 #endif

@@ -4,22 +4,22 @@
  * the addresses are computed once. A prefetch needs no signal, because instructions wait only for
  * activations.
  */
-#ifndef QUIPU_VM_AHEAD_H
-#define QUIPU_VM_AHEAD_H
+#ifndef QUIPU_VM_PREFETCH_H
+#define QUIPU_VM_PREFETCH_H
 
 #include "vm/bound.h"
 
-typedef struct ahead {
+typedef struct prefetch {
     const char *data; /* NULL: nothing to prefetch */
     size_t bytes;     /* bytes left to prefetch */
-} ahead;
+} prefetch;
 
 /* For every instruction, [workers][longest]: the weights that it reads. If it reads none, the
  * weights of the next instruction in its queue that reads some. free() it. */
-qp_status ahead_make(const bound_schedule *setup, ahead **out, qp_error *error);
+qp_status prefetch_table(const bound_schedule *setup, prefetch **out, qp_error *error);
 
 /* Prefetches the next few cache lines; false when everything was prefetched. */
-static inline bool ahead_prefetch(ahead *a)
+static inline bool prefetch_more(prefetch *a)
 {
     enum { LINE = 64, LINES = 2 };
     if (a->bytes < LINE * LINES) return false;

@@ -145,10 +145,10 @@ static void heads_go_with_their_kv_heads(void **state)
                     break;
                 }
                 const int64_t own = p.config.n_heads / p.config.n_kv_heads;
-                assert_true(p.share.heads.first == next && p.config.n_heads > 0);
+                assert_true(p.shard.heads.first == next && p.config.n_heads > 0);
                 assert_true(own * p.config.n_kv_heads == p.config.n_heads);
                 for (int64_t h = 0; h < p.config.n_heads; h++)
-                    assert_true((next + h) / group == p.share.kv_heads.first + h / own);
+                    assert_true((next + h) / group == p.shard.kv_heads.first + h / own);
                 next += p.config.n_heads;
                 program_free(&p);
             }
