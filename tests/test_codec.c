@@ -208,7 +208,8 @@ static void test_zeros(void **state)
     }
 }
 
-/* Extremes that a search could divide by or square; ASan and UBSan watch. */
+/* Extremes that a search could divide by or square: every byte of the blocks and every value is
+ * written, whatever was there before. */
 static void test_extremes_are_defined(void **state)
 {
     (void)state;
@@ -218,15 +219,21 @@ static void test_extremes_are_defined(void **state)
         -0.0f,   1,        4e6f,         1e-38f,
     };
     enum { N = sizeof extremes / sizeof *extremes };
-    float values[256], back[256];
-    uint8_t blocks[256 * 4];
+    float values[256], back[2][256];
+    uint8_t blocks[2][256 * 4];
     for (int b = 0; b < N_BOUNDS; b++) {
         for (int first = 0; first < N; first++) {
             for (int second = 0; second < N; second++) {
                 for (uint64_t i = 0; i < 256; i++)
                     values[i] = extremes[hash_random(1, 2, i) % 3 ? first : second];
-                dtype_encode(bounds[b].type, values, blocks, 256);
-                dtype_decode(bounds[b].type, blocks, back, 256);
+                for (int k = 0; k < 2; k++) {
+                    memset(blocks[k], k ? 0xff : 0, sizeof blocks[k]);
+                    memset(back[k], k ? 0xff : 0, sizeof back[k]);
+                    dtype_encode(bounds[b].type, values, blocks[k], 256);
+                    dtype_decode(bounds[b].type, blocks[k], back[k], 256);
+                }
+                assert_memory_equal(blocks[0], blocks[1], dtype_row_bytes(bounds[b].type, 256));
+                assert_memory_equal(back[0], back[1], sizeof back[0]);
             }
         }
     }

@@ -160,8 +160,9 @@ void batch_want(batch *b, int64_t row)
 
 void batch_set_angles(batch *b, int64_t row, int64_t past, int64_t count, int64_t length)
 {
+    if (!b->angles) return;
     float *const rows = b->angles + row * b->program->config.rope.dim;
-    if (b->angles) program_make_angles(b->program, length, past, count, rows);
+    program_make_angles(b->program, length, past, count, rows);
 }
 
 bool batch_decodes(const batch *b)
