@@ -18,6 +18,21 @@
 #define CHAIN_F8 0
 #endif
 
+/* 1 in kernels for quantised weights. */
+#ifndef CHAIN_PACKED
+#define CHAIN_PACKED 0
+#endif
+
+/* 1 in kernels for several GPUs, whose rows may be summed over ranks. */
+#ifndef CHAIN_RANKS
+#define CHAIN_RANKS 0
+#endif
+
+/* 1 in kernels for rows of up to CHAIN_WIDE_ROW features. */
+#ifndef CHAIN_WIDE
+#define CHAIN_WIDE 0
+#endif
+
 /* ---- x as products take it ------------------------------------------------------------------ */
 
 /* Two neighbours. What F16 cannot hold becomes its largest number. */

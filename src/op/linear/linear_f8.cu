@@ -1,6 +1,8 @@
 /* Products of matrices in FP8: kernels by the names that the host looks up; for sm_90a only. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "op/linear/linear_f8_epilogue.cuh"
 #include "op/linear/linear_f8_stream.cuh"
+#include "op/linear/linear_f8_wide.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
     run_f8_arrange(const __grid_constant__ tensor from, char *to)

@@ -7,7 +7,10 @@
 #ifndef QUIPU_OP_LINEAR_F8_STREAM_CUH
 #define QUIPU_OP_LINEAR_F8_STREAM_CUH
 
+#include "op/barrier.cuh"
 #include "op/linear/linear_f8.cuh"
+#include "op/linear/linear_stream.cuh"
+#include "op/silu_and_mul/silu_and_mul.cuh"
 
 /* ---- fetching ------------------------------------------------------------------------------ */
 

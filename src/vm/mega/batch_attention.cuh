@@ -1,0 +1,304 @@
+/* Attention of two to eight rows, each a token of a sequence, and its output projection.
+ *
+ * Neighbouring rows may be tokens of one sequence at consecutive positions. The cache then lacks
+ * the positions of the rows before, which this pass makes. A row's attention takes those from the
+ * lists of q, k and v, and writes them to their places in the chunks that came from the cache, so
+ * that it adds in the same order as a pass of this row alone.
+ */
+#ifndef QUIPU_VM_MEGA_BATCH_ATTENTION_CUH
+#define QUIPU_VM_MEGA_BATCH_ATTENTION_CUH
+
+#include "vm/mega/batch_product.cuh"
+#include "vm/mega/heads.cuh"
+
+MEGA_FN int row_position(const mega_arguments &a, uint32_t pass, int row)
+{
+    return a.rows[row].position + (int)(pass - a.first_pass);
+}
+
+/* ---- attention of a KV head ---- */
+
+/* A long row's attention is in parts, one for each block of the KV head. Of the other rows one
+ * block computes the whole: block in.part has rows in.part, in.part + in.parts and so on. */
+MEGA_FN bool in_parts(const mega_arguments &a, int row, int pass_here)
+{
+    return a.rows[row].position + pass_here >= a.recompute;
+}
+MEGA_FN bool any_in_parts(const mega_arguments &a, int pass_here)
+{
+    bool any = false;
+#pragma unroll
+    for (int row = 0; row < MEGA_ROWS; row++)
+        any = any || (row < a.n_rows && in_parts(a, row, pass_here));
+    return any;
+}
+
+/* Rows that attend to parts of a context together: two of a sequence, if their heads are not more
+ * than the tensor cores multiply at once, and if both contexts have the same chunks. */
+struct row_group {
+    int first, count; /* rows */
+    int number;       /* groups before this one */
+    bool parts;       /* in parts; else one row, of which this block computes the whole */
+};
+template <int DIM> MEGA_FN int rows_joined(const mega_arguments &a, int row, int pass_here)
+{
+    int old = a.rows[row].position + pass_here;
+    bool alike = a.joins && row + 1 < a.n_rows &&
+                 a.rows[row + 1].first_page == a.rows[row].first_page &&
+                 context_chunks<DIM>(old) == context_chunks<DIM>(old + 1);
+    return alike ? 2 : 1;
+}
+
+/* Calls work(group) for the rows that this block may work on, first those that are its own.
+ * pass_here counts from the launch's first pass. One function, so that the code of attention is
+ * there once. */
+template <int DIM, typename WORK>
+MEGA_FN void for_rows(const mega_arguments &a, const instruction &in, int pass_here, WORK work)
+{
+    row_group group = {in.part, 1, 0, false};
+    for (;; group.first += group.parts ? group.count : in.parts) {
+        if (group.first >= a.n_rows) {
+            if (group.parts || !any_in_parts(a, pass_here)) return;
+            group = {0, 1, -1, true};
+        }
+        bool mine = in_parts(a, group.first, pass_here) == group.parts;
+        group.count = group.parts && mine ? rows_joined<DIM>(a, group.first, pass_here) : 1;
+        group.number++;
+        if (mine) work(group);
+    }
+}
+
+/* The block's part of a group's context. If a context has fewer chunks than the KV head has blocks,
+ * each group's parts begin at the block after the last group's, so that all blocks have work. */
+template <int DIM>
+MEGA_FN int group_part(const mega_arguments &a, const instruction &in, int number, int old)
+{
+    const int n = context_chunks<DIM>(old);
+    int part = in.part;
+    if (n >= in.parts) return part;
+#pragma unroll 1
+    for (int i = 0; i < number; i++) {
+        part -= n;
+        if (part < 0) part += in.parts;
+    }
+    return part;
+}
+
+/* The chunks of a row's cache that this block reads, from *first. */
+template <int DIM>
+MEGA_FN int row_chunks(const mega_arguments &a, const instruction &in, bool parts, int old,
+                       int *first)
+{
+    if (parts) return attention_chunks<DIM>(a, in, old, first);
+    *first = 0;
+    return context_chunks<DIM>(old);
+}
+
+MEGA_FN int64_t *head_list(const mega_arguments &a, const instruction &in, int row, int kv_head,
+                           int n)
+{
+    int64_t layer = (int64_t)row * a.n_layers + in.layer;
+    return (int64_t *)a.heads + (layer * a.n_kv_heads + kv_head) * n;
+}
+/* Stores a value for all blocks of the KV head, tagged with the pass. */
+MEGA_FN void store_tagged(const mega_block &b, int64_t *list, int i, float v)
+{
+    store_relaxed(list + i, (int64_t)((uint64_t)(b.pass() + 1) << 32 | __float_as_uint(v)));
+}
+
+/* The rows just before a row that read earlier tokens of the same sequence: no two sequences have
+ * the same list of pages. */
+MEGA_FN int rows_before(const mega_arguments &a, int row)
+{
+    int n = 0;
+    while (n < row && a.rows[row - n - 1].first_page == a.rows[row].first_page)
+        n++;
+    return n;
+}
+
+/* Keys and values that this pass makes for positions before a row's, in shared memory after
+ * attention's outputs: [position][2][DIM] in the cache's type. A chunk takes 16 bytes a thread. */
+template <int DIM> struct new_positions {
+    enum { EACH = 2 * DIM, UNITS = EACH / 8 };
+    static_assert((MEGA_ROWS - 1) * UNITS <= MEGA_CONSUMERS, "one unit a thread");
+    static MEGA_FN uint32_t at(const mega_arguments &a)
+    {
+        return a.shared.planes + 4 * attention_chunk<DIM>::PIECE * share_pitch<DIM>(a);
+    }
+};
+
+/* Waits for the queries of the group's rows, for the newest key and value of the last one, and for
+ * the new positions before that row. */
+template <int DIM, bool HALF>
+MEGA_FN void wait_group(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
+                        const row_group &group)
+{
+    typedef new_positions<DIM> made;
+    const int last = group.first + group.count - 1, before = rows_before(a, last);
+    const int each = a.group * DIM, n = group.count * each + 2 * DIM, n_new = before * made::EACH;
+    if (b.thread == 0) *b.at<int>(a.shared.qkv + attention_inputs<DIM>::NEW) = before;
+#pragma unroll 1
+    for (int i = 2 * b.thread; i < max(n, n_new); i += 2 * MEGA_CONSUMERS) {
+        const int slot = min(i / each, group.count - 1), row = last - before + i / made::EACH;
+        const int64_t *input = qkv_list<DIM>(a, in, kv_head, group.first + slot) + i - slot * each;
+        const int64_t *newer = qkv_list<DIM>(a, in, kv_head, row) + a.group * DIM + i % made::EACH;
+        const two_pairs v =
+            wait_pairs(a, b, in, i < n ? input : newer, i < n_new ? newer : input, b.pass() + 1);
+        if (i < n) store_input<DIM, HALF>(a, b, group.count * a.group, i, v.of[0].x, v.of[0].y);
+        if (i < n_new)
+            *b.at<uint32_t>(made::at(a) + 2 * i) = cache_words<HALF>(v.of[1].x, v.of[1].y);
+    }
+    b.sync();
+    b.stamp(a, MEGA_WORKS);
+}
+
+/* Writes those of a chunk to their places in the stage that holds it. The fence is for the copy
+ * that will fill the stage again. */
+template <int DIM>
+MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, int old, int chunk)
+{
+    typedef attention_chunk<DIM> shape;
+    typedef new_positions<DIM> made;
+    const int n = *b.at<int>(a.shared.qkv + attention_inputs<DIM>::NEW);
+    const int first = old - n - chunk * shape::POSITIONS; /* place of the first of them */
+    if (n == 0 || first + n <= 0 || first >= shape::POSITIONS) return;
+    const int position = first + b.thread / made::UNITS, unit = b.thread % made::UNITS;
+    if (b.thread < n * made::UNITS && position >= 0 && position < shape::POSITIONS) {
+        const int value = unit / (made::UNITS / 2), column = unit % (made::UNITS / 2);
+        char *to = b.memory - (b.own - b.ring) + b.place.stage * MEGA_STAGE +
+                   (value * 8 + position / shape::PIECE) * shape::PITCH +
+                   position % shape::PIECE * DIM * 2 + column * 16;
+        *(uint4 *)to = *b.at<uint4>(made::at(a) + 16 * b.thread);
+        fence_async_shared();
+    }
+    b.sync();
+}
+
+/* The attention of a group's rows, or this block's part of it. */
+template <int DIM, bool HALF>
+MEGA_FN void attend_group(const mega_arguments &a, mega_block &b, instruction in,
+                          const row_group &group, int kv_head)
+{
+    const int last = group.first + group.count - 1;
+    int old = row_position(a, b.pass(), last), first;
+    if (group.parts) in.part = group_part<DIM>(a, in, group.number, old);
+    int chunks = row_chunks<DIM>(a, in, group.parts, old, &first);
+    if (group.parts && !chunks) return;
+    wait_group<DIM, HALF>(a, b, in, kv_head, group);
+    /* The newest of the row before the last one is the last of the new positions. */
+    uint32_t others = b.own + new_positions<DIM>::at(a) +
+                      2 * new_positions<DIM>::EACH * (rows_before(a, last) - 1);
+    head_states<DIM> s;
+    attend<DIM, HALF>(a, b, old, first, chunks, s, group.count, others);
+#pragma unroll 1
+    for (int slot = 0; slot < group.count; slot++) {
+        const int row = group.first + slot;
+        int64_t *list = head_list(a, in, row, kv_head, a.group * DIM);
+        store_state<DIM>(a, b, s, slot * a.group);
+        b.sync();
+        if (group.parts) store_part<DIM>(a, b, in, row * a.n_kv_heads + kv_head);
+        if (!group.parts)
+            merge_shares<DIM>(a, b, [&](int i, float2 out, float, float sum) {
+                store_tagged(b, list, i + b.lane % 2, (b.lane % 2 ? out.y : out.x) / sum);
+            });
+        b.sync();
+    }
+}
+
+template <int DIM, bool HALF>
+MEGA_FN void run_batch_attention(const mega_arguments &a, mega_block &b, const mega_entry &e)
+{
+    int kv_head = entry_kv_head(a, e.in), pass_here = (int)(b.pass() - a.first_pass);
+    for_rows<DIM>(a, e.in, pass_here, [&](const row_group &group) {
+        attend_group<DIM, HALF>(a, b, e.in, group, kv_head);
+    });
+    if (!any_in_parts(a, pass_here)) return;
+#pragma unroll 1
+    for (int row = e.in.part; row < a.n_rows; row += e.in.parts) {
+        if (!in_parts(a, row, pass_here)) continue;
+        int64_t *list = head_list(a, e.in, row, kv_head, a.group * DIM);
+        merge_parts<DIM>(a, b, e.in, row * a.n_kv_heads + kv_head,
+                         context_chunks<DIM>(row_position(a, b.pass(), row)),
+                         [&](int i, const float *out) {
+                             store_tagged(b, list, i, out[0]);
+                             store_tagged(b, list, i + 1, out[1]);
+                         });
+    }
+}
+
+/* Waits for all rows' outputs of the KV head's attention and stores them as planes. */
+template <int DIM>
+MEGA_FN void wait_heads(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head)
+{
+    int n = a.group * DIM;
+#pragma unroll 1
+    for (int i = 4 * b.thread; i < a.n_rows * n; i += 4 * MEGA_CONSUMERS) {
+        int row = i / n, at = i % n;
+        const int64_t *list = head_list(a, in, row, kv_head, n) + at;
+        watchdog watchdog = {0, 0};
+        longlong2 v[2];
+        for (;;) {
+            uint32_t wrong = 0;
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                v[j] = load_relaxed_two(list + 2 * j);
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                wrong |= ((uint32_t)((uint64_t)v[j].x >> 32) ^ (b.pass() + 1)) |
+                         ((uint32_t)((uint64_t)v[j].y >> 32) ^ (b.pass() + 1));
+            if (!wrong) break;
+            __nanosleep(50);
+            if (watchdog.expired())
+                mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_QKV, b.pass() + 1,
+                           (uint32_t)((uint64_t)v[0].x >> 32));
+        }
+        uint32_t *planes = b.at<uint32_t>(a.shared.heads) + (row * a.shared.head_row + at) / 2;
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            split_pair(__uint_as_float((uint32_t)v[j].x), __uint_as_float((uint32_t)v[j].y),
+                       planes + j, (int)a.shared.head_plane / 2);
+    }
+    b.sync();
+}
+
+template <int DIM, int BLOCKS>
+MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega_entry &e)
+{
+    const int rows = batch_shape<BLOCKS>::ROWS;
+    int kv_head = entry_kv_head(a, e.in), begin = e.in.units.begin % a.hidden;
+    int n = e.in.units.end - e.in.units.begin, groups = a.group * DIM / 64;
+    wait_heads<DIM>(a, b, e.in, kv_head);
+    b.stamp(a, MEGA_WORKS);
+    batch_heads<rows>(a, b, n, groups);
+    b.stamp(a, MEGA_SIGNALS);
+    const float *sums = b.at<float>(a.shared.sums);
+    int first = begin & ~1, end = (begin + n - first + 1) / 2 * 2 * MEGA_ROWS;
+#pragma unroll 1
+    for (int i = b.thread; i < end; i += 2 * MEGA_CONSUMERS) {
+        bool there[2];
+        int places[2];
+        int64_t parts[2];
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            int j = i + k * MEGA_CONSUMERS, row = j / 2 % MEGA_ROWS;
+            int column = first + j / (2 * MEGA_ROWS) * 2 + (j & 1);
+            there[k] = j < end && column >= begin && column < begin + n && row < a.n_rows;
+            const float *of = sums + (there[k] ? (column - begin) * rows + row : 0);
+            float sum = 0;
+#pragma unroll
+            /* All loads before the first addition. */
+            for (int s = 0; s < MEGA_MAX_GROUP * DIM / 64; s++)
+                if (s < groups) sum += of[s * a.shared.sum_pitch * rows];
+            places[k] = residual_place(column, row);
+            parts[k] = fixed_part(sum);
+        }
+        int64_t *next = batch_sums(a, b.pass(), 2 * e.in.layer + 1);
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+            add_relaxed_if(there[k], next + places[k], parts[k]);
+    }
+    signal_added(a, b);
+    b.sync();
+}
+
+#endif
