@@ -60,7 +60,7 @@ static inline qp_status find_delayed(const cuda_mega *m, bool chooses, cuda_func
     snprintf(image, sizeof image, "mega%s%s_delayed",
              ranks                                            ? "_ranks"
              : strcmp(mega_image(x->program), "mega_f8") == 0 ? "_f8"
-             : m->quantized                                   ? "_bricks"
+             : m->quantized                                   ? "_mixed"
                                                               : "",
              chooses ? "_choosing" : "");
     snprintf(name, sizeof name, "mega_%d_F16_%d_delayed", (int)x->program->config.head_dim,

@@ -74,7 +74,7 @@ static void it_reads_long_rows(void **state)
     }
 }
 
-/* Every type that has bricks, and mixed types; tiles wider than a chunk, and several tiles in a
+/* Every type that has fragments, and mixed types; tiles wider than a chunk, and several tiles in a
  * chunk. */
 static void it_reads_quantised_weights(void **state)
 {

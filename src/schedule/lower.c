@@ -22,7 +22,7 @@ _Static_assert((int)INSTRUCTION_OPERANDS >= (int)OP_MAX_TENSORS, "a record holds
 
 enum {
     FEATURES_TOGETHER = 16, /* output features that a kernel takes at a time */
-    FEATURES_OF_SUMS = 4,   /* in a program with sums: four pairs, a tile of a GPU's matrix units */
+    FEATURES_OF_SUMS = 4,   /* in a program with sums: four pairs, a tile of a GPU's tensor cores */
     ELEMENT_GRAIN = 64,     /* elements that stay together where a unit is one */
     MAX_TILES = 64,
 };

@@ -1,4 +1,4 @@
-/* linear for up to eight rows by the matrix units (linear_eight.cuh), for linear_cuda.c's table. */
+/* linear for up to eight rows by the tensor cores (linear_eight.cuh), for linear_cuda.c's table. */
 #ifndef QUIPU_OP_LINEAR_EIGHT_CUDA_H
 #define QUIPU_OP_LINEAR_EIGHT_CUDA_H
 

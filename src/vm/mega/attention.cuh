@@ -13,7 +13,7 @@
 
 /* A chunk of the cache: keys, then values, each in eight pieces. The pieces are 16 bytes further
  * apart than they are long, so that a row of each piece is in other banks. */
-enum { CACHE_CHUNK = MEGA_BRICKS ? MEGA_CACHE_BRICKS : MEGA_BOX };
+enum { CACHE_CHUNK = MEGA_QUANT_TYPES ? MEGA_CACHE_FRAGMENTS : MEGA_BOX };
 template <int DIM> struct attention_chunk {
     enum {
         POSITIONS = CACHE_CHUNK / 4 / DIM,

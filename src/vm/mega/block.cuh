@@ -13,8 +13,8 @@
 #ifndef MEGA_SEVERAL
 #define MEGA_SEVERAL 0
 #endif
-#ifndef MEGA_BRICKS
-#define MEGA_BRICKS 0
+#ifndef MEGA_QUANT_TYPES
+#define MEGA_QUANT_TYPES 0
 #endif
 #ifndef MEGA_HALF
 #define MEGA_HALF 0
@@ -48,7 +48,7 @@ enum : uint32_t {
 /* Bytes of a stage: a constant for 16-bit weights. */
 MEGA_FN int stage_bytes(const mega_arguments &a)
 {
-    return MEGA_BRICKS ? a.stage_bytes : (int)MEGA_STAGE;
+    return MEGA_QUANT_TYPES ? a.stage_bytes : (int)MEGA_STAGE;
 }
 
 /* A place in the ring: the stage, and the parity of its round. */
@@ -98,9 +98,10 @@ struct mega_block {
     }
 };
 
-/* Inlined, because a call leaves its callers fewer registers; kernels of bricks have room for it.
+/* Inlined, because a call leaves its callers fewer registers; kernels of fragments have room for
+ * it.
  */
-#if MEGA_BRICKS
+#if MEGA_QUANT_TYPES
 static __device__ __noinline__
 #else
 MEGA_FN
@@ -339,9 +340,9 @@ MEGA_FN int64_t wait_element(const mega_arguments &a, const mega_block &b, const
 MEGA_FN void store_columns(const mega_arguments &a, const mega_block &b, int i, const float *v)
 {
     char *planes = b.at<char>(a.shared.planes);
-#if MEGA_BRICKS
+#if MEGA_QUANT_TYPES
     float *units = (float *)(planes + DIGITS * a.shared.plane);
-    store_four_digits(planes, (int)a.shared.plane, i, v, units + i / BRICK_WIDTH);
+    store_four_digits(planes, (int)a.shared.plane, i, v, units + i / FRAGMENT_WIDTH);
 #else
     uint16_t split[4 * MEGA_PARTS];
 #pragma unroll
@@ -359,7 +360,7 @@ template <int N>
 MEGA_FN void store_features(const mega_block &b, uint32_t offset, uint32_t plane, int i,
                             const float *v)
 {
-#if MEGA_BRICKS
+#if MEGA_QUANT_TYPES
     char *planes = b.at<char>(offset);
     store_digits<N>(planes, (int)plane, i, v, (float *)(planes + DIGITS * plane));
 #else
@@ -415,8 +416,8 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
     for (int o = 16; o; o >>= 1)
         squares += __shfl_xor_sync(~0u, squares, o);
     if (b.lane == 0) b.at<float>(a.shared.squares)[b.warp] = squares;
-    /* A warp multiplies only what it stored itself, except with narrow tiles of bricks. */
-    if (MEGA_BRICKS && a.tiles[0].beside > 1)
+    /* A warp multiplies only what it stored itself, except with narrow tiles of fragments. */
+    if (MEGA_QUANT_TYPES && a.tiles[0].beside > 1)
         b.sync();
     else
         __syncwarp();

@@ -3,8 +3,8 @@
  *
  *     MEGA_SEVERAL   1: two to eight sequences; 0: one
  *
- *     MEGA_BRICKS    the types of quantised weights that they read, a bit 1 << BRICK_... each; 0:
- *                    weights of 16 bits, W_down transposed
+ *     MEGA_QUANT_TYPES    the types of quantised weights that they read, a bit 1 << FRAGMENT_...
+ * each; 0: weights of 16 bits, W_down transposed
  *
  *     MEGA_HALF      1: weights of 16 bits are F16; 0: BF16
  *
@@ -71,7 +71,7 @@
     {                                                                                              \
         run_interpreter<one_sequence<dim, half, blocks>>(a);                                       \
     }
-#if MEGA_BRICKS
+#if MEGA_QUANT_TYPES
 #define KERNELS(dim, type, half) ONE_SEQUENCE(dim, type, half, 0)
 #elif FOR_TESTS
 #define KERNELS(dim, type, half) ONE_SEQUENCE(dim, type, half, 1)
@@ -82,7 +82,7 @@
 #endif
 #endif
 
-#if MEGA_RANKS && !MEGA_BRICKS && !FOR_TESTS
+#if MEGA_RANKS && !MEGA_QUANT_TYPES && !FOR_TESTS
 ONE_SEQUENCE(128, F16, true, 4)
 ONE_SEQUENCE(128, BF16, false, 4)
 #endif

@@ -22,7 +22,7 @@
 
 #include "cuda/exchange.h"
 #include "schedule/instruction.h"
-#include "vm/mega/bricks.h"
+#include "vm/mega/fragments.h"
 
 enum {
     MEGA_WARPS = 16, /* consumer warps */
@@ -40,7 +40,7 @@ enum {
     MEGA_SHIFT = 64,
     MEGA_BOX = 32 << 10,
     /* Bytes of keys and values in a stage, where weights are quantised. */
-    MEGA_CACHE_BRICKS = 16 << 10,
+    MEGA_CACHE_FRAGMENTS = 16 << 10,
     MEGA_CACHE_GAPS = 256, /* bytes between the pieces of a chunk of keys and values */
     MEGA_MAX_STAGES = 14,
     MEGA_SLOTS = 4, /* entries of the queue in shared memory: a power of two */
@@ -86,14 +86,14 @@ enum {
     MEGA_MLP = 20,
 };
 
-/* Where an instruction's weights are, as stored or as bricks (bricks.h), and what else of an entry
- * is not in the instruction. */
+/* Where an instruction's weights are, as stored or as fragments (fragments.h), and what else of an
+ * entry is not in the instruction. */
 typedef struct mega_weights {
     uint64_t norm; /* address of (hidden) */
     /* Addresses: q, k, v; or gate, up, down transposed; or the one of a node with one matrix. */
     uint64_t matrix[3];
     uint32_t norm_is_f32, map;
-    uint8_t kinds[8];       /* BRICK_... of each matrix */
+    uint8_t kinds[8];       /* FRAGMENT_... of each matrix */
     uint32_t parts;         /* count of x, when it is complete */
     instruction_span share; /* columns of x that an MLP adds to its own sums: x + MLP(x) */
     uint16_t begins, ends;  /* 1: the block's first, or last, entry of a pass */
@@ -149,9 +149,9 @@ typedef struct mega_timing {
     uint32_t room_ns, memory_ns;
 } mega_timing;
 
-/* How tiles of 16 rows, `across` bricks wide, lie in chunks of up to 16 bricks, one per warp: a
- * wide tile takes `chunks` chunks, and a chunk holds up to `beside` narrow tiles. The host computes
- * it because divisions are slow. */
+/* How tiles of 16 rows, `across` fragments wide, lie in chunks of up to 16 fragments, one per warp:
+ * a wide tile takes `chunks` chunks, and a chunk holds up to `beside` narrow tiles. The host
+ * computes it because divisions are slow. */
 typedef struct mega_tiles {
     int32_t across, chunks, beside;
     int32_t inverse; /* 256 / across, rounded up: warp * inverse / 256 is the warp's tile */
@@ -264,7 +264,7 @@ typedef struct mega_arguments {
     uint64_t report;  /* mega_report in pinned host memory */
     uint64_t timings; /* mega_timing [passes][blocks][longest]; 0: not recorded */
     mega_shared shared;
-    mega_tiles tiles[2]; /* bricks: of the hidden size, and of a KV head's columns */
+    mega_tiles tiles[2]; /* fragments: of the hidden size, and of a KV head's columns */
     int32_t longest, stages, stage_bytes;
     int32_t hidden, n_layers, group, n_kv_heads, vocab, page_size, pages_per_layer;
     int32_t interleaved;

@@ -1,5 +1,5 @@
 /* Kernels that bring weights into the megakernel's order, once, before its first pass. */
-#include "vm/mega/bricks.h"
+#include "vm/mega/fragments.h"
 
 /* out (columns, rows) = in (rows, columns) transposed: W_down. `exchanges`: eights of each row are
  * exchanged as product_transposed() expects them. Blocks of 32 x 8 threads. */
@@ -18,15 +18,15 @@ extern "C" __global__ void mega_transpose(const uint16_t *in, uint16_t *out, int
                 ((row + x) ^ (exchanges ? ((column + y) & 7) << 3 : 0))] = tile[x][y];
 }
 
-/* Quantised weights as bricks (bricks.h): a warp writes one brick at a time; the first block also
- * scales before the bricks. */
-extern "C" __global__ void mega_make_bricks(const __grid_constant__ brick_matrix m)
+/* Quantised weights as fragments (fragments.h): a warp writes one fragment at a time; the first
+ * block also scales before the fragments. */
+extern "C" __global__ void mega_make_fragments(const __grid_constant__ fragment_matrix m)
 {
-    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, count = brick_count(&m);
+    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, count = fragment_count(&m);
     int lane = threadIdx.x & 31;
     if (blockIdx.x == 0)
-        for (int i = threadIdx.x; i < brick_bytes_before(&m) / 4; i += blockDim.x)
-            ((float *)(m.to - brick_bytes_before(&m)))[i] = ((const float *)m.scales)[i];
+        for (int i = threadIdx.x; i < fragment_bytes_before(&m) / 4; i += blockDim.x)
+            ((float *)(m.to - fragment_bytes_before(&m)))[i] = ((const float *)m.scales)[i];
     for (int64_t n = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; n < count; n += warps)
-        brick_write(&m, (const uint8_t *)m.from, (uint8_t *)m.to, n, lane);
+        fragment_write(&m, (const uint8_t *)m.from, (uint8_t *)m.to, n, lane);
 }

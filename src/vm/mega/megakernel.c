@@ -17,8 +17,8 @@ enum {
 /* ---- which models ------------------------------------------------------------------------- */
 
 /* NULL, or why the megakernel cannot read the weights' types. Matrices must be all BF16, all F16,
- * or all quantised, FP8 too, in types that have bricks. Vectors must be F32, or have the matrices'
- * 16-bit type (BF16 if the matrices are quantised). */
+ * or all quantised, FP8 too, in types that have fragments. Vectors must be F32, or have the
+ * matrices' 16-bit type (BF16 if the matrices are quantised). */
 static const char *types_refusal(const program *p)
 {
     static const char mixed[] =
@@ -54,7 +54,7 @@ static const char *refusal(const program *p, int n_blocks)
     const model_config *c = &p->config;
     const plan_options *o = &p->options;
     int64_t group = c->n_heads / c->n_kv_heads;
-    int64_t cache = mega_is_quantized(p) ? MEGA_CACHE_BRICKS : MEGA_BOX;
+    int64_t cache = mega_is_quantized(p) ? MEGA_CACHE_FRAGMENTS : MEGA_BOX;
     int64_t chunk = cache / 4 / c->head_dim; /* positions */
     const char *types = types_refusal(p), *ranks = mega_ranks_refusal(p);
     if (program_find_weight(p, WEIGHT_ATTN_Q_NORM, 0, false) >= 0)
@@ -219,7 +219,7 @@ void cuda_mega_free(cuda_mega *m)
     cuda_buffer_free(d, &m->program);
     cuda_buffer_free(d, &m->maps);
     cuda_buffer_free(d, &m->weights);
-    free(m->bricks);
+    free(m->fragments);
     cuda_buffer_free(d, &m->own);
     cuda_buffer_free(d, &m->receive);
     cuda_buffer_free(d, &m->batch_own);

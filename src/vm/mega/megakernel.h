@@ -28,8 +28,8 @@ typedef struct cuda_mega {
     schedule schedule;                       /* of it */
     cuda_buffer program, maps, weights, own; /* own: x, q, k, v, states, counters, keys */
     cuda_buffer receive;                     /* what other ranks push (ranks.cuh) */
-    bool quantized; /* `weights` holds all matrices as bricks; else W_down transposed */
-    size_t (*bricks)[WEIGHT_COUNT]; /* [layer + 1][slot]: offsets in `weights` */
+    bool quantized; /* `weights` holds all matrices as fragments; else W_down transposed */
+    size_t (*fragments)[WEIGHT_COUNT]; /* [layer + 1][slot]: offsets in `weights` */
     cuda_pinned tokens, report, stop_request;
     cuda_stream side_stream; /* carries stop requests while a launch runs */
     /* mega_timing [max_timed][blocks][longest]; none: passes are not recorded. */

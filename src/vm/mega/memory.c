@@ -56,23 +56,24 @@ static size_t choice_bytes(int n_blocks)
 }
 
 /* Elements from plane to plane. The pitch avoids bank conflicts between lanes that read all planes,
- * and leaves room for bricks that are wider than the vector. */
+ * and leaves room for fragments that are wider than the vector. */
 static uint32_t plane_pitch(const cuda_mega *m, int64_t columns)
 {
-    return (uint32_t)(m->quantized ? round_up((size_t)columns, BRICK_WIDTH) : (size_t)columns + 8);
+    return (uint32_t)(m->quantized ? round_up((size_t)columns, FRAGMENT_WIDTH)
+                                   : (size_t)columns + 8);
 }
 
 /* Bytes of a vector's planes. Quantised weights: four planes of digits, and a unit for 32 columns.
  */
 static size_t planes_bytes(const cuda_mega *m, uint32_t pitch)
 {
-    return m->quantized ? 4 * (size_t)pitch + pitch / BRICK_COLUMNS * sizeof(float)
+    return m->quantized ? 4 * (size_t)pitch + pitch / FRAGMENT_COLUMNS * sizeof(float)
                         : (size_t)pitch * MEGA_PARTS * 2;
 }
 
 static mega_tiles tiles_over(int64_t columns)
 {
-    int across = bricks_across((int)columns);
+    int across = fragments_across((int)columns);
     return (mega_tiles){across, (across + MEGA_WARPS - 1) / MEGA_WARPS,
                         across < MEGA_WARPS ? MEGA_WARPS / across : 1, (255 + across) / across};
 }
@@ -82,7 +83,7 @@ mega_attention_bytes mega_attention_of(const cuda_mega *m)
     const model_config *c = &m->executor->program->config;
     size_t group = (size_t)(c->n_heads / c->n_kv_heads), dim = (size_t)c->head_dim;
     /* As in attention.cuh: eighths of a chunk's positions, and floats of a share's outputs. */
-    size_t shares = (size_t)(m->quantized ? MEGA_CACHE_BRICKS : MEGA_BOX) / 4 / dim / 8;
+    size_t shares = (size_t)(m->quantized ? MEGA_CACHE_FRAGMENTS : MEGA_BOX) / 4 / dim / 8;
     size_t pitch = round_up(group * (dim + 8) - 16, 32) + 16;
     size_t outputs = shares * pitch * sizeof(float), merged = MEGA_CONSUMERS * 4 * sizeof(float);
     return (mega_attention_bytes){

@@ -23,21 +23,21 @@ qp_status mega_take_memory(cuda_mega *mega, qp_error *error);
 
 /* ---- weights.c ---- */
 
-/* Bytes of the weights in its own order: W_down, or all matrices as bricks. */
+/* Bytes of the weights in its own order: W_down, or all matrices as fragments. */
 size_t mega_count_weights(const program *program);
 /* Makes the weights in the megakernel's own order. */
 qp_status mega_make_weights(cuda_mega *mega, qp_error *error);
 /* Makes the tensor maps of W_down for several sequences, at mega->batch.down_maps. */
 qp_status mega_make_down_maps(const cuda_mega *mega, qp_error *error);
-/* Sets the address and the kind of bricks of an instruction's i-th matrix. */
+/* Sets the address and the kind of fragments of an instruction's i-th matrix. */
 void mega_set_matrix(const cuda_mega *mega, mega_weights *weights, int i, weight_slot slot,
                      int64_t layer);
 
-/* ---- bricks.c ---- */
+/* ---- fragments.c ---- */
 
-/* The kind of bricks of a matrix; BRICK_NONE: its type has none. */
-int mega_brick_kind(const program *program, int weight);
-/* Whether every matrix that a pass multiplies by has a type with bricks, and kernels read them
+/* The kind of fragments of a matrix; FRAGMENT_NONE: its type has none. */
+int mega_fragment_kind(const program *program, int weight);
+/* Whether every matrix that a pass multiplies by has a type with fragments, and kernels read them
  * together. */
 bool mega_is_quantized(const program *program);
 /* Whether the first matrix is F16; a model that runs has all matrices of one such type. */
@@ -45,10 +45,10 @@ bool mega_is_half(const program *program);
 /* The GPU image whose kernels read the model's weights: the image that has all of the model's types
  * and the fewest others. */
 const char *mega_image(const program *program);
-/* Bytes of a stage that holds a chunk of any of the model's bricks. */
+/* Bytes of a stage that holds a chunk of any of the model's fragments. */
 int mega_stage_bytes(const program *program);
-size_t mega_count_bricks(const program *program);
-qp_status mega_make_bricks(cuda_mega *mega, qp_error *error);
+size_t mega_count_fragments(const program *program);
+qp_status mega_make_fragments(cuda_mega *mega, qp_error *error);
 
 /* ---- program.c ---- */
 

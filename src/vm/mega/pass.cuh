@@ -11,7 +11,7 @@
 #if MEGA_CHOOSES
 #include "vm/mega/choose.cuh"
 #endif
-#if MEGA_BRICKS
+#if MEGA_QUANT_TYPES
 #include "tensor/decode.cuh"
 #endif
 
@@ -19,7 +19,7 @@
 MEGA_FN void read_embedding(const mega_arguments &a, const mega_block &b, int token, int begin,
                             int n, int64_t *x)
 {
-#if MEGA_BRICKS
+#if MEGA_QUANT_TYPES
     const char *row = (const char *)a.embedding + (int64_t)token * a.embedding_bytes;
     int first = begin & ~7;
     for (int i = first + 8 * b.thread; i < begin + n; i += 8 * MEGA_CONSUMERS) {

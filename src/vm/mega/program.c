@@ -417,11 +417,11 @@ const int32_t *mega_grains_of(const cuda_mega *m)
                                               [MEGA_GRAIN_ROWS] = 1,
                                               [MEGA_GRAIN_LOGITS] = MEGA_TILE / 2,
                                               [MEGA_GRAIN_FEATURES] = 1};
-    static const int32_t bricks[MEGA_GRAINS] = {[MEGA_GRAIN_PAIRS] = BRICK_ROWS / 2,
-                                                [MEGA_GRAIN_ROWS] = BRICK_ROWS,
-                                                [MEGA_GRAIN_LOGITS] = BRICK_ROWS,
-                                                [MEGA_GRAIN_FEATURES] = BRICK_COLUMNS};
-    return m->quantized ? bricks : half;
+    static const int32_t fragments[MEGA_GRAINS] = {[MEGA_GRAIN_PAIRS] = FRAGMENT_ROWS / 2,
+                                                   [MEGA_GRAIN_ROWS] = FRAGMENT_ROWS,
+                                                   [MEGA_GRAIN_LOGITS] = FRAGMENT_ROWS,
+                                                   [MEGA_GRAIN_FEATURES] = FRAGMENT_COLUMNS};
+    return m->quantized ? fragments : half;
 }
 
 qp_status cuda_mega_plan(const cuda_mega *m, const cuda_mega_options *options, schedule *out,

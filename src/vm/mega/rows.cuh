@@ -92,16 +92,16 @@ MEGA_FN float gated(float gate, float up)
     return gate / (1 + __expf(-gate)) * up;
 }
 
-/* The `n` features from their sums; `up`: W_up's first row. Eight lanes have a feature; with bricks
- * one lane, so that a warp has the columns that share a unit. */
+/* The `n` features from their sums; `up`: W_up's first row. Eight lanes have a feature; with
+ * fragments one lane, so that a warp has the columns that share a unit. */
 MEGA_FN void make_features(const mega_arguments &a, mega_block &b, const mega_entry &e, int n,
                            int up)
 {
-    const int each = MEGA_BRICKS ? 32 : 4;
+    const int each = MEGA_QUANT_TYPES ? 32 : 4;
 #pragma unroll 1
     for (int first = each * b.warp; first < up; first += each * MEGA_WARPS) {
         float inverse = inverse_rms_by_eight(a, b), v;
-#if MEGA_BRICKS
+#if MEGA_QUANT_TYPES
         int i = first + b.lane, slices = row_slices(a, e, 0);
         float gate = row_sum(a, b, i, slices) * inverse;
         v = gated(gate, row_sum(a, b, up + i, slices) * inverse);
@@ -128,7 +128,7 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
      * share of the residual itself is added too: the same thread loads it before and adds it after.
      */
     int64_t *carried = b.at<int64_t>(a.shared.sums);
-    const int run = MEGA_BRICKS ? 64 : 128, each = MEGA_COLUMNS / MEGA_CONSUMERS;
+    const int run = MEGA_QUANT_TYPES ? 64 : 128, each = MEGA_COLUMNS / MEGA_CONSUMERS;
 #pragma unroll 1
     for (int c = 0; c < a.hidden; c += MEGA_COLUMNS) {
         const int first = c + run * b.warp, turn = b.lane + 16 * blockIdx.x;

@@ -204,22 +204,22 @@ struct mega_fetch {
     }
 };
 
-#if MEGA_BRICKS
+#if MEGA_QUANT_TYPES
 
 /* Tiles [first, first + tiles) of a matrix, or of a KV head's columns of one. */
 MEGA_FN void fetch_tiles(mega_fetch &f, uint64_t matrix, int kind, int over, int64_t first,
                          int tiles)
 {
     mega_tiles shape = tiles_of(f.a, over, kind);
-    const char *at = (const char *)matrix + first * shape.across * brick_bytes(kind);
+    const char *at = (const char *)matrix + first * shape.across * fragment_bytes(kind);
 #pragma unroll 1
     for (int i = 0; i < tiles; i += shape.beside)
 #pragma unroll 1
         for (int k = 0; k < shape.chunks; k++) {
             int n = shape.across - k * MEGA_WARPS;
             n = n > MEGA_WARPS ? (int)MEGA_WARPS : n * min(shape.beside, tiles - i);
-            f.piece(at, n * brick_bytes(kind));
-            at += n * brick_bytes(kind);
+            f.piece(at, n * fragment_bytes(kind));
+            at += n * fragment_bytes(kind);
         }
 }
 
@@ -240,28 +240,28 @@ MEGA_FN void fetch_rows(const mega_arguments &a, const mega_entry &e, mega_fetch
 template <int DIM, int BLOCKS>
 MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
-    fetch_rows<DIM>(a, e, f, 0, 2 * (e.in.units.end - e.in.units.begin) / BRICK_ROWS);
+    fetch_rows<DIM>(a, e, f, 0, 2 * (e.in.units.end - e.in.units.begin) / FRAGMENT_ROWS);
 }
 
 template <int DIM>
 MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     int begin = e.in.units.begin, n = e.in.units.end - begin, head = e.weights.kv_head;
-    int64_t first = (head * a.hidden + e.weights.row) / BRICK_ROWS;
-    fetch_tiles(f, e.weights.matrix[0], e.weights.kinds[0], OVER_HEAD, first, n / BRICK_ROWS);
+    int64_t first = (head * a.hidden + e.weights.row) / FRAGMENT_ROWS;
+    fetch_tiles(f, e.weights.matrix[0], e.weights.kinds[0], OVER_HEAD, first, n / FRAGMENT_ROWS);
 }
 
 template <int DIM>
 MEGA_FN void fetch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     int begin = e.in.units.begin, n = e.in.units.end - begin, kind = e.weights.kinds[2];
-    fetch_rows<DIM>(a, e, f, 0, n / BRICK_ROWS);
-    fetch_rows<DIM>(a, e, f, 1, n / BRICK_ROWS);
-    int below = bricks_below(a.hidden), bytes = brick_bytes(kind);
+    fetch_rows<DIM>(a, e, f, 0, n / FRAGMENT_ROWS);
+    fetch_rows<DIM>(a, e, f, 1, n / FRAGMENT_ROWS);
+    int below = fragments_below(a.hidden), bytes = fragment_bytes(kind);
 #pragma unroll 1
     for (int i = 0; i < below; i += MEGA_WARPS)
 #pragma unroll 1
-        for (int group = begin / BRICK_COLUMNS; group < (begin + n) / BRICK_COLUMNS; group++)
+        for (int group = begin / FRAGMENT_COLUMNS; group < (begin + n) / FRAGMENT_COLUMNS; group++)
             f.piece((const char *)e.weights.matrix[2] + ((int64_t)group * below + i) * bytes,
                     min((int)MEGA_WARPS, below - i) * bytes);
 }
@@ -269,10 +269,10 @@ MEGA_FN void fetch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch 
 template <int DIM>
 MEGA_FN void fetch_logits(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
-    int tiles = (e.in.units.end - e.in.units.begin + BRICK_ROWS - 1) / BRICK_ROWS;
+    int tiles = (e.in.units.end - e.in.units.begin + FRAGMENT_ROWS - 1) / FRAGMENT_ROWS;
     /* As many as are multiplied together. */
-    int at_once = (int)(a.shared.sum_pitch - 4) / BRICK_ROWS;
-    int64_t first = e.in.units.begin / BRICK_ROWS;
+    int at_once = (int)(a.shared.sum_pitch - 4) / FRAGMENT_ROWS;
+    int64_t first = e.in.units.begin / FRAGMENT_ROWS;
 #pragma unroll 1
     for (int i = 0; i < tiles; i += at_once)
         fetch_tiles(f, e.weights.matrix[0], e.weights.kinds[0], OVER_HIDDEN, first + i,

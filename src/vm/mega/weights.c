@@ -1,5 +1,5 @@
 /* Weights in the megakernel's order: for 16-bit weights, W_down transposed and W_o by KV heads;
- * quantised weights as bricks. */
+ * quantised weights as fragments. */
 #include "vm/mega/parts.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ static size_t count_down(const model_config *c)
 
 size_t mega_count_weights(const program *p)
 {
-    return mega_is_quantized(p) ? mega_count_bricks(p) : count_down(&p->config);
+    return mega_is_quantized(p) ? mega_count_fragments(p) : count_down(&p->config);
 }
 
 /* W_down transposed: the weights of one feature for all outputs are contiguous. If there are more
@@ -49,8 +49,8 @@ void mega_set_matrix(const cuda_mega *m, mega_weights *w, int i, weight_slot slo
     const model_config *c = &x->program->config;
     if (m->quantized) {
         const int weight = program_find_weight(x->program, slot, layer, false);
-        w->kinds[i] = (uint8_t)mega_brick_kind(x->program, weight);
-        w->matrix[i] = m->weights.address + m->bricks[layer + 1][slot];
+        w->kinds[i] = (uint8_t)mega_fragment_kind(x->program, weight);
+        w->matrix[i] = m->weights.address + m->fragments[layer + 1][slot];
     } else if (slot == WEIGHT_FFN_DOWN) {
         w->matrix[i] =
             m->weights.address + (size_t)(layer * c->intermediate_size * c->hidden_size * 2);
@@ -91,7 +91,7 @@ static qp_status make_maps(const cuda_mega *m, make_layer_map *make, size_t each
 }
 
 /* W_o: a box is a KV head's columns of some rows: 64 columns of all rows, then the next 64, as the
- * matrix units read them. */
+ * tensor cores read them. */
 static qp_status map_output(const cuda_mega *m, void *map, int64_t layer, qp_error *error)
 {
     const cuda_executor *x = m->executor;
@@ -132,7 +132,7 @@ qp_status mega_make_down_maps(const cuda_mega *m, qp_error *error)
 
 qp_status mega_make_weights(cuda_mega *m, qp_error *error)
 {
-    if (m->quantized) return mega_make_bricks(m, error);
+    if (m->quantized) return mega_make_fragments(m, error);
     const cuda_device *device = m->executor->device;
     TRY(transpose_down(m, error));
     TRY(cuda_buffer_alloc(device, (size_t)m->executor->program->config.n_layers * MEGA_MAP_BYTES,

@@ -4,8 +4,8 @@
 
 #include "vm/mega/block.cuh"
 
-#if MEGA_BRICKS
-#include "vm/mega/bricks.cuh"
+#if MEGA_QUANT_TYPES
+#include "vm/mega/fragments.cuh"
 #else
 #include "vm/mega/product.cuh"
 #endif

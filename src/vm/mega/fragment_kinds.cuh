@@ -1,5 +1,5 @@
-/* A lane's part of a brick in registers, and its products with the vector: one struct for each kind
- * of weights. The tensor cores multiply integers, but for FP8.
+/* A lane's part of a fragment in registers, and its products with the vector: one struct for each
+ * kind of weights. The tensor cores multiply integers, but for FP8.
  *
  * Quants are the bytes of one operand; the vector's digits (digits.cuh) are columns 0, 2, 4 and 6
  * of the other, so lane t of a group of four has digit t. A block's sums of products are exact;
@@ -10,16 +10,16 @@
  * a minimum, and Q4_0 for its zero, need the vector's own sums; the tensor cores compute them once
  * for all rows.
  */
-#ifndef QUIPU_VM_MEGA_BRICK_KINDS_CUH
-#define QUIPU_VM_MEGA_BRICK_KINDS_CUH
+#ifndef QUIPU_VM_MEGA_FRAGMENT_KINDS_CUH
+#define QUIPU_VM_MEGA_FRAGMENT_KINDS_CUH
 
 #include "vm/mega/block.cuh"
-#include "vm/mega/bricks.h"
+#include "vm/mega/fragments.h"
 
 /* Whether a matrix is of a kind: a constant in kernels that read one kind only. */
 template <int KIND> MEGA_FN bool is_kind(int kind)
 {
-    return MEGA_BRICKS == 1 << KIND || ((MEGA_BRICKS >> KIND & 1) && kind == KIND);
+    return MEGA_QUANT_TYPES == 1 << KIND || ((MEGA_QUANT_TYPES >> KIND & 1) && kind == KIND);
 }
 
 /* c (16, 8) = a (16, 32) * b (32, 8) in bytes; SIGNED: a's have a sign, as b's always have. */
@@ -58,11 +58,11 @@ template <int BYTE> MEGA_FN float byte_float(uint32_t w)
 /* ---- the vector ------------------------------------------------------------------------------ */
 
 /* Planes of digits, from this lane's place in its digit's plane. */
-struct brick_digits {
+struct fragment_digits {
     uint32_t at, units;
     float weight; /* of the lane's digit */
 };
-MEGA_FN brick_digits brick_digits_at(uint32_t planes, uint32_t pitch, int lane)
+MEGA_FN fragment_digits fragment_digits_at(uint32_t planes, uint32_t pitch, int lane)
 {
     int digit = lane >> 3;
     return {planes + digit * pitch + 16 * (lane & 3), planes + DIGITS * pitch,
@@ -78,7 +78,8 @@ template <int FACTOR> MEGA_FN int sum_digits(const uint32_t *v)
     return c[0];
 }
 
-/* ---- bricks: a lane's part in registers ------------------------------------------------------ */
+/* ---- fragments: a lane's part in registers ------------------------------------------------------
+ */
 
 /* A block's four registers of quants: of rows g, of rows g + 8, then the same of its second half.
  * joined_nibbles(): row g's bytes have row g + 8's nibbles 16 times over, row g + 8's bytes have
@@ -107,28 +108,28 @@ MEGA_FN void load_nibbles(uint32_t *q, uint32_t at, int lane)
 
 /* add(): r (rows g and g + 8) += block j times the vector's `v`, in multiples of `unit`, for row g
  * + 8 of unit * high_unit(). row_scale(): the factor of the sum that a lane stores, that of row g,
- * or of odd lanes g + 8. `sum`: sum() of v. AT_ONCE: bricks that a warp multiplies together.
- * BLOCKS: of a brick. */
-template <int KIND> struct brick;
+ * or of odd lanes g + 8. `sum`: sum() of v. AT_ONCE: fragments that a warp multiplies together.
+ * BLOCKS: of a fragment. */
+template <int KIND> struct fragment;
 
 /* For kinds that need no sum of the vector. */
-struct brick_without_sum {
-    enum { BLOCKS = BRICK_BLOCKS };
+struct fragment_without_sum {
+    enum { BLOCKS = FRAGMENT_BLOCKS };
     typedef int sum_type;
     static MEGA_FN int sum(const uint32_t *) { return 0; }
     static MEGA_FN float high_unit() { return 1; }
     static MEGA_FN float row_scale() { return 1; }
 };
 /* For kinds with a minimum: the vector's sum times the minimum is part of the row's sum. */
-struct brick_with_minimum {
-    enum { BLOCKS = BRICK_BLOCKS };
+struct fragment_with_minimum {
+    enum { BLOCKS = FRAGMENT_BLOCKS };
     typedef float sum_type;
     static MEGA_FN float sum(const uint32_t *v) { return (float)sum_digits<1>(v); }
     static MEGA_FN float high_unit() { return 1; }
     static MEGA_FN float row_scale() { return 1; }
 };
 
-template <> struct brick<BRICK_Q8_0> : brick_without_sum {
+template <> struct fragment<FRAGMENT_Q8_0> : fragment_without_sum {
     enum { AT_ONCE = 1 };
     uint32_t q[16], scale[4];
 
@@ -136,9 +137,9 @@ template <> struct brick<BRICK_Q8_0> : brick_without_sum {
     MEGA_FN void load(uint32_t at, int lane)
     {
 #pragma unroll
-        for (int j = 0; j < BRICK_BLOCKS; j++)
+        for (int j = 0; j < FRAGMENT_BLOCKS; j++)
             load_shared_words(q + 4 * j, at + 512 * j + 16 * lane);
-        load_shared_words(scale, at + 2 * BRICK_NIBBLES + 16 * (lane >> 2));
+        load_shared_words(scale, at + 2 * FRAGMENT_NIBBLES + 16 * (lane >> 2));
     }
     MEGA_FN void add(int j, const uint32_t *v, float unit, int, float *r) const
     {
@@ -150,9 +151,9 @@ template <> struct brick<BRICK_Q8_0> : brick_without_sum {
     }
 };
 
-template <> struct brick<BRICK_Q4_0> {
+template <> struct fragment<FRAGMENT_Q4_0> {
     typedef int sum_type;
-    enum { AT_ONCE = 2, BLOCKS = BRICK_BLOCKS };
+    enum { AT_ONCE = 2, BLOCKS = FRAGMENT_BLOCKS };
     uint32_t q[8], scale[4];
 
     static MEGA_FN float unit() { return 1; }
@@ -162,7 +163,7 @@ template <> struct brick<BRICK_Q4_0> {
     MEGA_FN void load(uint32_t at, int lane)
     {
         load_nibbles(q, at, lane);
-        load_shared_words(scale, at + BRICK_NIBBLES + 16 * (lane >> 2));
+        load_shared_words(scale, at + FRAGMENT_NIBBLES + 16 * (lane >> 2));
     }
     MEGA_FN void add(int j, const uint32_t *v, float unit, int sum, float *r) const
     {
@@ -176,14 +177,14 @@ template <> struct brick<BRICK_Q4_0> {
     }
 };
 
-template <> struct brick<BRICK_Q4_1> : brick_with_minimum {
+template <> struct fragment<FRAGMENT_Q4_1> : fragment_with_minimum {
     enum { AT_ONCE = 1 };
     uint32_t q[8], d[8]; /* d and m of [block][row] */
 
     static MEGA_FN float unit() { return 1; }
     MEGA_FN void load(uint32_t at, int lane)
     {
-        uint32_t scales = at + BRICK_NIBBLES + 16 * (lane >> 2);
+        uint32_t scales = at + FRAGMENT_NIBBLES + 16 * (lane >> 2);
         load_nibbles(q, at, lane);
         load_shared_words(d, scales);
         load_shared_words(d + 4, scales + 128);
@@ -202,14 +203,14 @@ template <> struct brick<BRICK_Q4_1> : brick_with_minimum {
     }
 };
 
-template <> struct brick<BRICK_Q4_K> : brick_with_minimum {
+template <> struct fragment<FRAGMENT_Q4_K> : fragment_with_minimum {
     enum { AT_ONCE = 1 };
     uint32_t q[8], d[8], packed[4]; /* d and dmin of [block][row]; scale and minimum the same */
 
     static MEGA_FN float unit() { return 1; }
     MEGA_FN void load(uint32_t at, int lane)
     {
-        uint32_t scales = at + BRICK_NIBBLES + 16 * (lane >> 2);
+        uint32_t scales = at + FRAGMENT_NIBBLES + 16 * (lane >> 2);
         load_nibbles(q, at, lane);
         load_shared_words(d, scales);
         load_shared_words(d + 4, scales + 128);
@@ -233,7 +234,7 @@ template <> struct brick<BRICK_Q4_K> : brick_with_minimum {
     }
 };
 
-template <> struct brick<BRICK_Q6_K> : brick_without_sum {
+template <> struct fragment<FRAGMENT_Q6_K> : fragment_without_sum {
     enum { AT_ONCE = 1 };
     uint32_t q[8], high[4], scale[8]; /* scale: [block][row] */
 
@@ -241,10 +242,10 @@ template <> struct brick<BRICK_Q6_K> : brick_without_sum {
     MEGA_FN void load(uint32_t at, int lane)
     {
         load_nibbles(q, at, lane);
-        load_shared_words(high, at + BRICK_HIGH + 16 * lane);
+        load_shared_words(high, at + FRAGMENT_HIGH + 16 * lane);
 #pragma unroll
-        for (int j = 0; j < BRICK_BLOCKS; j++)
-            load_shared_8(scale + 2 * j, at + BRICK_SCALES_Q6_K + 64 * j + 8 * (lane >> 2));
+        for (int j = 0; j < FRAGMENT_BLOCKS; j++)
+            load_shared_8(scale + 2 * j, at + FRAGMENT_SCALES_Q6_K + 64 * j + 8 * (lane >> 2));
     }
     template <int F> MEGA_FN float scale_of(uint32_t w, float unit) const
     {
@@ -290,7 +291,7 @@ MEGA_FN void half_numbers(uint32_t four, uint32_t *out)
 
 /* E4M3 numbers and digits both become F16, which is exact. A lane's four columns of a half are two
  * pairs of an instruction's 16. */
-struct brick_of_numbers : brick_without_sum {
+struct fragment_of_numbers : fragment_without_sum {
     enum { AT_ONCE = 1 };
     uint32_t q[16];
 
@@ -298,7 +299,7 @@ struct brick_of_numbers : brick_without_sum {
     MEGA_FN void load(uint32_t at, int lane)
     {
 #pragma unroll
-        for (int j = 0; j < BRICK_BLOCKS; j++)
+        for (int j = 0; j < FRAGMENT_BLOCKS; j++)
             load_shared_words(q + 4 * j, at + 512 * j + 16 * lane);
     }
     MEGA_FN void add(int j, const uint32_t *v, float unit, int, float *r) const
@@ -317,17 +318,17 @@ struct brick_of_numbers : brick_without_sum {
     }
 };
 
-template <> struct brick<BRICK_F8_DOWN> : brick_of_numbers {
+template <> struct fragment<FRAGMENT_F8_DOWN> : fragment_of_numbers {
 };
 
-template <> struct brick<BRICK_F8> : brick_of_numbers {
+template <> struct fragment<FRAGMENT_F8> : fragment_of_numbers {
     float scale;
 
     MEGA_FN void load(uint32_t at, int lane)
     {
-        brick_of_numbers::load(at, lane);
-        scale =
-            __uint_as_float(load_shared(at + BRICK_SCALES_F8 + 8 * (lane >> 2) + 4 * (lane & 1)));
+        fragment_of_numbers::load(at, lane);
+        scale = __uint_as_float(
+            load_shared(at + FRAGMENT_SCALES_F8 + 8 * (lane >> 2) + 4 * (lane & 1)));
     }
     MEGA_FN float row_scale() const { return scale; }
 };
@@ -343,8 +344,8 @@ template <int WHICH> MEGA_FN uint32_t bfloat_digits(uint32_t digits)
     return *(const uint32_t *)&two;
 }
 
-template <> struct brick<BRICK_BF16> : brick_without_sum {
-    enum { AT_ONCE = 1, BLOCKS = BRICK_BLOCKS / 2 };
+template <> struct fragment<FRAGMENT_BF16> : fragment_without_sum {
+    enum { AT_ONCE = 1, BLOCKS = FRAGMENT_BLOCKS / 2 };
     uint32_t q[16];
 
     static MEGA_FN float unit() { return 1; }

@@ -1,10 +1,10 @@
 /* Quantised weights times vectors, on the tensor cores: tiles of rows from the ring, and W_down.
- * brick_kinds.cuh has the product of one brick.
+ * fragment_kinds.cuh has the product of one fragment.
  */
-#ifndef QUIPU_VM_MEGA_BRICKS_CUH
-#define QUIPU_VM_MEGA_BRICKS_CUH
+#ifndef QUIPU_VM_MEGA_FRAGMENTS_CUH
+#define QUIPU_VM_MEGA_FRAGMENTS_CUH
 
-#include "vm/mega/brick_kinds.cuh"
+#include "vm/mega/fragment_kinds.cuh"
 
 /* ---- tiles of 16 rows ------------------------------------------------------------------------ */
 
@@ -13,8 +13,8 @@ enum { OVER_HIDDEN, OVER_HEAD };
 MEGA_FN mega_tiles tiles_of(const mega_arguments &a, int over, int kind)
 {
     mega_tiles shape = a.tiles[over];
-    if (!(MEGA_BRICKS >> BRICK_BF16 & 1) || kind != BRICK_BF16) return shape;
-    shape.across *= 2; /* bricks are half as wide */
+    if (!(MEGA_QUANT_TYPES >> FRAGMENT_BF16 & 1) || kind != FRAGMENT_BF16) return shape;
+    shape.across *= 2; /* fragments are half as wide */
     shape.chunks = (shape.across + MEGA_WARPS - 1) / MEGA_WARPS;
     shape.beside = max(shape.beside / 2, 1);
     shape.inverse = (shape.inverse + 1) / 2;
@@ -25,19 +25,19 @@ MEGA_FN int tile_slices(const mega_tiles &shape)
     return min(shape.across, (int)MEGA_WARPS);
 }
 
-/* A brick's columns of the vector, or W_down's 32 features, as a lane has them. */
-template <int KIND, bool OWN_UNITS> struct brick_vector {
-    enum { BLOCKS = brick<KIND>::BLOCKS };
+/* A fragment's columns of the vector, or W_down's 32 features, as a lane has them. */
+template <int KIND, bool OWN_UNITS> struct fragment_vector {
+    enum { BLOCKS = fragment<KIND>::BLOCKS };
     uint32_t v[2 * BLOCKS];
     float unit, units[OWN_UNITS ? BLOCKS : 1];
-    typename brick<KIND>::sum_type sums[BLOCKS];
+    typename fragment<KIND>::sum_type sums[BLOCKS];
 
-    MEGA_FN void load(const brick_digits &x, int slice)
+    MEGA_FN void load(const fragment_digits &x, int slice)
     {
 #pragma unroll
         for (int j = 0; j < BLOCKS; j += 2)
-            load_shared_words(v + 2 * j, x.at + BLOCKS * BRICK_COLUMNS * slice + 32 * j);
-        unit = brick<KIND>::unit() * x.weight;
+            load_shared_words(v + 2 * j, x.at + BLOCKS * FRAGMENT_COLUMNS * slice + 32 * j);
+        unit = fragment<KIND>::unit() * x.weight;
         if (OWN_UNITS) {
             uint32_t w[4];
             load_shared_words(w, x.units + 16 * slice);
@@ -45,18 +45,18 @@ template <int KIND, bool OWN_UNITS> struct brick_vector {
             for (int j = 0; j < BLOCKS; j++)
                 units[j] = __uint_as_float(w[j]);
         } else {
-            unit *= __uint_as_float(load_shared(x.units + 4 * (slice * BLOCKS / BRICK_BLOCKS)));
+            unit *= __uint_as_float(load_shared(x.units + 4 * (slice * BLOCKS / FRAGMENT_BLOCKS)));
         }
 #pragma unroll
         for (int j = 0; j < BLOCKS; j++)
-            sums[j] = brick<KIND>::sum(v + 2 * j);
+            sums[j] = fragment<KIND>::sum(v + 2 * j);
     }
 };
 
-/* Bricks of a kind that a warp multiplies together, one from each of the next chunks; if there are
- * fewer chunks the last is there more than once. */
-template <int KIND, int N> struct brick_set {
-    brick<KIND> of[N];
+/* Fragments of a kind that a warp multiplies together, one from each of the next chunks; if there
+ * are fewer chunks the last is there more than once. */
+template <int KIND, int N> struct fragment_set {
+    fragment<KIND> of[N];
 
     MEGA_FN void take(const mega_arguments &a, mega_block &b, int there, int warp)
     {
@@ -70,7 +70,7 @@ template <int KIND, int N> struct brick_set {
         }
 #pragma unroll
         for (int n = 0; n < N; n++)
-            of[n].load(b.ring + places[n].stage * stage_bytes(a) + warp * brick_bytes(KIND),
+            of[n].load(b.ring + places[n].stage * stage_bytes(a) + warp * fragment_bytes(KIND),
                        b.lane);
         __syncwarp();
 #pragma unroll
@@ -94,49 +94,49 @@ template <int N> MEGA_FN float sum_lanes(const float *r, int t)
     return (t & 2 ? s[N / 2 - 1] : s[0]) + __shfl_xor_sync(~0u, t & 2 ? s[0] : s[N / 2 - 1], 2);
 }
 
-/* r += bricks times the vector. */
+/* r += fragments times the vector. */
 template <int KIND, bool OWN_UNITS, int N>
-MEGA_FN void add_bricks(const brick_set<KIND, N> &w, const brick_vector<KIND, OWN_UNITS> &x,
-                        float (*r)[2])
+MEGA_FN void add_fragments(const fragment_set<KIND, N> &w,
+                           const fragment_vector<KIND, OWN_UNITS> &x, float (*r)[2])
 {
     float s[N][2];
 #pragma unroll
     for (int n = 0; n < N; n++)
         s[n][0] = s[n][1] = 0;
 #pragma unroll
-    for (int j = 0; j < brick<KIND>::BLOCKS; j++)
+    for (int j = 0; j < fragment<KIND>::BLOCKS; j++)
 #pragma unroll
         for (int n = 0; n < N; n++)
             w.of[n].add(j, x.v + 2 * j, OWN_UNITS ? x.units[OWN_UNITS * j] : 1.0f, x.sums[j], s[n]);
 #pragma unroll
     for (int n = 0; n < N; n++) {
         r[n][0] = fmaf(s[n][0], x.unit, r[n][0]);
-        r[n][1] = fmaf(s[n][1], x.unit * brick<KIND>::high_unit(), r[n][1]);
+        r[n][1] = fmaf(s[n][1], x.unit * fragment<KIND>::high_unit(), r[n][1]);
     }
 }
 
-/* Bricks that are loaded into registers before the vector has come, so that as many more fit into
- * the ring. Only where all matrices of rows have one kind; kernels that sample have no registers
- * left for it. */
+/* Fragments that are loaded into registers before the vector has come, so that as many more fit
+ * into the ring. Only where all matrices of rows have one kind; kernels that sample have no
+ * registers left for it. */
 template <int KIND, int OVER> MEGA_FN constexpr bool loads_early()
 {
-    return KIND == BRICK_F8 && OVER == OVER_HIDDEN && !MEGA_CHOOSES;
+    return KIND == FRAGMENT_F8 && OVER == OVER_HIDDEN && !MEGA_CHOOSES;
 }
-enum { EARLY_BRICKS = MEGA_BRICKS >> BRICK_F8 & 1 && !MEGA_CHOOSES };
-template <bool EARLY> struct early_bricks {
+enum { EARLY_FRAGMENTS = MEGA_QUANT_TYPES >> FRAGMENT_F8 & 1 && !MEGA_CHOOSES };
+template <bool EARLY> struct early_fragments {
 };
-template <> struct early_bricks<true> : brick_set<BRICK_F8, 1> {
+template <> struct early_fragments<true> : fragment_set<FRAGMENT_F8, 1> {
 };
-template <int BLOCKS> struct row_fragments : early_bricks<EARLY_BRICKS> {
+template <int BLOCKS> struct row_fragments : early_fragments<EARLY_FRAGMENTS> {
 };
 
 /* `tiles` tiles of a kind from the ring times the planes at `planes`: sums[slice][first + row].
  * ONE: a tile is no wider than a chunk, so a warp's columns are the same in all tiles. `w`: with
- * loads_early() it has the first bricks, and after the call those that follow, if any do. */
+ * loads_early() it has the first fragments, and after the call those that follow, if any do. */
 template <int KIND, int OVER, bool ONE, int N>
 MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_tiles &shape,
                             int tiles, uint32_t planes, uint32_t pitch, int first, bool follow,
-                            brick_set<KIND, N> &w)
+                            fragment_set<KIND, N> &w)
 {
     const bool own_units = OVER == OVER_HEAD, early = loads_early<KIND, OVER>();
     const int at_once = N;
@@ -146,10 +146,10 @@ MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_t
     bool works = tile < shape.beside;
     /* Which of the tiles multiplied together. */
     int mine = tile + (at_once == 2 ? t >> 1 : 0) * shape.beside;
-    int row = first + mine * BRICK_ROWS + g + 8 * (t & 1);
+    int row = first + mine * FRAGMENT_ROWS + g + 8 * (t & 1);
     uint32_t sums = b.own + a.shared.sums + 4 * (slice * a.shared.sum_pitch + row);
-    brick_digits digits = brick_digits_at(planes, pitch, b.lane);
-    brick_vector<KIND, own_units> x;
+    fragment_digits digits = fragment_digits_at(planes, pitch, b.lane);
+    fragment_vector<KIND, own_units> x;
     /* Unconditionally: a conditional value would occupy registers everywhere. */
     x.load(digits, slice);
     bool leaves = works && (at_once == 2 || t < 2);
@@ -165,24 +165,24 @@ MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_t
             if (!ONE) x.load(digits, k * MEGA_WARPS + slice);
             if (!early) w.take(a, b, at_once == 2 && i + shape.beside >= tiles ? 1 : at_once, warp);
             if (works && (ONE || k * MEGA_WARPS + slice < shape.across))
-                add_bricks<KIND, own_units>(w, x, r);
+                add_fragments<KIND, own_units>(w, x, r);
             scale = w.of[0].row_scale();
             if (early && (follow || i + shape.beside < tiles || (!ONE && k + 1 < shape.chunks)))
                 w.take(a, b, 1, warp);
         }
         float sum = sum_lanes<2 * at_once>(r[0], t) * scale;
-        if (leaves && i + mine < tiles) store_shared(sums + 4 * BRICK_ROWS * i, sum);
+        if (leaves && i + mine < tiles) store_shared(sums + 4 * FRAGMENT_ROWS * i, sum);
     }
 }
 
 template <int KIND, int OVER>
 MEGA_FN void multiply_tiles_of_kind(const mega_arguments &a, mega_block &b, int tiles,
                                     uint32_t planes, uint32_t pitch, int first, bool follow,
-                                    brick_set<KIND, 1> &one)
+                                    fragment_set<KIND, 1> &one)
 {
     mega_tiles shape = tiles_of(a, OVER, KIND);
-    brick_set<KIND, brick<KIND>::AT_ONCE> several;
-    if (OVER == OVER_HEAD || (shape.chunks == 1 && brick<KIND>::AT_ONCE == 1))
+    fragment_set<KIND, fragment<KIND>::AT_ONCE> several;
+    if (OVER == OVER_HEAD || (shape.chunks == 1 && fragment<KIND>::AT_ONCE == 1))
         multiply_tiles<KIND, OVER, true>(a, b, shape, tiles, planes, pitch, first, follow, one);
     else if (shape.chunks == 1)
         multiply_tiles<KIND, OVER, true>(a, b, shape, tiles, planes, pitch, first, follow, several);
@@ -194,7 +194,7 @@ template <int KIND, int OVER>
 MEGA_FN void multiply_tiles_of_kind(const mega_arguments &a, mega_block &b, int tiles,
                                     uint32_t planes, uint32_t pitch, int first)
 {
-    brick_set<KIND, 1> one;
+    fragment_set<KIND, 1> one;
     multiply_tiles_of_kind<KIND, OVER>(a, b, tiles, planes, pitch, first, false, one);
 }
 
@@ -203,20 +203,20 @@ template <int OVER>
 MEGA_FN void multiply_tiles_of(const mega_arguments &a, mega_block &b, int kind, int tiles,
                                uint32_t planes, uint32_t pitch, int first)
 {
-    if (is_kind<BRICK_Q8_0>(kind))
-        multiply_tiles_of_kind<BRICK_Q8_0, OVER>(a, b, tiles, planes, pitch, first);
-    else if (is_kind<BRICK_Q4_0>(kind))
-        multiply_tiles_of_kind<BRICK_Q4_0, OVER>(a, b, tiles, planes, pitch, first);
-    else if (is_kind<BRICK_Q4_1>(kind))
-        multiply_tiles_of_kind<BRICK_Q4_1, OVER>(a, b, tiles, planes, pitch, first);
-    else if (is_kind<BRICK_Q4_K>(kind))
-        multiply_tiles_of_kind<BRICK_Q4_K, OVER>(a, b, tiles, planes, pitch, first);
-    else if (is_kind<BRICK_Q6_K>(kind))
-        multiply_tiles_of_kind<BRICK_Q6_K, OVER>(a, b, tiles, planes, pitch, first);
-    else if (!loads_early<BRICK_F8, OVER>() && is_kind<BRICK_F8>(kind))
-        multiply_tiles_of_kind<BRICK_F8, OVER>(a, b, tiles, planes, pitch, first);
-    else if (OVER == OVER_HIDDEN && is_kind<BRICK_BF16>(kind))
-        multiply_tiles_of_kind<BRICK_BF16, OVER_HIDDEN>(a, b, tiles, planes, pitch, first);
+    if (is_kind<FRAGMENT_Q8_0>(kind))
+        multiply_tiles_of_kind<FRAGMENT_Q8_0, OVER>(a, b, tiles, planes, pitch, first);
+    else if (is_kind<FRAGMENT_Q4_0>(kind))
+        multiply_tiles_of_kind<FRAGMENT_Q4_0, OVER>(a, b, tiles, planes, pitch, first);
+    else if (is_kind<FRAGMENT_Q4_1>(kind))
+        multiply_tiles_of_kind<FRAGMENT_Q4_1, OVER>(a, b, tiles, planes, pitch, first);
+    else if (is_kind<FRAGMENT_Q4_K>(kind))
+        multiply_tiles_of_kind<FRAGMENT_Q4_K, OVER>(a, b, tiles, planes, pitch, first);
+    else if (is_kind<FRAGMENT_Q6_K>(kind))
+        multiply_tiles_of_kind<FRAGMENT_Q6_K, OVER>(a, b, tiles, planes, pitch, first);
+    else if (!loads_early<FRAGMENT_F8, OVER>() && is_kind<FRAGMENT_F8>(kind))
+        multiply_tiles_of_kind<FRAGMENT_F8, OVER>(a, b, tiles, planes, pitch, first);
+    else if (OVER == OVER_HIDDEN && is_kind<FRAGMENT_BF16>(kind))
+        multiply_tiles_of_kind<FRAGMENT_BF16, OVER_HIDDEN>(a, b, tiles, planes, pitch, first);
 }
 
 /* Tiles of an entry that are contiguous in one matrix. */
@@ -230,21 +230,21 @@ MEGA_FN tile_run tile_run_from(const mega_arguments &a, const mega_entry &e, int
                                int tiles)
 {
     int begin = e.in.units.begin;
-    if (e.in.opcode != MEGA_QKV) return {matrix, begin / BRICK_ROWS + tile, tiles - tile};
-    qkv_pair p = qkv_pair_at<DIM>(a, begin + tile * (BRICK_ROWS / 2));
+    if (e.in.opcode != MEGA_QKV) return {matrix, begin / FRAGMENT_ROWS + tile, tiles - tile};
+    qkv_pair p = qkv_pair_at<DIM>(a, begin + tile * (FRAGMENT_ROWS / 2));
     int heads = p.kind == PAIR_QUERY ? a.group - p.member : 1;
-    int left = heads * (DIM / BRICK_ROWS) - p.pair / (BRICK_ROWS / 2);
-    return {p.kind, p.head * (DIM / BRICK_ROWS) + p.pair / (BRICK_ROWS / 2),
+    int left = heads * (DIM / FRAGMENT_ROWS) - p.pair / (FRAGMENT_ROWS / 2);
+    return {p.kind, p.head * (DIM / FRAGMENT_ROWS) + p.pair / (FRAGMENT_ROWS / 2),
             min(left, tiles - tile)};
 }
 
-/* The first bricks of `tiles` tiles of 8 rows of the entry's first matrix, if such bricks are
+/* The first fragments of `tiles` tiles of 8 rows of the entry's first matrix, if such fragments are
  * loaded early. */
 template <int BLOCKS>
 MEGA_FN void take_early(const mega_arguments &a, mega_block &b, int tiles, row_fragments<BLOCKS> &w)
 {
-    if constexpr (EARLY_BRICKS)
-        if (tiles > 0 && b.at<mega_entry>(b.slot)->weights.kinds[0] == BRICK_F8)
+    if constexpr (EARLY_FRAGMENTS)
+        if (tiles > 0 && b.at<mega_entry>(b.slot)->weights.kinds[0] == FRAGMENT_F8)
             w.take(a, b, 1, __shfl_sync(~0u, b.warp, 0));
 }
 
@@ -257,12 +257,12 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
 #pragma unroll 1
     for (int tile = 0; tile < tiles;) {
         tile_run run = tile_run_from<DIM>(a, e, matrix, tile, tiles);
-        const int kind = e.weights.kinds[run.matrix], row = first + tile * BRICK_ROWS;
+        const int kind = e.weights.kinds[run.matrix], row = first + tile * FRAGMENT_ROWS;
         const uint32_t planes = b.own + a.shared.planes;
         tile += run.tiles;
-        if constexpr (EARLY_BRICKS) {
-            if (kind == BRICK_F8) {
-                multiply_tiles_of_kind<BRICK_F8, OVER_HIDDEN>(
+        if constexpr (EARLY_FRAGMENTS) {
+            if (kind == FRAGMENT_F8) {
+                multiply_tiles_of_kind<FRAGMENT_F8, OVER_HIDDEN>(
                     a, b, run.tiles, planes, a.shared.plane, row, tile < tiles || next > 0, w);
                 continue;
             }
@@ -281,18 +281,19 @@ MEGA_FN int row_slices(const mega_arguments &a, const mega_entry &e, int matrix)
 template <int DIM>
 MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_entry &e, int rows)
 {
-    multiply_tiles_of<OVER_HEAD>(a, b, e.weights.kinds[0], (rows + BRICK_ROWS - 1) / BRICK_ROWS,
-                                 b.own + a.shared.heads, a.shared.head_plane, 0);
+    multiply_tiles_of<OVER_HEAD>(a, b, e.weights.kinds[0],
+                                 (rows + FRAGMENT_ROWS - 1) / FRAGMENT_ROWS, b.own + a.shared.heads,
+                                 a.shared.head_plane, 0);
     return tile_slices(tiles_of(a, OVER_HEAD, e.weights.kinds[0]));
 }
 
 /* ---- W_down ---------------------------------------------------------------------------------- */
 
-/* The scales of rows `row` and 32 further, which lie before the bricks at `matrix`: 1 where each
- * brick has its own. They are loaded while the bricks are on their way. */
+/* The scales of rows `row` and 32 further, which lie before the fragments at `matrix`: 1 where each
+ * fragment has its own. They are loaded while the fragments are on their way. */
 template <int KIND> MEGA_FN float2 scales_before(const mega_arguments &a, uint64_t matrix, int row)
 {
-    if (KIND != BRICK_F8_DOWN) return make_float2(1, 1);
+    if (KIND != FRAGMENT_F8_DOWN) return make_float2(1, 1);
     const float *scales = (const float *)matrix - a.hidden;
     return make_float2(row < a.hidden ? load_early(scales + row) : 0,
                        row + 32 < a.hidden ? load_early(scales + row + 32) : 0);
@@ -303,19 +304,19 @@ template <int KIND>
 MEGA_FN void add_features(const mega_arguments &a, mega_block &b, uint64_t matrix, int groups,
                           int first, float *out)
 {
-    const int each = BRICK_ROWS * BRICK_BLOCKS, at_once = brick<KIND>::AT_ONCE;
+    const int each = FRAGMENT_ROWS * FRAGMENT_BLOCKS, at_once = fragment<KIND>::AT_ONCE;
     b.reload();
     int g = b.lane >> 2, t = b.lane & 3, warp = __shfl_sync(~0u, b.warp, 0);
-    brick_digits digits =
-        brick_digits_at(b.own + a.shared.features, a.shared.feature_plane, b.lane);
-    float unit_of_lane = brick<KIND>::unit() * digits.weight;
+    fragment_digits digits =
+        fragment_digits_at(b.own + a.shared.features, a.shared.feature_plane, b.lane);
+    float unit_of_lane = fragment<KIND>::unit() * digits.weight;
 #pragma unroll 1
     for (int from = first; from < min(a.hidden, first + MEGA_COLUMNS); from += MEGA_WARPS * each) {
-        const int row = from + warp * each + (t >> 1) * BRICK_ROWS + g + 8 * (t & 1);
+        const int row = from + warp * each + (t >> 1) * FRAGMENT_ROWS + g + 8 * (t & 1);
         const float2 scales = scales_before<KIND>(a, matrix, row);
-        float r[BRICK_BLOCKS][2];
+        float r[FRAGMENT_BLOCKS][2];
 #pragma unroll
-        for (int j = 0; j < BRICK_BLOCKS; j++)
+        for (int j = 0; j < FRAGMENT_BLOCKS; j++)
             r[j][0] = r[j][1] = 0;
 #pragma unroll 1
         for (int group = 0; group < groups; group += at_once) {
@@ -329,22 +330,22 @@ MEGA_FN void add_features(const mega_arguments &a, mega_block &b, uint64_t matri
                 unit[n] = unit_of_lane * __uint_as_float(load_shared(digits.units + 4 * which));
                 if (n >= there) unit[n] = 0;
             }
-            brick_set<KIND, at_once> w;
+            fragment_set<KIND, at_once> w;
             w.take(a, b, there, warp);
 #pragma unroll
             for (int n = 0; n < at_once; n++) {
-                auto sum = brick<KIND>::sum(v[n]);
+                auto sum = fragment<KIND>::sum(v[n]);
 #pragma unroll
-                for (int j = 0; j < BRICK_BLOCKS; j++)
+                for (int j = 0; j < FRAGMENT_BLOCKS; j++)
                     w.of[n].add(j, v[n], unit[n], sum, r[j]);
             }
         }
 #pragma unroll
-        for (int j = 0; j < BRICK_BLOCKS; j += 2) {
-            r[j][1] *= brick<KIND>::high_unit();
-            r[j + 1][1] *= brick<KIND>::high_unit();
+        for (int j = 0; j < FRAGMENT_BLOCKS; j += 2) {
+            r[j][1] *= fragment<KIND>::high_unit();
+            r[j + 1][1] *= fragment<KIND>::high_unit();
             float sum = sum_lanes<4>(r[j], t) * (j ? scales.y : scales.x);
-            int o = row + j * BRICK_ROWS;
+            int o = row + j * FRAGMENT_ROWS;
             if (o < a.hidden) out[o - first] = sum;
         }
     }
@@ -355,19 +356,19 @@ template <int BLOCKS>
 MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const mega_entry &e,
                                 int rows, int first, float *out)
 {
-    int groups = rows / BRICK_COLUMNS, kind = e.weights.kinds[2];
-    if (is_kind<BRICK_Q8_0>(kind))
-        add_features<BRICK_Q8_0>(a, b, e.weights.matrix[2], groups, first, out);
-    else if (is_kind<BRICK_Q4_0>(kind))
-        add_features<BRICK_Q4_0>(a, b, e.weights.matrix[2], groups, first, out);
-    else if (is_kind<BRICK_Q4_1>(kind))
-        add_features<BRICK_Q4_1>(a, b, e.weights.matrix[2], groups, first, out);
-    else if (is_kind<BRICK_Q4_K>(kind))
-        add_features<BRICK_Q4_K>(a, b, e.weights.matrix[2], groups, first, out);
-    else if (is_kind<BRICK_Q6_K>(kind))
-        add_features<BRICK_Q6_K>(a, b, e.weights.matrix[2], groups, first, out);
-    else if (is_kind<BRICK_F8_DOWN>(kind))
-        add_features<BRICK_F8_DOWN>(a, b, e.weights.matrix[2], groups, first, out);
+    int groups = rows / FRAGMENT_COLUMNS, kind = e.weights.kinds[2];
+    if (is_kind<FRAGMENT_Q8_0>(kind))
+        add_features<FRAGMENT_Q8_0>(a, b, e.weights.matrix[2], groups, first, out);
+    else if (is_kind<FRAGMENT_Q4_0>(kind))
+        add_features<FRAGMENT_Q4_0>(a, b, e.weights.matrix[2], groups, first, out);
+    else if (is_kind<FRAGMENT_Q4_1>(kind))
+        add_features<FRAGMENT_Q4_1>(a, b, e.weights.matrix[2], groups, first, out);
+    else if (is_kind<FRAGMENT_Q4_K>(kind))
+        add_features<FRAGMENT_Q4_K>(a, b, e.weights.matrix[2], groups, first, out);
+    else if (is_kind<FRAGMENT_Q6_K>(kind))
+        add_features<FRAGMENT_Q6_K>(a, b, e.weights.matrix[2], groups, first, out);
+    else if (is_kind<FRAGMENT_F8_DOWN>(kind))
+        add_features<FRAGMENT_F8_DOWN>(a, b, e.weights.matrix[2], groups, first, out);
     __syncwarp();
 }
 
