@@ -23,7 +23,7 @@ static inline void one_gpu_prepare(void)
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 }
 
-/* Options of an engine of so many ranks, 1 to ONE_GPU_MAX_RANKS: one rank has all blocks. */
+/* Options of an engine of `ranks` ranks, 1 to ONE_GPU_MAX_RANKS: one rank has all blocks. */
 static inline qp_engine_options one_gpu_options(const char *model, int ranks)
 {
     static const char gpus[] = "0,0,0,0,0,0,0,0";

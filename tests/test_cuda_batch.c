@@ -26,7 +26,7 @@ static int32_t token_of(int session, int position)
     return (session * 131 + position * 17 + 3) % 500;
 }
 
-/* Of so many tokens that sessions end in different sixteens of positions and different pages. */
+/* Lengths with which sessions end in different sixteens of positions and different pages. */
 static int prompt_of(int session, int n, bool one_long)
 {
     return one_long && session == n - 1 ? LONG : 20 + session * 7;
@@ -93,7 +93,7 @@ static void run_steps(sequences *s, int turned)
     }
 }
 
-/* Of so many of the GPU's multiprocessors; 0: of all. */
+/* On `multiprocessors` multiprocessors of the GPU; 0: on all. */
 static qp_engine *open_for_batches(const char *model, int multiprocessors)
 {
     qp_engine *engine = open_engine((qp_engine_options){.model = model,

@@ -279,7 +279,7 @@ static void test_packed_chains(void **state)
     free_made(&m);
 }
 
-/* The tiles that the chains of a pass of so many sequences read. */
+/* The tiles that the chains of a pass of `tokens` sequences read. */
 static void add_tiles(cuda_tiles *tiles, const char *model, int64_t tokens)
 {
     qp_error error;

@@ -28,7 +28,7 @@ static float half_at(const uint8_t *fragment, int at)
     return f16_to_f32(bits);
 }
 
-/* A number of so many bits in two's complement. */
+/* A number of `bits` bits in two's complement. */
 static int signed_bits(uint32_t value, int bits)
 {
     return (int)(value ^ 1u << (bits - 1)) - (1 << (bits - 1));

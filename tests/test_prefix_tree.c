@@ -38,7 +38,7 @@ static int stop(void **state)
     return 0;
 }
 
-/* A sequence computes so many tokens of the text, and ends. */
+/* A sequence computes `count` tokens of the text, and ends. */
 static void compute(world *w, uint64_t key, const int32_t *tokens, size_t count)
 {
     page_copy copy;

@@ -117,7 +117,7 @@ static void texts_are_the_same(void **state)
 
 /* ---- when it pays -------------------------------------------------------------------------- */
 
-/* Makes a text while a pass of so many rows takes `ns` of them. */
+/* Makes a text while a pass takes `ns`, by its rows. */
 static void make_with_times(qp_engine *engine, double (*ns)(int rows), made *m)
 {
     open_text(engine, 2, false, m);

@@ -98,7 +98,8 @@ static void check_passes(bench *b, const schedule_options *options, const float 
     scheduled_free(&scheduled);
 }
 
-/* Every setting and strategy on so many threads; the fused plan is for the latency setting. */
+/* Every setting and strategy on each number of threads; the fused plan is for the latency setting.
+ */
 static void check_threads(int threads, int64_t parts)
 {
     bench b = {0};

@@ -4,8 +4,8 @@
  *
  * DECODING sequences have CONTEXT positions and decode a token in each pass; a pass reads ROWS
  * tokens of prompts besides, at most 1,024 of each, after 256 positions. Prints milliseconds of the
- * first pass with so many rows, and the least and the median of seven further ones. With `k` each
- * token that is decoded has a mask of allowed tokens, which stays the same; with `m` all masks
+ * first pass with that number of rows, and the least and the median of seven further ones. With `k`
+ * each token that is decoded has a mask of allowed tokens, which stays the same; with `m` all masks
  * change before each pass, and the time includes handing them over. After `t` a table says what
  * each kind of operator takes. QUIPU_TRACES=NAME writes the launches of these passes as JSON to
  * NAME-ROWS.json.

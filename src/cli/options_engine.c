@@ -73,14 +73,15 @@ static const option_spec engine_options[] = {
              "waits, for few tokens on many threads"},
     {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,
      .fallback = "auto", .argument = "HOW",
-     .help = "on the CPU, how products round activations. 8, 16: to so many bits for quantised "
-             "weights; bf16: to BF16 for BF16 weights, to 8 bits for quantised ones; float: not "
-             "at all, which is slow for quantised weights. With 8, 16 and float, BF16 weights meet "
-             "float32. auto: 16 for small models (a token reads at most 256 MiB of weights), else "
-             "bf16 on processors with AMX and on AMD's with AVX-512 BF16, else 8. On a Hopper GPU, "
-             "for weights in FP8: 8 keeps them in FP8, and rounds activations of more than 64 "
-             "tokens at a time to FP8; others read them as BF16; auto keeps those with a scale a "
-             "row"},
+     .help =
+         "on the CPU, how products round activations. 8, 16: to that number of bits for quantised "
+         "weights; bf16: to BF16 for BF16 weights, to 8 bits for quantised ones; float: not "
+         "at all, which is slow for quantised weights. With 8, 16 and float, BF16 weights meet "
+         "float32. auto: 16 for small models (a token reads at most 256 MiB of weights), else "
+         "bf16 on processors with AMX and on AMD's with AVX-512 BF16, else 8. On a Hopper GPU, "
+         "for weights in FP8: 8 keeps them in FP8, and rounds activations of more than 64 "
+         "tokens at a time to FP8; others read them as BF16; auto keeps those with a scale a "
+         "row"},
     {"cache-packed", 0, OPTION_STRING_AT(SETTINGS, cache_packed), .argument = "DIR",
      .hint = OPTION_HINT_FOLDER,
      .help = "on the CPU, keep weights in this folder in the form that kernels read: the "

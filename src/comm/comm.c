@@ -11,7 +11,7 @@
 enum {
     COMMON_ALIGNMENT = 4096,
     LOOKS_PER_CLOCK = 64,
-    OWN_TIMES = 4, /* so many times what this rank took itself, others may take */
+    OWN_TIMES = 4, /* other ranks may take this many times what this rank took itself */
 };
 static const uint64_t SECOND_NS = 1000000000, SPIN_NS = 50000, YIELD_NS = 5000000;
 static const uint64_t BUSY_SECONDS = 4, SLOW_SECONDS = 600;

@@ -113,7 +113,7 @@ static speculated *slot_of(qp_engine *e, const qp_sequence *s)
 
 /* ---- what passes cost ---------------------------------------------------------------------- */
 
-/* Time of a pass of so many rows, from the nearest numbers of rows that were measured. */
+/* Time of a pass of `rows` rows, from the nearest numbers of rows that were measured. */
 static double between(const speculation *s, int64_t rows)
 {
     const double growth = 0.1; /* of the time of the largest pass known, for each further row */
@@ -159,7 +159,7 @@ static void note_time(speculation *s, int64_t rows, double ns)
 #define AHEAD 1.5
 /* Proposals of another model that do not pay are tried again when the loss is below this share. */
 #define TRIAL 0.01
-/* Proposals are verified if they make so many times the tokens per second. */
+/* Proposals are verified if they raise tokens per second by this factor. */
 #define GAIN 1.03
 /* What is likelier than this may lose twice as much. */
 #define NEARLY_CERTAIN 0.9

@@ -7,8 +7,8 @@
  * chosen, so the text is the same, to the bit, as without.
  *
  * How many proposals a pass verifies follows from what is measured: how often recent proposals of
- * the sequence were right, and how long passes of so many rows take. Proposals are compared with
- * the text also where they were not verified. A sequence that has lost time by verifying stops
+ * the sequence were right, and how long passes take by their number of rows. Proposals are compared
+ * with the text also where they were not verified. A sequence that has lost time by verifying stops
  * until the loss is a small share of its time.
  */
 #ifndef QUIPU_ENGINE_SPECULATE_H
@@ -69,7 +69,7 @@ typedef struct speculation {
     speculated *slots;           /* [max_sessions] */
     speculated_sequence *active; /* [n_active]: sequences of the call with proposals */
     size_t n_active;
-    double row_ns[SPECULATE_ROWS + 1]; /* measured: time of a pass of so many rows; 0: unknown */
+    double row_ns[SPECULATE_ROWS + 1]; /* measured: time of a pass, by its rows; 0: unknown */
     uint64_t begin;                    /* clock_ns() when the call's proposals were made */
     bool decodes;                      /* every sequence of the call goes on from its last token */
 } speculation;

@@ -39,7 +39,7 @@ static void copy_piece(void *context, int64_t piece)
                c->bytes);
 }
 
-/* Rows that are a piece for one thread, if a row has so many bytes. */
+/* Rows of `bytes` bytes that are a piece for one thread. */
 static int64_t rows_of_piece(int64_t n_rows, size_t bytes)
 {
     int64_t rows = (int64_t)(PIECE_BYTES / (bytes ? bytes : PIECE_BYTES));

@@ -39,7 +39,7 @@ typedef struct cost_curve {
     cost_point tiles[COST_POINTS];
 } cost_curve;
 
-/* The speed of repeated plain reads of so many bytes: data that stay in a cache are read faster. */
+/* The speed of repeated plain reads of `bytes` bytes: data that stay in a cache are read faster. */
 typedef struct cost_read {
     double bytes, bytes_per_second; /* of all workers together */
 } cost_read;

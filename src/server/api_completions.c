@@ -51,7 +51,7 @@ static const field completion_fields[] = {
      .type = FIELD_READ,
      .types = JSON_NUMBER | JSON_BOOL,
      .read = read_logprobs,
-     .help = "how likely tokens were, and so many alternatives of each"},
+     .help = "log probabilities of the tokens, and of this many alternatives to each"},
     {.name = "echo", .type = FIELD_BOOL, AT(echo), .help = "the prompt is part of the text"},
     {.name = "best_of",
      .type = FIELD_INTEGER,

@@ -19,7 +19,7 @@ typedef struct batcher_options {
                             * prompts in the cache; default 2 s */
     uint64_t prompt_ns;    /* about what prompts may add to a pass while other choices decode: this
                             * time, default 5 ms, */
-    double prompt_passes;  /* and the time of so many passes of those choices alone; default 1 */
+    double prompt_passes;  /* and the time of this many passes of those choices alone; default 1 */
     uint64_t group_ns;     /* about how long passes may run ahead of what is handed out; default
                             * 4 ms */
     /* Called from the engine thread, once after each step that made events. It must not block; a

@@ -12,7 +12,7 @@ enum {
     LEAST_TIMED = 8,  /* tokens of prompts; a step with fewer is not measured */
     FEW_ROWS = 256,   /* a GPU takes hardly longer for these than for fewer */
     LEAST_ROWS = 128, /* of prompts */
-    WHOLE_ROWS = 256, /* a GPU multiplies so many rows at a time */
+    WHOLE_ROWS = 256, /* rows that a GPU multiplies at a time */
 };
 
 /* ---- results of a step --------------------------------------------------------------------- */

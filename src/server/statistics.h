@@ -73,7 +73,7 @@ typedef struct batcher_stats {
     uint64_t finished[STATS_FINISHES];         /* choices by finish */
     double last_first_token;                   /* seconds from arrival */
     double own_seconds; /* the engine thread's between steps that follow each other */
-    uint64_t own_steps; /* so many of them */
+    uint64_t own_steps; /* those steps */
     histogram first_token, next_token, end_to_end, queued; /* seconds */
     histogram prompt_length, answer_length, batch_length;  /* tokens; of a step */
 

@@ -110,7 +110,7 @@ def main():
     o = parser.parse_args()
     n = o.chunks * o.length
     with open(o.text, encoding="utf-8") as file:
-        text = file.read(8 * n)  # enough for so many tokens
+        text = file.read(8 * n)  # enough for n tokens
     ids = subprocess.run([o.quipu, "tokenize", "-m", o.model], input=text, text=True, check=True,
                          capture_output=True).stdout.split()
     chunks = torch.tensor([int(i) for i in ids[:n]]).view(o.chunks, o.length)

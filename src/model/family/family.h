@@ -59,7 +59,7 @@ typedef struct model_family {
     /* Layers that have the window without layer_types. */
     enum { WINDOW_ALL, WINDOW_LAST /* from max_window_layers (28) on */, WINDOW_NO_ROPE } windowed;
     bool window_by_types;     /* layer_types says which layers have it */
-    int64_t no_rope_interval; /* no_rope_layer_interval: each so many-th layer does not rotate q and
+    int64_t no_rope_interval; /* no_rope_layer_interval N: every Nth layer does not rotate q and
                                * k; 0: all layers do, and config.json has no such keys */
 } model_family;
 

@@ -9,7 +9,7 @@ enum { RENORM_PROBS_TOP_K, RENORM_PROBS_TOP_P };
 
 /* The filters of one row. */
 typedef struct renorm_limits {
-    int64_t count; /* fewer than so many probabilities are larger than one that is kept, */
+    int64_t count; /* fewer than `count` probabilities are larger than one that is kept, */
     double weight; /* and they weigh less than this */
     bool any;      /* false: both filters keep everything */
 } renorm_limits;

@@ -22,7 +22,7 @@ static inline bool chain_has_fours(const tensor *view)
            (uintptr_t)view->data % 16 == 0;
 }
 
-/* A new last step, of so many items: each block takes one or more. */
+/* Appends a step of `items` items, of which each block takes one or more. */
 static inline chain_step *chain_next_step(cuda_chain *c, chain_kind kind, int64_t items)
 {
     const int n = c->ops->device->n_multiprocessors;

@@ -154,7 +154,7 @@ static size_t kept_free(const cuda_executor *x)
     return 2 * x->weights.bytes;
 }
 
-/* Whether there is room for so many bytes of copies. */
+/* Whether there is room for `copies` bytes of copies. */
 static qp_status check_copies(const cuda_executor *x, size_t copies, bool *fit, qp_error *error)
 {
     const bool demanded = x->program->options.bf16_copies == PLAN_COPIES_ON;

@@ -117,8 +117,9 @@ qp_status cuda_executor_run(cuda_executor *executor, const batch *batch, int fir
 qp_status cuda_executor_read_logits(cuda_executor *executor, const int32_t *rows, int64_t n_rows,
                                     float *out, qp_error *error);
 
-/* How many passes of so many sequences a group should have. Passes of many sequences are long and
- * have many kernels; making a graph of several would take longer than waiting for their copies. */
+/* How many passes a group should have, by its number of sequences. Passes of many sequences are
+ * long and have many kernels; making a graph of several would take longer than waiting for their
+ * copies. */
 int cuda_executor_group(const cuda_executor *executor, int64_t n_sequences);
 
 /* Takes the inputs of pass `pass` (0 .. CUDA_GROUP - 1, in order) of group `group` (0 ..

@@ -210,7 +210,7 @@ static const char *accepts_cuda(const void *self, const machine_request *r)
     if (why_not) return why_not;
     if (r->choice == MACHINE_LIKELIEST && !goes_in_groups(r))
         return "the likeliest tokens are found where every sequence has one new token";
-    if (machine_passes_of(r) > CUDA_GROUP) return "so many passes are more than one group";
+    if (machine_passes_of(r) > CUDA_GROUP) return "more passes than one group has";
     if (machine_passes_of(r) > 1 && r->batch->angles)
         return "angles that depend on the length of a sequence are made for one pass at a time";
     return NULL;
