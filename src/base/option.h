@@ -124,6 +124,7 @@ typedef struct command_spec {
     const char *name;                  /* "run", or two words, "ops check"; NULL ends a table */
     const char *synopsis;              /* what follows the name in the usage line */
     const char *summary;               /* one phrase, for the list of commands */
+    const char *heading;               /* in that list, before this command; NULL: none */
     const char *description;           /* paragraphs separated by an empty line; may be NULL */
     const option_group *const *groups; /* ends in NULL; may be NULL */
     int positional_minimum;            /* how many words besides options it takes */

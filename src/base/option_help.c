@@ -157,9 +157,11 @@ void option_overview(const program_spec *program, strbuf *out)
 {
     strbuf_printf(out, "usage: %s COMMAND [OPTION...]\n\n", program->name);
     put_wrapped(out, program->description ? program->description : program->summary, 0, 0);
-    strbuf_puts(out, "\nCommands:\n");
-    for (const command_spec *command = program->commands; command->name; command++)
+    if (!program->commands->heading) strbuf_puts(out, "\nCommands:\n");
+    for (const command_spec *command = program->commands; command->name; command++) {
+        if (command->heading) strbuf_printf(out, "\n%s:\n", command->heading);
         put_command_row(command, out);
+    }
     strbuf_printf(out, "\n%s COMMAND --help explains a command, %s --version names this one.\n",
                   program->name, program->name);
 }

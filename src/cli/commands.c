@@ -13,8 +13,8 @@
 #define COMMAND(words, function) .name = (words), .run = (void (*)(void))(function)
 
 static const command_spec commands[] = {
-    {COMMAND("run", command_run), .synopsis = "[-m MODEL] [-p PROMPT | -f FILE] [OPTION...]",
-     .summary = "answer one prompt",
+    {COMMAND("run", command_run), .heading = "Answers",
+     .synopsis = "[-m MODEL] [-p PROMPT | -f FILE] [OPTION...]", .summary = "answer one prompt",
      .description =
          "The answer goes to stdout as it is made, and one line of statistics to "
          "stderr. Where the model has a chat template, the prompt is the user's message "
@@ -34,7 +34,44 @@ static const command_spec commands[] = {
          GROUPS(&cli_model_options, &cli_chat_options, &cli_setting_options, &cli_ending_options,
                 &cli_form_options, &cli_context_options, &cli_engine_options,
                 &cli_speculation_options, &cli_queue_options, &cli_cache_options)},
-    {COMMAND("tokenize", command_tokenize), .synopsis = "[-m MODEL] [OPTION...] < TEXT",
+    {COMMAND("serve", command_serve), .synopsis = "[-m MODEL] [--port N] [OPTION...]",
+     .summary = "answer many clients over HTTP, by the APIs of OpenAI, Anthropic and Ollama",
+     .description =
+         "Listens on this host alone unless --host names another address, which needs API keys. "
+         "Requests share the model: --parallel says how many are answered at a time, the others "
+         "wait. The sampling options are what holds where a request says nothing. GET /health is "
+         "200 when the model is there, /openapi.json lists all endpoints and their fields. SIGTERM "
+         "lets answers end, SIGHUP reads the key file again.",
+     .groups =
+         GROUPS(&cli_model_options, &cli_serve_options, &cli_access_options, &cli_limit_options,
+                &cli_setting_options, &cli_context_options, &cli_engine_options,
+                &cli_speculation_options, &cli_queue_options, &cli_cache_options)},
+    {COMMAND("pull", command_pull), .heading = "Models", .synopsis = "[NAME]",
+     .summary = "fetch a model from Hugging Face, or list the short names",
+     .description =
+         "NAME is a short name such as llama3.2:1b, OWNER/REPOSITORY, "
+         "OWNER/REPOSITORY:FILE.gguf or OWNER/REPOSITORY:TYPE. The model is stored in the cache "
+         "that Hugging Face's Python library uses (HF_HOME, HF_HUB_CACHE), and its path is "
+         "printed. HF_ENDPOINT names another hub, HF_TOKEN a token for gated "
+         "models. An interrupted fetch is resumed, and every file's hash is checked. "
+         "Commands that take -m fetch hf:NAME, or a short name, by themselves.",
+     .positional_maximum = 1},
+    {COMMAND("list", command_list), .synopsis = "[--json]",
+     .summary = "list the models in the cache", .groups = GROUPS(&cli_json_options)},
+    {COMMAND("rm", command_rm), .synopsis = "NAME",
+     .summary = "remove a fetched model: all of it, or the file that NAME selects",
+     .positional_minimum = 1, .positional_maximum = 1},
+    {COMMAND("info", command_info), .synopsis = "[-m MODEL] [--modules] [--json]",
+     .summary = "show a model's family, sizes and tensors, or its modules",
+     .groups = GROUPS(&cli_model_options, &cli_info_options)},
+    {COMMAND("convert", command_convert), .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
+     .summary = "write a model as a GGUF file, in another element type if asked",
+     .description = "MODEL may be a GGUF file, a Hugging Face directory or synthetic weights; "
+                    "llama.cpp reads the file too. The file appears whole or not at all. What it "
+                    "cannot hold is an error or a warning.",
+     .groups = GROUPS(&cli_model_options, &cli_convert_options)},
+    {COMMAND("tokenize", command_tokenize), .heading = "Texts and tokens",
+     .synopsis = "[-m MODEL] [OPTION...] < TEXT",
      .summary = "convert text to token ids, on one line",
      .description = "MODEL may also be a directory that holds only tokenizer files, or a GGUF file "
                     "that holds only a vocabulary.",
@@ -47,6 +84,12 @@ static const command_spec commands[] = {
      .description = "Reads JSON: an array of messages, or an object of template variables with "
                     "that array under \"messages\".",
      .groups = GROUPS(&cli_model_options, &cli_template_options)},
+    {COMMAND("logits", command_logits),
+     .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [OPTION...]",
+     .summary = "print the model's logits after every token",
+     .groups =
+         GROUPS(&cli_model_options, &cli_prompt_options, &cli_logits_options, &cli_context_options,
+                &cli_engine_options, &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("perplexity", command_perplexity), .synopsis = "[-m MODEL] -f FILE [OPTION...]",
      .summary = "measure how well a model predicts a text",
      .description =
@@ -55,22 +98,8 @@ static const command_spec commands[] = {
          "likelihood and its standard error.",
      .groups = GROUPS(&cli_model_options, &cli_perplexity_options, &cli_engine_options,
                       &cli_cache_options, &cli_own_kernel_options)},
-    {COMMAND("logits", command_logits),
-     .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [OPTION...]",
-     .summary = "print the model's logits after every token",
-     .groups =
-         GROUPS(&cli_model_options, &cli_prompt_options, &cli_logits_options, &cli_context_options,
-                &cli_engine_options, &cli_cache_options, &cli_own_kernel_options)},
-    {COMMAND("info", command_info), .synopsis = "[-m MODEL] [--modules] [--json]",
-     .summary = "show a model's family, sizes and tensors, or its modules",
-     .groups = GROUPS(&cli_model_options, &cli_info_options)},
-    {COMMAND("doctor", command_doctor), .synopsis = "[-m MODEL [OPTION...]] [--json]",
-     .summary = "show what hardware quipu finds here and which of it quipu uses",
-     .description = "With -m MODEL it also opens the model, runs a pass, and shows what the time "
-                    "from the start to the first logits was spent on.",
-     .groups = GROUPS(&cli_model_options, &cli_context_options, &cli_engine_options,
-                      &cli_cache_options, &cli_json_options)},
-    {COMMAND("plan", command_plan), .synopsis = "[-m MODEL] [OPTION...]",
+    {COMMAND("plan", command_plan), .heading = "A forward pass",
+     .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "show tensor lifetimes and exact memory of a forward pass",
      .description = "Each row is a step, each column a tensor: + created, o kept, m mapped from "
                     "the host, r read, w written, x destroyed. Weights are not read. With --device "
@@ -120,7 +149,8 @@ static const command_spec commands[] = {
          "within tolerance; else the first difference is named.",
      .groups = GROUPS(&cli_model_options, &cli_diff_options, &cli_fusing_options,
                       &cli_cache_options, &cli_own_kernel_options)},
-    {COMMAND("bench", command_bench), .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
+    {COMMAND("bench", command_bench), .heading = "Speed",
+     .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
      .summary = "measure tokens per second of prompts and of generation",
      .description =
          "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
@@ -133,18 +163,6 @@ static const command_spec commands[] = {
      .groups = GROUPS(&cli_model_options, &cli_bench_options, &cli_context_options,
                       &cli_engine_options, &cli_speculation_options, &cli_queue_options,
                       &cli_part_options, &cli_cache_options, &cli_own_kernel_options)},
-    {COMMAND("serve", command_serve), .synopsis = "[-m MODEL] [--port N] [OPTION...]",
-     .summary = "answer many clients over HTTP, by the APIs of OpenAI, Anthropic and Ollama",
-     .description =
-         "Listens on this host alone unless --host names another address, which needs API keys. "
-         "Requests share the model: --parallel says how many are answered at a time, the others "
-         "wait. The sampling options are what holds where a request says nothing. GET /health is "
-         "200 when the model is there, /openapi.json lists all endpoints and their fields. SIGTERM "
-         "lets answers end, SIGHUP reads the key file again.",
-     .groups =
-         GROUPS(&cli_model_options, &cli_serve_options, &cli_access_options, &cli_limit_options,
-                &cli_setting_options, &cli_context_options, &cli_engine_options,
-                &cli_speculation_options, &cli_queue_options, &cli_cache_options)},
     {COMMAND("load", command_load), .synopsis = "--url http://HOST:PORT [OPTION...]",
      .summary = "drive a server that speaks OpenAI's API, and measure what its clients see",
      .description =
@@ -155,29 +173,8 @@ static const command_spec commands[] = {
          "serve` defines them. Exit status 1 if a request failed.",
      .groups = GROUPS(&cli_server_options, &cli_pace_options, &cli_question_options,
                       &cli_replay_options, &cli_figures_options)},
-    {COMMAND("convert", command_convert), .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
-     .summary = "write a model as a GGUF file, in another element type if asked",
-     .description = "MODEL may be a GGUF file, a Hugging Face directory or synthetic weights; "
-                    "llama.cpp reads the file too. The file appears whole or not at all. What it "
-                    "cannot hold is an error or a warning.",
-     .groups = GROUPS(&cli_model_options, &cli_convert_options)},
-    {COMMAND("pull", command_pull), .synopsis = "[NAME]",
-     .summary = "fetch a model from Hugging Face, or list the short names",
-     .description =
-         "NAME is a short name such as llama3.2:1b, OWNER/REPOSITORY, "
-         "OWNER/REPOSITORY:FILE.gguf or OWNER/REPOSITORY:TYPE. The model is stored in the cache "
-         "that Hugging Face's Python library uses (HF_HOME, HF_HUB_CACHE), and its path is "
-         "printed. HF_ENDPOINT names another hub, HF_TOKEN a token for gated "
-         "models. An interrupted fetch is resumed, and every file's hash is checked. "
-         "Commands that take -m fetch hf:NAME, or a short name, by themselves.",
-     .positional_maximum = 1},
-    {COMMAND("list", command_list), .synopsis = "[--json]",
-     .summary = "list the models in the cache", .groups = GROUPS(&cli_json_options)},
-    {COMMAND("rm", command_rm), .synopsis = "NAME",
-     .summary = "remove a fetched model: all of it, or the file that NAME selects",
-     .positional_minimum = 1, .positional_maximum = 1},
-    {COMMAND("ops list", command_ops_list), .synopsis = "[--json]",
-     .summary = "list all operators with their axes, types and variants",
+    {COMMAND("ops list", command_ops_list), .heading = "Operators and kernels",
+     .synopsis = "[--json]", .summary = "list all operators with their axes, types and variants",
      .groups = GROUPS(&cli_json_options)},
     {COMMAND("ops describe", command_ops_describe), .synopsis = "OPERATOR [--format FORMAT]",
      .summary = "print everything that the author of a kernel must know about an operator",
@@ -234,8 +231,14 @@ static const command_spec commands[] = {
     {COMMAND("ops prompt", command_ops_prompt), .synopsis = "OPERATOR [--last]",
      .summary = "print the description as a page for a language model that writes kernels",
      .groups = GROUPS(&cli_prompt_page_options), .positional_minimum = 1, .positional_maximum = 1},
-    {COMMAND("help", command_help), .synopsis = "[COMMAND]",
+    {COMMAND("help", command_help), .heading = "This program", .synopsis = "[COMMAND]",
      .summary = "show this list, or the help of a command", .positional_maximum = 2},
+    {COMMAND("doctor", command_doctor), .synopsis = "[-m MODEL [OPTION...]] [--json]",
+     .summary = "show what hardware quipu finds here and which of it quipu uses",
+     .description = "With -m MODEL it also opens the model, runs a pass, and shows what the time "
+                    "from the start to the first logits was spent on.",
+     .groups = GROUPS(&cli_model_options, &cli_context_options, &cli_engine_options,
+                      &cli_cache_options, &cli_json_options)},
     {COMMAND("man", command_man), .synopsis = "", .summary = "print the manual page, for man -l -"},
     {COMMAND("completion", command_completion), .synopsis = "bash|zsh|fish",
      .summary = "print a shell's completion script", .positional_minimum = 1,
