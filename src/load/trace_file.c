@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,10 @@ static qp_status add_request(trace_file *t, trace_request request, size_t line, 
         return error_set(error, QP_FORMAT,
                          "line %zu of the trace: numbers of tokens are from 0 to %d", line,
                          TRACE_MOST_TOKENS);
+    if (!(fabs(request.seconds) <= TRACE_MOST_SECONDS))
+        return error_set(error, QP_FORMAT,
+                         "line %zu of the trace: its time is %g; expected seconds, or a date", line,
+                         request.seconds);
     trace_request *room =
         grown(t->requests, t->n_requests, &t->request_capacity, sizeof *t->requests);
     if (!room) return error_no_memory(error, "the trace", t->n_requests * sizeof *t->requests);

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 enum { TRACE_BLOCK = 512, TRACE_MOST_TOKENS = 1 << 24 };
+#define TRACE_MOST_SECONDS 1e12
 
 typedef struct trace_request {
     double seconds; /* since the first request of the trace; never decreases */
