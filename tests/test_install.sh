@@ -93,7 +93,7 @@ add_executable(static ../program.c)
 target_link_libraries(static PRIVATE quipu::quipu_static)
 END
 by_cmake() {
-    cmake -S "$place/project" -B "$place/project/build" "-DCMAKE_PREFIX_PATH=$place/usr" &&
+    cmake -G Ninja -S "$place/project" -B "$place/project/build" "-DCMAKE_PREFIX_PATH=$place/usr" &&
         cmake --build "$place/project/build" && runs "$place/project/build/shared" &&
         runs "$place/project/build/static"
 }
