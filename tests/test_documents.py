@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """The documents: links and their anchors lead somewhere, README.md names every page, sources and functions
-that a page names exist, and each option of a command that a page shows is one of that command."""
+that a page names exist, each option of a command that a page shows is one of that command, and commands
+whose output is the same everywhere print what README.md and FORWARD-PASS.md show."""
 import re
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 
-from cli_process import QUIPU, check, run_parts
+from cli_process import QUIPU, check, quipu, run_parts
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "doc").glob("*.md"))
@@ -90,4 +91,20 @@ def options():
     check(n > 200, f"only {n} options were found in the documents")
 
 
-sys.exit(run_parts(links, names, options))
+def outputs():
+    """After "$ quipu ...": beginnings of lines; "..." stands for what is left out."""
+    n = 0
+    for page in (ROOT / "README.md", ROOT / "doc/FORWARD-PASS.md"):
+        for command, shown in re.findall(r"^    \$ (quipu .*)\n((?: {4}(?!\$ ).*\n)*)", page.read_text(encoding="utf-8"), re.M):
+            if not re.match(r"quipu (info|shapes|plan|schedule|logits|run) ", command):
+                continue
+            status, out, error = quipu(*command.split()[1:])
+            check(status == 0, f"{page.name}: {command}: {error}")
+            for line in shown.splitlines():
+                n += 1
+                text = line[4:].removesuffix("...").rstrip()
+                check(any(found.startswith(text) for found in out.splitlines()), f"{page.name}: {command} does not print: {text}")
+    check(n > 40, f"only {n} lines of output were found in the documents")
+
+
+sys.exit(run_parts(links, names, options, outputs))
