@@ -225,22 +225,24 @@ typedef struct qp_engine_options {
     /* Fuses operators that need no results of other threads: fewer waits, for few tokens on many
      * threads. On the CPU the logits have the same bits. */
     bool fuse;
-    /* On a GPU: the logits of a sequence have the same bits whatever the other sequences are.
-     * Passes that continue sequences have max_sessions rows, or where that gives the same bits, 9
-     * at least (10 to 63 sessions, 64 if weights are stored in BF16). Passes that read prompts have
-     * `chunk` rows (by default 2,048, or 1,024 with fewer than 16 sessions). Rows that are not
-     * needed are computed all the same. A CPU gives such logits without this. */
+    /* On a GPU: the logits of a sequence have the same bits whatever the other sequences are. Each
+     * pass that continues sequences then has max_sessions rows; with 10 to 63 sessions (64 if
+     * weights are stored in BF16) 9 rows are enough, since passes of 9 to 64 rows have the same
+     * bits. Each pass that reads prompts has `chunk` rows (by default 2,048, or 1,024 with fewer
+     * than 16 sessions). Rows that are not needed are computed all the same. A CPU gives such
+     * logits without this. */
     bool batch_invariant;
-    /* How activations enter products on the CPU. "8", "16": with quantised weights rounded to so
-     * many bits, with a scale for every 32 values; "float": with weights that are decoded to
-     * float32 when the model is opened. "bf16": with BF16 weights rounded to BF16, where the
-     * processor has AVX-512 BF16 or AMX, and with quantised ones to 8 bits; with the others, and
-     * elsewhere, BF16 weights meet float32. "auto" (default): 16 if a token reads at most 256 MiB
-     * of weights; else bf16 on processors with AMX and on AMD's with AVX-512 BF16; else 8. On a
-     * Hopper GPU "8" keeps matrices in FP8, and rounds their inputs to FP8 in passes of more than
-     * 64 tokens; "auto" does so where they have one scale, or one for each row; otherwise GPUs read
-     * these matrices as BF16. Elsewhere GPUs and the machines "reference" and "serial" do not
-     * round; with them, "8", "16" and "bf16" give a warning. */
+    /* How products on the CPU round activations:
+     *   "8", "16"  with quantised weights to so many bits, with a scale for every 32 values;
+     *   "bf16"     with BF16 weights to BF16, where the processor has AVX-512 BF16 or AMX; with
+     *              quantised weights to 8 bits;
+     *   "float"    not at all: quantised weights are decoded to float32 when the model is opened;
+     *   "auto"     (default) as "16" if a token reads at most 256 MiB of weights; else as "bf16" on
+     *              processors with AMX and on AMD's with AVX-512 BF16; else as "8".
+     * BF16 weights meet float32 except with "bf16". On a Hopper GPU "8" keeps matrices in FP8, and
+     * rounds their inputs to FP8 in passes of more than 64 tokens; "auto" does so where they have
+     * one scale, or one for each row; otherwise GPUs read these matrices as BF16. Other GPUs and
+     * the machines "reference" and "serial" do not round: "8", "16" and "bf16" give a warning. */
     const char *activations;
     const char *cpu_mask; /* CPU features not to use, such as "avx512f,avx_vnni" */
     /* [n_kernels]: run in place of operators' own, on the CPU by "threads" and "operators". Their
@@ -271,7 +273,8 @@ typedef struct qp_engine_options {
      * mpirun has started, of which all but the first call qp_rank_follow(). Processes of one host
      * share memory, unless it is "messages". `threads` is the number
      * of each rank's, by default an equal share of the processors. On GPUs each rank has one of its
-     * own, and the machine "cuda" runs. */
+     * own, and the machine is "cuda", or "megakernel" for one sequence where GPUs can read each
+     * other's memory. */
     int ranks; /* default 1, or the number of `gpus`; for "mpi" as many as mpirun has started */
     const char *transport, *cut;
     /* Numbers of the ranks' GPUs, such as "0,2", which imply the device "cuda"; default: the first
@@ -282,8 +285,8 @@ typedef struct qp_engine_options {
      * only for the same model, build and kernels, and after its checksums were verified; it is as
      * large as the weights. NULL: weights are arranged each time. */
     const char *cache_packed;
-    uint64_t cache_packed_size; /* most bytes of these files; default 64 GiB. Those that were not
-                                 * used for longest are removed */
+    uint64_t cache_packed_size; /* most bytes of these files; default 64 GiB. The least recently
+                                 * used are removed */
     /* On a GPU: whether matrices in other types than BF16 are also kept in BF16, which prompts and
      * passes of several sequences read faster and round otherwise. "auto" (default): if as much
      * memory as all weights take twice stays free, with a notice that says so; "on", or else
