@@ -4,6 +4,7 @@
 #include "inspect/cuda_print.h"
 #include "inspect/launch_print.h"
 #include "inspect/pass_launches.h"
+#include "op/exchange_cuda.h"
 #include "vm/cuda/chain_check.h"
 #include "vm/cuda/tiles.h"
 
@@ -351,6 +352,42 @@ static void test_areas(void **state)
     assert_false(cuda_area_find(UINT64_MAX, &area, &offset));
 }
 
+/* The blocks of an all_gather of so many rows and columns, where so many ranks share a GPU. */
+static unsigned blocks_of_gather(int64_t rows, int64_t columns, int beside)
+{
+    enum { RANKS_THERE = 8 };
+    qp_error error;
+    const exchange exchange = {.n_ranks = RANKS_THERE};
+    cuda_recording recording = {0};
+    cuda_ops ops = {.exchange = &exchange, .beside = beside, .recording = &recording};
+    const tensor part = tensor_2d(NULL, DTYPE_F32, rows, columns / RANKS_THERE),
+                 out = tensor_2d(NULL, DTYPE_F32, rows, columns);
+    assert_ok(cuda_exchange(&ops, "all_gather", &part, &out, 0, &error));
+    assert_int_equal(recording.n_records, 1);
+    const unsigned blocks = recording.records[0].start.grid[0];
+    cuda_recording_free(&recording);
+    return blocks;
+}
+
+/* A block waits for those of its number on all ranks. Where ranks share a GPU, all of their blocks
+ * must be resident: of words up to 5 on each of 132 multiprocessors, of chunks 4. */
+static void test_ranks_on_one_gpu_fit(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t rows, columns;
+        unsigned alone, most;
+    } cases[] = {{1, 128256, 126, EXCHANGE_BLOCKS}, {64, 65536, 512, CHUNKS_BLOCKS}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(blocks_of_gather(cases[i].rows, cases[i].columns, 0), cases[i].alone);
+        assert_int_equal(blocks_of_gather(cases[i].rows, cases[i].columns, 1), cases[i].alone);
+        for (unsigned beside = 2; beside <= EXCHANGE_RANKS; beside++) {
+            const unsigned blocks = blocks_of_gather(cases[i].rows, cases[i].columns, (int)beside);
+            assert_true(blocks > 0 && blocks * beside <= cases[i].most);
+        }
+    }
+}
+
 static void test_unknown_architecture(void **state)
 {
     (void)state;
@@ -466,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_areas),
         cmocka_unit_test(test_wanted_rows),
         cmocka_unit_test(test_ranks_exchange_rows),
+        cmocka_unit_test(test_ranks_on_one_gpu_fit),
         cmocka_unit_test(test_unknown_architecture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

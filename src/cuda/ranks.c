@@ -40,6 +40,14 @@ static qp_status check_alone(const cuda_ranks *r, qp_error *error)
     return QP_OK;
 }
 
+int cuda_ranks_beside(const cuda_ranks *r, int rank)
+{
+    int n = 0;
+    for (int other = 0; other < r->n; other++)
+        n += r->devices[other]->ordinal == r->devices[rank]->ordinal;
+    return n;
+}
+
 static bool all_reach(const cuda_ranks *r)
 {
     cuda_link link;

@@ -47,7 +47,8 @@ static qp_status start_exchange(cuda_ops *ops, const char *name, const tensor *o
 {
     const bool chunks = out->shape[0] * out->shape[1] > MOST_WORDS;
     const int64_t own = EXCHANGE_THREADS * (chunks ? CHUNKS_FOURS : EXCHANGE_FOURS);
-    const int64_t most = chunks ? CHUNKS_BLOCKS : EXCHANGE_BLOCKS;
+    const int64_t most =
+        (chunks ? CHUNKS_BLOCKS : EXCHANGE_BLOCKS) / (ops->beside ? ops->beside : 1);
     const int64_t blocks = (fours_of(out) + own - 1) / own;
     cuda_start start = {.image = "exchange",
                         .grid = {(unsigned)(blocks < most ? blocks : most), 1, 1},

@@ -2,6 +2,7 @@
 #include "op/cuda_ops.h"
 #include "vm/mega/parts.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 enum { TAG_RECEIVE = 0x6d656761 };
@@ -39,6 +40,19 @@ static qp_status tell_place(const cuda_mega *m, comm *group, const comm_part **o
     return *out ? QP_OK : comm_check(group, error);
 }
 
+/* A block takes a multiprocessor, and blocks of all ranks wait for each other. */
+static qp_status check_room(const cuda_mega *m, qp_error *error)
+{
+    const cuda_device *d = m->executor->device;
+    const int ranks = m->executor->ops.beside,
+              most = ranks ? d->n_multiprocessors / ranks : INT_MAX;
+    if (m->n_blocks <= most) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "the megakernels of %d ranks with %d blocks each do not fit on GPU %d, which "
+                     "has %d multiprocessors: give --workers %d",
+                     ranks, m->n_blocks, d->ordinal, d->n_multiprocessors, most);
+}
+
 qp_status mega_connect_ranks(cuda_mega *m, comm *group, qp_error *error)
 {
     const program *p = m->executor->program;
@@ -50,6 +64,7 @@ qp_status mega_connect_ranks(cuda_mega *m, comm *group, qp_error *error)
     r->vocab_first = (int32_t)p->shard.vocab.first;
     r->vocab_count = (int32_t)p->shard.vocab.count;
     if (r->count == 1) return QP_OK;
+    TRY(check_room(m, error));
     TRY(cuda_buffer_alloc(d, mega_count_receive(p, m->n_blocks), "the exchange between ranks",
                           &m->receive, error));
     TRY(cuda_device_wait(d, "preparing the exchange between ranks", error));
