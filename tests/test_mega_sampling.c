@@ -462,6 +462,8 @@ static double time_choice(qp_engine *engine, const choice *c)
     return result.generate_seconds / 128 * 1e6;
 }
 
+/* Choices in turn, round after round, until each has cost little in its quickest round: the host
+ * hands out the tokens, and other programs delay it. */
 static void choosing_costs_little(void **state)
 {
     (void)state;
@@ -469,20 +471,26 @@ static void choosing_costs_little(void **state)
     static const char *const models[] = {"synthetic:llama-3.2-1b:BF16",
                                          "synthetic:llama-3.2-1b:Q4_0"};
     static const int others[] = {1, 4, 7, 12, 15, 16};
+    enum { OTHERS = sizeof others / sizeof *others, LEAST_ROUNDS = 2, MOST_ROUNDS = 20 };
     for (int m = 0; m < 2; m++) {
         qp_engine *engine = open_mega(models[m]);
-        time_choice(engine, &likeliest);
-        double least = time_choice(engine, &likeliest);
-        printf("%s: %.1f us a token", models[m], least);
-        for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-            const choice *c = &choices[others[i]];
-            time_choice(engine, c);
-            double us = time_choice(engine, c);
-            printf("; temperature %g, top_k %g, top_p %g, min_p %g, repetition %g: %.1f",
-                   c->value[0], c->value[1], c->value[2], c->value[3], c->value[4], us);
-            assert_true(us < 1.3 * least);
+        double best[OTHERS + 1], most = 0;
+        for (int round = 0; round < LEAST_ROUNDS || (round < MOST_ROUNDS && most >= 1.3); round++) {
+            most = 0;
+            for (int i = 0; i <= OTHERS; i++) {
+                const double us = time_choice(engine, i ? &choices[others[i - 1]] : &likeliest);
+                if (round == 0 || us < best[i]) best[i] = us;
+                if (best[i] / best[0] > most) most = best[i] / best[0];
+            }
+        }
+        printf("%s: %.1f us a token", models[m], best[0]);
+        for (int i = 1; i <= OTHERS; i++) {
+            const double *value = choices[others[i - 1]].value;
+            printf("; temperature %g, top_k %g, top_p %g, min_p %g, repetition %g: %.1f", value[0],
+                   value[1], value[2], value[3], value[4], best[i]);
         }
         printf("\n");
+        assert_true(most < 1.3);
         qp_engine_close(engine);
     }
 }

@@ -16,7 +16,7 @@ MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none
 MPI = shutil.which("mpirun") and "RANKS_WITHOUT_MPI" not in os.environ
 RUN = ["run", "-m", "synthetic:tiny:BF16", "-p", "1,2,3", "-n", "5"]
 HIDDEN = 256  # of this model
-LIMIT_S = 12  # waits end after 3 or 4 seconds; mpirun needs a second or more to end the others
+LIMIT_S = 180  # a run that hangs never ends; others end within seconds, or later on a busy machine
 passed = failed = 0
 
 
@@ -33,25 +33,26 @@ def environment(**more):
 
 
 def run(*arguments, ranks=0, shell=None, **more):
-    """(exit status, output and messages, seconds); `ranks`: processes that mpirun starts; `shell`: commands before
-    each of them"""
+    """(exit status, output and messages); `ranks`: processes that mpirun starts; `shell`: commands before each of
+    them"""
     command = [*MPIRUN, "-n", str(ranks)] if ranks else []
     command += ["sh", "-c", shell + '; exec "$0" "$@"'] if shell else []
-    begin = time.monotonic()
-    done = subprocess.run([*command, QUIPU, *RUN, *arguments], capture_output=True, text=True, timeout=120,
-                          env=environment(**more))
-    return done.returncode, done.stdout + done.stderr, time.monotonic() - begin
+    try:
+        done = subprocess.run([*command, QUIPU, *RUN, *arguments], capture_output=True, text=True, timeout=LIMIT_S,
+                              env=environment(**more))
+    except subprocess.TimeoutExpired:
+        return None, f"no end within {LIMIT_S} s"
+    return done.returncode, done.stdout + done.stderr
 
 
 def runs(name, *arguments, ranks=0, told="", **more):
-    code, text, _ = run("--device", "cuda", *arguments, ranks=ranks, **more)
+    code, text = run("--device", "cuda", *arguments, ranks=ranks, **more)
     check(name, code == 0 and "0,0,0,0,0" in text and told in text, text)
 
 
 def refuses(name, message, *arguments, ranks=0, **more):
-    code, text, seconds = run("--device", "cuda", *arguments, ranks=ranks, **more)
-    flat = re.sub(r"\s+", " ", text)
-    check(name, code != 0 and message in flat and seconds < LIMIT_S, f"{seconds:.1f} s, {text}")
+    code, text = run("--device", "cuda", *arguments, ranks=ranks, **more)
+    check(name, code and message in re.sub(r"\s+", " ", text), text)
 
 
 def test_rows():
@@ -131,30 +132,40 @@ def end(process):
         pass
 
 
+def wait_until(happened):
+    deadline = time.monotonic() + LIMIT_S
+    while not happened() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return happened()
+
+
+def kill_one(exchange, number, folder):
+    """Ends or stops rank 1 of two when both launch kernels. The other must end by itself."""
+    logs = [f"{folder}/{rank}" for rank in range(2)]
+    start = f'export QUIPU_FAKE_CUDA_LOG={folder}/$OMPI_COMM_WORLD_RANK; exec "$0" "$@"'
+    command = [*MPIRUN, "-n", "2", "sh", "-c", start, QUIPU, "bench", "-m", "synthetic:tiny:BF16", "-p", "16", "-n",
+               "20000", "-r", "1000", "-c", "20480", "--device", "cuda", "--exchange", exchange]
+    with open(f"{folder}/messages", "w+", encoding="utf-8") as messages:
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=messages, env=environment())
+        launched = wait_until(lambda: all(os.path.exists(log) and os.path.getsize(log) for log in logs))
+        victim = children_of(child.pid).get(1)
+        if victim:
+            os.kill(victim, number)
+        ended = wait_until(lambda: child.poll() is not None)
+        if not ended:
+            child.kill()
+        if victim and number == signal.SIGSTOP:
+            end(victim)
+        messages.seek(0)
+        check(f"{exchange}, {number.name}", launched and victim and ended and child.wait() != 0,
+              f"launched {launched}, ended {ended}, {child.returncode}, {messages.read()}")
+
+
 def test_kills():
     for number in (signal.SIGKILL, signal.SIGSTOP):
         for exchange in ("host", "nccl"):
-            command = [*MPIRUN, "-n", "2", QUIPU, "bench", "-m", "synthetic:tiny:BF16", "-p", "16", "-n", "20000", "-r",
-                       "1000", "-c", "20480", "--device", "cuda", "--exchange", exchange]
-            messages = tempfile.TemporaryFile("w+")
-            child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=messages, env=environment())
-            deadline = time.monotonic() + 20
-            while len(children_of(child.pid)) < 2 and time.monotonic() < deadline:
-                time.sleep(0.05)
-            time.sleep(2)
-            victim = children_of(child.pid).get(1)
-            begin = time.monotonic()
-            if victim:
-                os.kill(victim, number)
-            try:
-                child.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                child.kill()
-            seconds = time.monotonic() - begin
-            if victim and number == signal.SIGSTOP:
-                end(victim)
-            check(f"{exchange}, {number.name}", victim and child.returncode and seconds < LIMIT_S,
-                  f"{seconds:.1f} s, {child.returncode}, {messages.seek(0) or messages.read()}")
+            with tempfile.TemporaryDirectory() as folder:
+                kill_one(exchange, number, folder)
 
 
 if not os.path.exists(f"{FAKE}/libcuda.so.1"):
