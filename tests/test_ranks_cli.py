@@ -183,6 +183,7 @@ def start(ranks):
         pids = [int(line.split()[0]) for line in listed.stdout.splitlines() if " run -m " in line]
         if len(pids) == ranks:
             return job, sorted(pids)
+    job.terminate()  # mpirun ends its processes
     return job, []
 
 
