@@ -10,7 +10,7 @@ size_t attention_tile_scratch(int64_t head_dim)
     size_t row = round_up((size_t)head_dim, 16), block = ATTENTION_BLOCK, queries = ATTENTION_TILE;
     size_t floats = 2 * queries * row             /* q, out */
                     + queries * block             /* scores */
-                    + (2 * block + 1) * row       /* k, v, zeros */
+                    + 2 * block * row             /* k, v */
                     + queries * (16 + 2 + 1 + 2); /* sums, maximum, shrink, seen, hidden */
     return floats * sizeof(float) + 64;
 }
