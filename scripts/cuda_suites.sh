@@ -6,7 +6,7 @@ gpu_quipu() { "${QUIPU_BINARY:-$PWD/build/quipu}" "$@"; }
 
 # same_text MODEL PROMPT N: greedy text of N tokens, compared between the CPU's references and the GPU.
 same_text() {
-    local words=(run -m "$1" -p "$2" -n "$3" --temp 0 --raw) expected found
+    local words=(run -m "$1" -p "$2" -n "$3" --temp 0 --repetition-penalty 1 --raw) expected found
     expected=$(gpu_quipu "${words[@]}" --device cpu --exec reference 2>/dev/null) || return 1
     found=$(gpu_quipu "${words[@]}" --device cuda 2>/dev/null) || return 1
     [ "$expected" = "$found" ] || {
@@ -79,7 +79,7 @@ test_cuda() {
         check "the default model's text" same_text "$model" "The capital of France is" 60 || true
         for prompt in "What is a quipu?" "Name three rivers of Africa." "Write a haiku about snow."; do
             check "the default model's answer: $prompt" \
-                same_answer -m "$model" -p "$prompt" --temp 0 || true
+                same_answer -m "$model" -p "$prompt" --temp 0 --repetition-penalty 1 || true
             check "one drawn: $prompt" \
                 same_answer -m "$model" -p "$prompt" --temp 0.8 --seed 7 || true
             check "one drawn of few: $prompt" same_answer -m "$model" -p "$prompt" \

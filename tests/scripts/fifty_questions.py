@@ -19,7 +19,7 @@ TOKENS = 20
 def quipu_answer(arguments, question, activations):
     done = subprocess.run(
         [arguments.quipu, "run", "-m", arguments.model, "-p", question, "--activations", activations,
-         "-n", str(TOKENS), "--temp", "0", "--device", "cpu", "--json"],
+         "-n", str(TOKENS), "--temp", "0", "--repetition-penalty", "1", "--device", "cpu", "--json"],
         capture_output=True, text=True, stdin=subprocess.DEVNULL, check=True)
     return json.loads(done.stdout)
 
