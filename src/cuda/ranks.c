@@ -40,12 +40,16 @@ static qp_status check_alone(const cuda_ranks *r, qp_error *error)
     return QP_OK;
 }
 
-int cuda_ranks_beside(const cuda_ranks *r, int rank)
+int cuda_ranks_beside(const cuda_ranks *r)
 {
-    int n = 0;
-    for (int other = 0; other < r->n; other++)
-        n += r->devices[other]->ordinal == r->devices[rank]->ordinal;
-    return n;
+    int most = 0;
+    for (int rank = 0; rank < r->n; rank++) {
+        int n = 0;
+        for (int other = 0; other < r->n; other++)
+            n += r->devices[other]->ordinal == r->devices[rank]->ordinal;
+        if (n > most) most = n;
+    }
+    return most;
 }
 
 static bool all_reach(const cuda_ranks *r)

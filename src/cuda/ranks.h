@@ -60,8 +60,9 @@ qp_status cuda_ranks_meet(cuda_ranks *out, cuda_device *first, const cuda_rank_f
 
 void cuda_ranks_close(cuda_ranks *ranks);
 
-/* How many ranks run on the GPU of `rank`, itself included. */
-int cuda_ranks_beside(const cuda_ranks *ranks, int rank);
+/* The most ranks that one GPU runs; the same number for all ranks, since they launch the same
+ * number of blocks. */
+int cuda_ranks_beside(const cuda_ranks *ranks);
 
 /* QP_DEVICE, with the ranks' names, if a kernel has waited too long for a peer. The GPUs' work up
  * to now has ended. After that the ranks do not agree on the number of rounds and cannot be used.

@@ -23,8 +23,8 @@ typedef struct cuda_ops {
     cuda_recording *recording; /* records the launches; NULL: kernels are launched at once */
     const exchange *exchange;  /* with the other ranks of the model, by kernels; NULL: there is one
                                   rank, or a carrier */
-    int beside; /* with an exchange by kernels: ranks on this GPU, whose kernels wait for each other
-                 * and so must all be resident; 0: one */
+    int beside; /* with an exchange by kernels: most ranks on one GPU, whose kernels wait for each
+                 * other and so must all be resident; 0: one */
     /* What exchanges rows with the other ranks in place of kernels (op/carrier_cuda.h); NULL: none
      */
     struct cuda_carrier *carrier;

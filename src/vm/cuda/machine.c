@@ -126,7 +126,7 @@ static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *er
                               error));
     TRY(cuda_executor_init(&m->executor, m->device, p, exchange, carries ? &m->carrier : NULL,
                            setup->cuda_kernels, setup->pool, setup->progress, error));
-    if (exchange) m->executor.ops.beside = cuda_ranks_beside(m->gpus, p->options.rank);
+    if (exchange) m->executor.ops.beside = cuda_ranks_beside(m->gpus);
     if (exchange) TRY(cuda_executor_join(&m->executor, setup->group, error));
     if (!m->executor.logits.data)
         TRY(buffer_alloc(&m->logits, p->tensors[PLAN_LOGITS].bytes, "logits", error));

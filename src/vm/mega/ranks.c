@@ -48,9 +48,9 @@ static qp_status check_room(const cuda_mega *m, qp_error *error)
               most = ranks ? d->n_multiprocessors / ranks : INT_MAX;
     if (m->n_blocks <= most) return QP_OK;
     return error_set(error, QP_UNSUPPORTED,
-                     "the megakernels of %d ranks with %d blocks each do not fit on GPU %d, which "
+                     "the megakernels of %d ranks with %d blocks each do not fit on one GPU, which "
                      "has %d multiprocessors: give --workers %d",
-                     ranks, m->n_blocks, d->ordinal, d->n_multiprocessors, most);
+                     ranks, m->n_blocks, d->n_multiprocessors, most);
 }
 
 qp_status mega_connect_ranks(cuda_mega *m, comm *group, qp_error *error)
