@@ -100,6 +100,39 @@ static void test_weights_in_a_cache_come_faster(void **state)
     assert_near(linear(&table, 1000, 64, 1e6).ns, 400 * (1 - 0.5 / 16));
 }
 
+/* Two workers. Where memory limits them, all take as long as their bytes at the present rate, but
+ * at least as long as one alone; one alone as long as its core reads. */
+static void test_costs_follow_the_rate_of_memory(void **state)
+{
+    (void)state;
+    const cost_rates then = {40e9, 30e9};
+    const cost_point read = {1, 0.05, 0.7}; /* 40 GB/s; 28.6 alone */
+    assert_near(cost_at_rates(read, 2, then, then).ns_per_byte, 0.05);
+    assert_near(cost_at_rates(read, 2, then, then).alone, 0.7);
+    const cost_point slower = cost_at_rates(read, 2, then, (cost_rates){20e9, 30e9});
+    assert_near(slower.ns_per_byte, 0.1);
+    assert_near(slower.alone, 0.35);
+    const cost_point faster = cost_at_rates(read, 2, then, (cost_rates){80e9, 30e9});
+    assert_near(faster.ns_per_byte, 0.035);
+    assert_near(faster.alone, 1);
+    assert_near(cost_at_rates(read, 2, then, (cost_rates){80e9, 60e9}).ns_per_byte, 0.025);
+    /* Arithmetic, and data in caches, take what they took. */
+    const cost_point works = {50, 0.5, 1}, cached = {1, 0.02, 0.6};
+    assert_near(cost_at_rates(works, 2, then, (cost_rates){20e9, 15e9}).ns_per_byte, 0.5);
+    assert_near(cost_at_rates(cached, 2, then, (cost_rates){20e9, 15e9}).ns_per_byte, 0.02);
+    /* It was not limited, but is where the rate falls below what it reads. */
+    assert_near(cost_at_rates(works, 2, then, (cost_rates){2e9, 2e9}).ns_per_byte, 1);
+    /* Rates that are not known change nothing. */
+    assert_near(cost_at_rates(read, 2, then, (cost_rates){0}).ns_per_byte, 0.05);
+    assert_near(cost_at_rates(read, 2, (cost_rates){0}, then).ns_per_byte, 0.05);
+    /* A table predicts for the rates of now. */
+    cost_table table = example(2, 1);
+    const double usual = linear(&table, 1000, 1, 1e9).ns;
+    table.rates = (cost_rates){2e9 * 1000 / usual, 1e9 * 1000 / usual};
+    table.now = (cost_rates){table.rates.all / 2, table.rates.one};
+    assert_near(linear(&table, 1000, 1, 1e9).ns, 2 * usual);
+}
+
 static void build(const cost_table *costs, int workers, schedule_assignment how, schedule *s)
 {
     qp_error error;
@@ -302,6 +335,9 @@ static void test_a_table_is_read_as_it_was_written(void **state)
     table.curves[0].small[0] = (cost_point){1, 0.02 / 3, 0.9};
     table.curves[0].n_tiles = 1;
     table.curves[0].tiles[0] = (cost_point){100, 0.3 / 7, 0.5};
+    table.curves[0].n_small_tiles = 1;
+    table.curves[0].small_tiles[0] = (cost_point){100, 0.5 / 7, 0.5};
+    table.rates = (cost_rates){3e10, 2e10};
     assert_ok(cost_print(&table, &text, &error));
     cost_table found = read_back(&text);
     assert_ok(cost_print(&found, &again, &error));
@@ -311,6 +347,9 @@ static void test_a_table_is_read_as_it_was_written(void **state)
     assert_true(found.curves[0].points[1].alone == 0.71);
     assert_true(found.curves[0].n_small == 1 && found.curves[0].small_bytes == 1e8);
     assert_true(found.curves[0].small[0].ns_per_byte == 0.02 / 3);
+    assert_true(found.rates.all == 3e10 && found.rates.one == 2e10 && found.now.all == 0);
+    assert_true(found.curves[0].n_small_tiles == 1 &&
+                found.curves[0].small_tiles[0].ns_per_byte == 0.5 / 7);
     assert_true(found.curves[0].n_tiles == 1 && found.curves[0].tiles[0].ns_per_byte == 0.3 / 7);
     assert_non_null(cost_find(&found, OP_LINEAR, DTYPE_BF16));
     assert_null(cost_find(&found, OP_LINEAR, DTYPE_F16));
@@ -428,12 +467,39 @@ static void test_equal_samples_give_their_curve(void **state)
     free(samples.of);
 }
 
+/* Attention over two contexts: the line through them, whatever the tiny model's cost; at the mean
+ * rate of memory. */
+static void test_contexts_give_a_cost_of_their_own(void **state)
+{
+    (void)state;
+    cost_samples samples = {0};
+    cost_table table = {.workers = 2, .rates = {40e9, 40e9}};
+    cost_sample about = {.op = OP_ATTENTION_PARTIAL, .type = DTYPE_F16, .tiny = true};
+    assert_true(cost_add(&samples, &about, (op_cost){.flops = 1e4, .bytes = 1e4}, 500));
+    for (int i = 0; i < 4; i++) {
+        const op_cost work = {.flops = i % 2 ? 4e6 : 1e6, .bytes = i % 2 ? 4e6 : 1e6};
+        about = (cost_sample){.op = OP_ATTENTION_PARTIAL,
+                              .type = DTYPE_F16,
+                              .alone = i > 1,
+                              .rates = {i < 2 ? 20e9 : 0, i < 2 ? 0 : 40e9}};
+        assert_true(cost_add(&samples, &about, work, 8000 + (i < 2 ? 0.1 : 0.03) * work.bytes));
+    }
+    cost_fit(&samples, &table);
+    const cost_curve *curve = cost_find(&table, OP_ATTENTION_PARTIAL, DTYPE_F16);
+    assert_non_null(curve);
+    assert_near(curve->fixed_ns, 8000);
+    assert_near(curve->points[0].ns_per_byte, 0.05);
+    assert_near(curve->points[0].alone, 0.6);
+    free(samples.of);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_costs_follow_the_curve),
         cmocka_unit_test(test_what_was_not_measured_costs_by_the_limits),
         cmocka_unit_test(test_weights_in_a_cache_come_faster),
+        cmocka_unit_test(test_costs_follow_the_rate_of_memory),
         cmocka_unit_test(test_small_models_have_points_of_their_own),
         cmocka_unit_test(test_tiles_have_points_of_their_own),
         cmocka_unit_test(test_a_table_for_other_workers_is_not_used),
@@ -442,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_both_ways_agree),
         cmocka_unit_test(test_samples_give_their_curve),
         cmocka_unit_test(test_equal_samples_give_their_curve),
+        cmocka_unit_test(test_contexts_give_a_cost_of_their_own),
         cmocka_unit_test(test_a_table_is_read_as_it_was_written),
         cmocka_unit_test(test_a_damaged_table_is_refused),
         cmocka_unit_test(test_an_impossible_table_is_refused),

@@ -141,8 +141,9 @@ static const option_spec schedule_options[] = {
     {"verify", 0, OPTION_FLAG_AT(SETTINGS, verify),
      .help = "prove that the schedule is sound in every order"},
     {"measure", 0, OPTION_FLAG_AT(SETTINGS, measure),
-     .help = "measure what instructions cost on this machine with this number of workers, for "
-             "later predictions; takes about three minutes"},
+     .help =
+         "measure what instructions cost on this machine with this number of workers, for "
+         "later predictions; takes about three minutes, or with --types some 20 seconds a type"},
     {"types", 0, OPTION_STRING_AT(SETTINGS, types), .expert = true, .argument = "TYPES",
      .help = "with --measure: measure these types of weights alone, such as BF16,Q8_0; models of "
              "other types are then predicted from the two rates of the machine"},

@@ -3,11 +3,14 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "inspect/read_speed.h"
 #include "inspect/timed.h"
 #include "schedule/build.h"
 #include "schedule/cost.h"
 #include "schedule/predict.h"
+#include "vm/signal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +26,8 @@ typedef struct compare_figures {
 
 typedef struct contestant {
     timed_machine machine;
+    cost_rates rates; /* of plain reads beside the quickest pass */
+    schedule priced;  /* the same schedule, with costs at these rates */
     schedule_prediction prediction;
     compare_figures predicted, measured;
     double median;
@@ -36,7 +41,9 @@ typedef struct comparison {
     cost_table *costs;       /* NULL: costs are guesses */
     char why[QP_ERROR_SIZE]; /* there are none */
     int threads;
-    int n_rounds, n; /* of rounds, of contestants */
+    read_speed speed;
+    double signal_ns; /* measured before the rounds; 0: not measured */
+    int n_rounds, n;  /* of rounds, of contestants */
     contestant of[STRATEGIES + 1];
     schedule_options loaded; /* of the saved schedule */
 } comparison;
@@ -94,10 +101,31 @@ static qp_status open_contestant(comparison *x, schedule_setting setting, int wh
                                       .costs = x->costs};
     contestant *c = &x->of[which];
     TRY(timed_machine_open(&x->model, &options, file, false, &c->machine, error));
-    TRY(schedule_predict(c->machine.schedule, &c->prediction, error));
-    c->predicted =
-        figures_of(c->prediction.busy, c->machine.schedule->options.workers, c->prediction.total);
     return timed_warm_up(&x->model, &c->machine, error);
+}
+
+/* What a contestant runs, with the cost of a signal and the rate of memory beside the passes. A
+ * saved schedule keeps its costs, and a GPU's memory is its own. */
+static const schedule *priced_of(const comparison *x, int which)
+{
+    const contestant *c = &x->of[which];
+    return c->priced.n_nodes > 0 ? &c->priced : c->machine.schedule;
+}
+
+static qp_status predict(comparison *x, int which, qp_error *error)
+{
+    contestant *c = &x->of[which];
+    const schedule *s = c->machine.schedule;
+    if (which != LOADED && x->costs && c->rates.all > 0) {
+        schedule_options options = s->options;
+        x->costs->now = c->rates;
+        options.costs = x->costs;
+        options.profile.signal_ns = x->signal_ns;
+        TRY(machine_predict(&c->machine.of, &options, &c->priced, error));
+    }
+    TRY(schedule_predict(priced_of(x, which), &c->prediction, error));
+    c->predicted = figures_of(c->prediction.busy, s->options.workers, c->prediction.total);
+    return QP_OK;
 }
 
 static bool is_over(const comparison *x, uint64_t begin)
@@ -109,19 +137,32 @@ static bool is_over(const comparison *x, uint64_t begin)
     return x->n_rounds >= LEAST_ROUNDS && clock_ns() - begin > enough;
 }
 
+/* A run of a contestant, and plain reads after it; *before: those before it. */
+static qp_status run_timed(comparison *x, contestant *c, cost_rates *before, qp_error *error)
+{
+    TRY(timed_run(&x->model, &c->machine, error));
+    const cost_rates after = read_speed_now(&x->speed, true, true);
+    if (c->machine.last_ns == c->machine.best_ns)
+        c->rates = (cost_rates){(before->all + after.all) / 2, (before->one + after.one) / 2};
+    *before = after;
+    return QP_OK;
+}
+
 static qp_status take_rounds(comparison *x, qp_error *error)
 {
     const uint64_t begin = clock_ns();
+    cost_rates before = read_speed_now(&x->speed, true, true);
     for (x->n_rounds = 0; !is_over(x, begin); x->n_rounds++) {
         for (int i = 0; i < x->n; i++) {
             if (x->options->cancel && *x->options->cancel)
                 return error_set(error, QP_CANCELLED, "stopped");
-            TRY(timed_run(&x->model, &x->of[i].machine, error));
+            TRY(run_timed(x, &x->of[i], &before, error));
             x->of[i].rounds[x->n_rounds] = x->of[i].machine.last_ns;
         }
     }
     for (int i = 0; i < x->n; i++) {
         contestant *c = &x->of[i];
+        TRY(predict(x, i, error));
         TRY(measure(c, error));
         qsort(c->rounds, (size_t)x->n_rounds, sizeof *c->rounds, compare_doubles);
         c->median = c->rounds[x->n_rounds / 2];
@@ -131,6 +172,11 @@ static qp_status take_rounds(comparison *x, qp_error *error)
 
 /* ---- print --------------------------------------------------------------------------------- */
 
+static bool apart(double a, double b)
+{
+    return a > 2 * b || b > 2 * a;
+}
+
 /* Whether even the quickest passes took much longer than the sum of their instructions. */
 static bool was_busy(const comparison *x)
 {
@@ -139,6 +185,28 @@ static bool was_busy(const comparison *x)
     for (int i = 0; i < x->n; i++)
         busy += x->of[i].measured.total > 1.1 * x->of[i].undisturbed;
     return busy > x->n / 2;
+}
+
+/* What may have changed since the costs were measured. A host moves the processors of a virtual
+ * machine, which changes what they share: a cache, or the memory's bandwidth. */
+static void print_conditions(const comparison *x, strbuf *out)
+{
+    const double then = x->costs ? x->costs->rates.all : 0;
+    double least = INFINITY, most = 0;
+    for (int i = 0; i < x->n; i++) {
+        least = fmin(least, x->of[i].rates.all);
+        most = fmax(most, x->of[i].rates.all);
+    }
+    if (then <= 0 || most <= 0) return;
+    strbuf_printf(out,
+                  "memory was read at %.1f to %.1f GB/s beside these passes, for which the times "
+                  "are predicted, and at %.1f when costs were measured\n",
+                  least / 1e9, most / 1e9, then / 1e9);
+    if (!apart(x->signal_ns, x->costs->limits.signal_ns)) return;
+    strbuf_printf(out,
+                  "a signal takes %.0f ns from a processor to another, and took %.0f: they share "
+                  "other caches now, so measure the costs again\n",
+                  x->signal_ns, x->costs->limits.signal_ns);
 }
 
 static void print_table(const comparison *x, strbuf *out)
@@ -163,8 +231,9 @@ static void print_table(const comparison *x, strbuf *out)
                       100 * m->waiting / (m->total * workers));
     }
     if (was_busy(x))
-        strbuf_puts(out, "other programs had the processors, too: ratios mean little until this is "
-                         "repeated without them\n");
+        strbuf_puts(out, "other programs had the processors or the memory, too: ratios mean little "
+                         "until this is repeated without them\n");
+    print_conditions(x, out);
     strbuf_putc(out, '\n');
 }
 
@@ -175,17 +244,23 @@ static void print_operators(const comparison *x, strbuf *out)
     double predicted[OP_COUNT] = {0}, measured[OP_COUNT] = {0};
     const int workers = x->of[0].machine.schedule->options.workers;
     for (int i = 0; i < x->n; i++) {
-        const schedule *s = x->of[i].machine.schedule;
-        for (int w = 0; w < workers; w++) {
+        const contestant *c = &x->of[i];
+        const schedule *s = priced_of(x, i);
+        for (int w = 0; w < workers; w++)
             for (int n = 0; n < s->length[w]; n++) {
                 const size_t at = (size_t)w * (size_t)s->longest + (size_t)n;
                 const int op = schedule_queue(s, w)[n].opcode;
                 if (op == INSTRUCTION_NOOP) continue;
-                predicted[op] += x->of[i].prediction.end[at] - x->of[i].prediction.begin[at];
-                measured[op] +=
-                    (double)(x->of[i].machine.best[at].end - x->of[i].machine.best[at].work);
+                predicted[op] += c->prediction.end[at] - c->prediction.begin[at];
             }
-        }
+        s = c->machine.schedule;
+        for (int w = 0; w < workers; w++)
+            for (int n = 0; n < s->length[w]; n++) {
+                const instruction_timing *t =
+                    &c->machine.best[(size_t)w * (size_t)s->longest + (size_t)n];
+                const int op = schedule_queue(s, w)[n].opcode;
+                if (op != INSTRUCTION_NOOP) measured[op] += (double)(t->end - t->work);
+            }
     }
     const double passes = 1e3 * workers * x->n;
     strbuf_printf(out, "%-20s %12s %12s %8s\n", "operator", "predicted us", "measured us", "ratio");
@@ -229,6 +304,7 @@ static void add_json(const comparison *x, cJSON *settings)
         cJSON_AddNumberToObject(item, "median_ns", c->median);
         cJSON_AddNumberToObject(item, "undisturbed_ns", c->undisturbed);
         cJSON_AddNumberToObject(item, "critical_path_ns", c->prediction.critical_path);
+        if (c->rates.all > 0) cJSON_AddNumberToObject(item, "plain_read", c->rates.all);
     }
 }
 
@@ -238,6 +314,7 @@ static void close_contestants(comparison *x)
 {
     for (int i = 0; i < x->n; i++) {
         prediction_free(&x->of[i].prediction);
+        schedule_free(&x->of[i].priced);
         timed_machine_close(&x->of[i].machine);
         x->of[i] = (contestant){0};
     }
@@ -282,7 +359,12 @@ static qp_status compare_setting(comparison *x, schedule_setting setting, strbuf
         .progress = o->progress,
         .progress_context = o->progress_context};
     qp_status status = timed_open(&options, &x->model, error);
+    if (status == QP_OK && !o->device)
+        status = read_speed_open(&x->speed, x->model.pool, x->model.alone, error);
+    if (status == QP_OK && !o->device)
+        status = threads_measure_signal(x->model.pool, &x->signal_ns, error);
     if (status == QP_OK) status = run_setting(x, setting, out, json, error);
+    read_speed_close(&x->speed);
     close_contestants(x);
     timed_close(&x->model);
     return status;

@@ -1,5 +1,6 @@
 /* Measures the costs of instructions: see measure.h. */
 #include "inspect/measure_parts.h"
+#include "inspect/read_speed.h"
 
 #include "cuda/nccl.h"
 #include "base/buffer.h"
@@ -13,18 +14,32 @@
 #include "file/synthetic.h"
 #include "vm/signal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_PASSES = 6, MOST_PASSES = 40, LAYERS_OF_MANY = 2, DEPTH = 512, MANY_FUSED = 16 };
+enum {
+    LEAST_PASSES = 4,
+    MOST_PASSES = 24,
+    AT_MOST = 8, /* times the seconds for a kind of pass, if passes differ */
+    LAYERS_OF_MANY = 2,
+    DEPTH = 512,
+    LONG_DEPTH = 2048, /* of one token, whose attention has a cost of its own besides the cache's */
+    MANY_FUSED = 16,
+    FEW = 16, /* up to so many tokens memory may limit passes */
+};
 
 typedef struct measuring {
     const measure_options *options;
-    thread_pool *pool;
+    thread_pool *pool, *alone; /* with all threads, and with one */
+    read_speed speed;
+    cost_rates sums; /* of the speeds of all passes, whose mean the table is for */
+    int n_all, n_one;
     cost_table table;
     cost_samples samples;
     dtype type; /* being measured */
+    bool first; /* of the types */
     bool tiny, small;
 } measuring;
 
@@ -84,6 +99,43 @@ static void take_quickest(timed_machine *machine)
         machine->sum[i] = (double)(machine->best[i].end - machine->best[i].work);
 }
 
+/* Plain reads beside passes that memory may limit: of the workers that such passes have. */
+static cost_rates rates_beside(const measuring *m, const timed_model *r, bool alone)
+{
+    if (m->tiny || batch_tokens(&r->batch) > FEW) return (cost_rates){0};
+    return read_speed_now(&m->speed, !alone, alone || thread_pool_size(m->pool) == 1);
+}
+
+/* What was timed of one kind of pass. */
+typedef struct quickest {
+    double ns, second; /* of the two quickest passes */
+    cost_rates rates;  /* of plain reads beside the quickest */
+} quickest;
+
+static void keep_quickest(quickest *q, double ns, cost_rates before, cost_rates after)
+{
+    if (ns >= q->ns) {
+        q->second = fmin(q->second, ns);
+        return;
+    }
+    *q = (quickest){ns, q->ns, {(before.all + after.all) / 2, (before.one + after.one) / 2}};
+}
+
+/* If two passes took equally long and none was quicker, other programs disturbed neither. */
+static bool agree(const quickest *q)
+{
+    return q->second < 1.03 * q->ns;
+}
+
+/* Adds a kind of pass to the means. */
+static void add_rates(measuring *m, cost_rates rates)
+{
+    m->sums.all += rates.all;
+    m->sums.one += rates.one;
+    m->n_all += rates.all > 0;
+    m->n_one += rates.one > 0;
+}
+
 /* Times passes over the model's batch. */
 static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_step,
                              schedule_setting setting, qp_error *error)
@@ -93,17 +145,26 @@ static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_
     qp_status status = timed_machine_open(r, &options, NULL, alone, &machine, error);
     if (status == QP_OK) status = timed_warm_up(r, &machine, error);
     double seconds = m->options->seconds > 0 ? m->options->seconds : 0.25;
-    uint64_t until = clock_ns() + (uint64_t)(seconds * 1e9);
+    if (last_step < r->program.logits_end) seconds /= 2;
+    const uint64_t begin = clock_ns();
+    quickest quickest = {.ns = INFINITY, .second = INFINITY};
+    cost_rates before = rates_beside(m, r, alone);
     for (int n = 0; status == QP_OK && n < MOST_PASSES; n++) {
-        if (n >= LEAST_PASSES && clock_ns() > until) break;
+        const double took = (double)(clock_ns() - begin) * 1e-9 / seconds;
+        if (n >= LEAST_PASSES && (took > AT_MOST || (took > 1 && agree(&quickest)))) break;
         if (m->options->cancel && *m->options->cancel)
             status = error_set(error, QP_CANCELLED, "stopped; nothing was written");
         if (status == QP_OK) status = timed_run(r, &machine, error);
+        const cost_rates after = rates_beside(m, r, alone);
+        keep_quickest(&quickest, machine.last_ns, before, after);
+        before = after;
     }
+    add_rates(m, quickest.rates);
     const cost_sample about = {.tiny = m->tiny,
                                .small = m->small,
                                .tiled = setting == SCHEDULE_THROUGHPUT,
-                               .alone = alone};
+                               .alone = alone,
+                               .rates = quickest.rates};
     if (status == QP_OK) take_quickest(&machine);
     if (status == QP_OK)
         status = measure_take_samples(&m->samples, r, &machine, machine.sum, about, error);
@@ -111,23 +172,28 @@ static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_
     return status;
 }
 
-/* Measures one token through the whole model, and many tokens through its first layers; those of
- * the large model also in tiles. */
+/* Measures one token through the whole model, with the first type also after many others, because
+ * attention does not depend on the weights; and through the first layers many tokens: up to as many
+ * as a tile has, and as many as a prompt has, in tiles. */
 static qp_status time_model(measuring *m, timed_model *r, qp_error *error)
 {
-    static const int64_t many[] = {4, 16, 64, 128, DEPTH};
+    static const int64_t many[] = {4, 16, 64, 128};
     int layers = program_find_step(&r->program, r->program.options.fuse ? "attn_qkv" : "attn_norm",
                                    LAYERS_OF_MANY);
     if (layers < 0) layers = r->program.logits_end;
     for (int alone = 0; alone < (m->tiny ? 1 : 2); alone++) {
         TRY(timed_fill(r, 1, DEPTH, error));
         TRY(time_passes(m, r, alone, r->program.logits_end, SCHEDULE_LATENCY, error));
-        for (size_t i = 0; i < sizeof many / sizeof *many && !m->tiny; i++) {
+        if (m->tiny) continue;
+        TRY(timed_fill(r, 1, r->program.options.context, error));
+        if (m->first) TRY(time_passes(m, r, alone, r->program.logits_end, SCHEDULE_LATENCY, error));
+        for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
             if (many[i] > r->program.options.max_tokens) break;
             TRY(timed_fill(r, many[i], DEPTH, error));
             TRY(time_passes(m, r, alone, layers, SCHEDULE_LATENCY, error));
         }
-        if (m->tiny || m->small || r->program.options.max_tokens < DEPTH) continue;
+        if (r->program.options.max_tokens < DEPTH) continue;
+        TRY(timed_fill(r, DEPTH, DEPTH, error));
         TRY(time_passes(m, r, alone, layers, SCHEDULE_THROUGHPUT, error));
     }
     return QP_OK;
@@ -144,7 +210,7 @@ static qp_status measure_model(measuring *m, const char *preset, qp_error *error
         timed_model r;
         timed_options options = {.model = name,
                                  .threads = thread_pool_size(m->pool),
-                                 .context = DEPTH,
+                                 .context = m->tiny ? DEPTH : LONG_DEPTH,
                                  .chunk = fuse ? MANY_FUSED : DEPTH,
                                  .fuse = fuse};
         status = timed_open(&options, &r, error);
@@ -177,6 +243,15 @@ static qp_status check_types(const measure_options *options, qp_error *error)
     return QP_OK;
 }
 
+/* Blocks of 256 weights do not divide the rows of the small model. */
+static bool can_make(const char *preset, dtype type)
+{
+    char name[128];
+    synthetic_spec spec;
+    snprintf(name, sizeof name, "synthetic:%s:%s", preset, dtype_name(type));
+    return synthetic_parse(name, &spec, NULL) == QP_OK;
+}
+
 static qp_status measure_types(measuring *m, qp_error *error)
 {
     const char *large = m->options->large;
@@ -184,13 +259,17 @@ static qp_status measure_types(measuring *m, qp_error *error)
                                    "tiny"};
     for (int type = 0; type < DTYPE_COUNT; type++) {
         m->type = (dtype)type;
+        m->first = m->samples.count == 0;
         for (int size = 0; size < 3 && measure_wants(m->options, m->type); size++) {
             m->small = size == 1;
             m->tiny = size == 2;
+            if (m->small && !can_make(presets[size], m->type)) continue;
             qp_status status = measure_model(m, presets[size], error);
             if (status != QP_OK && status != QP_NO_MEMORY) return status;
         }
     }
+    if (m->n_all > 0 && m->n_one > 0)
+        m->table.rates = (cost_rates){m->sums.all / m->n_all, m->sums.one / m->n_one};
     cost_fit(&m->samples, &m->table);
     if (m->table.n_curves > 0) return QP_OK;
     return error_set(error, QP_NO_MEMORY, "no model to measure with fits in memory");
@@ -279,11 +358,14 @@ static qp_status measure_all(measuring *m, strbuf *out, qp_error *error)
     snprintf(t->version, sizeof t->version, "%s", version_text);
     cost_machine(t->machine, sizeof t->machine);
     t->workers = thread_pool_size(m->pool);
-    TRY(threads_measure_signal(m->pool, &t->limits.signal_ns, error));
+    /* Twice, because other programs may have disturbed the first time. */
+    double signal_ns = 0;
+    TRY(threads_measure_signal(m->pool, &signal_ns, error));
     TRY(time_limits(m, error));
     TRY(measure_types(m, error));
-    TRY(time_limits(
-        m, error)); /* measured again, because other programs may have disturbed the first time */
+    TRY(time_limits(m, error));
+    TRY(threads_measure_signal(m->pool, &t->limits.signal_ns, error));
+    t->limits.signal_ns = fmin(t->limits.signal_ns, signal_ns);
     tell(m, "", true);
     return measure_keep(t, m->options->path, out, error);
 }
@@ -299,7 +381,11 @@ qp_status measure_costs(const measure_options *options, strbuf *out, qp_error *e
     int threads = options->threads ? options->threads : threads_available();
     cpu_features(0); /* asks for AMX tiles before threads start */
     qp_status status = thread_pool_create(threads, &m->pool, error);
+    if (status == QP_OK) status = thread_pool_create(1, &m->alone, error);
+    if (status == QP_OK) status = read_speed_open(&m->speed, m->pool, m->alone, error);
     if (status == QP_OK) status = measure_all(m, out, error);
+    read_speed_close(&m->speed);
+    thread_pool_destroy(m->alone);
     thread_pool_destroy(m->pool);
     free(m->samples.of);
     free(m);

@@ -39,6 +39,24 @@ static cost_point point_at(const cost_point *points, int n_points, double intens
                         a->alone + share * (b->alone - a->alone)};
 }
 
+cost_point cost_at_rates(cost_point at, int workers, cost_rates from, cost_rates to)
+{
+    /* Of one that takes the rest of plain reads' time for other things, or reads caches. */
+    const double most_shared = 0.9, least_reading = 0.75, cached = 1.25;
+    if (!(from.all > 0 && from.one > 0 && to.all > 0 && to.one > 0)) return at;
+    const double read_all = 1e9 * workers / from.all, read_one = 1e9 / from.one;
+    const double alone = at.alone * at.ns_per_byte;
+    if (at.ns_per_byte * cached < read_all) return at;
+    const bool reads = alone * least_reading < read_one && alone * cached > read_one;
+    const bool limited = at.alone < most_shared;
+    const double memory = limited ? at.ns_per_byte : fmin(read_all, at.ns_per_byte);
+    const double core = reads ? alone * from.one / to.one : alone;
+    const double rest = at.ns_per_byte / fmax(alone, memory);
+    at.ns_per_byte = rest * fmax(core, memory * from.all / to.all);
+    at.alone = fmin(core / at.ns_per_byte, 1);
+    return at;
+}
+
 double cost_read_rate(const cost_table *table, double bytes)
 {
     if (table->n_reads == 0) return table->limits.bytes_per_second;
@@ -81,16 +99,15 @@ static double smallness(const cost_table *table, const cost_curve *curve, double
     return fmin(fmax(share, 0), 1);
 }
 
-/* The large model's point. Tiles change it by a factor, which was measured at few intensities. */
-static cost_point large_at(const cost_curve *curve, double intensity, bool tiled)
+/* A model's point. Tiles change it by a factor, which was measured at few intensities. */
+static cost_point model_at(const cost_point *points, int n_points, const cost_point *tiles,
+                           int n_tiles, double intensity)
 {
-    cost_point at = point_at(curve->points, curve->n_points, intensity);
-    if (!tiled || curve->n_tiles == 0) return at;
-    const double first = curve->tiles[0].intensity;
-    const double last = curve->tiles[curve->n_tiles - 1].intensity;
-    const double near = fmin(fmax(intensity, first), last);
-    const cost_point whole = point_at(curve->points, curve->n_points, near);
-    const cost_point tile = point_at(curve->tiles, curve->n_tiles, near);
+    cost_point at = point_at(points, n_points, intensity);
+    if (n_tiles == 0) return at;
+    const double near = fmin(fmax(intensity, tiles[0].intensity), tiles[n_tiles - 1].intensity);
+    const cost_point whole = point_at(points, n_points, near);
+    const cost_point tile = point_at(tiles, n_tiles, near);
     at.ns_per_byte *= tile.ns_per_byte / whole.ns_per_byte;
     at.alone = tile.alone;
     return at;
@@ -100,12 +117,14 @@ static cost_point large_at(const cost_curve *curve, double intensity, bool tiled
 static cost_point cost_at(const cost_table *table, const cost_curve *curve, double intensity,
                           double pass_bytes, bool tiled)
 {
-    cost_point at = large_at(curve, intensity, tiled);
+    cost_point at = model_at(curve->points, curve->n_points, curve->tiles,
+                             tiled ? curve->n_tiles : 0, intensity);
     if (curve->n_small == 0) {
         at.ns_per_byte *= residence(table, curve, &at, pass_bytes);
         return at;
     }
-    const cost_point small = point_at(curve->small, curve->n_small, intensity);
+    const cost_point small = model_at(curve->small, curve->n_small, curve->small_tiles,
+                                      tiled ? curve->n_small_tiles : 0, intensity);
     const double share = smallness(table, curve, pass_bytes);
     return (cost_point){intensity, between(at.ns_per_byte, small.ns_per_byte, share),
                         at.alone + share * (small.alone - at.alone)};
@@ -122,9 +141,12 @@ cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *l
             .ns = fmax(bytes, flops), .alone = 1, .memory_bound = bytes >= flops};
     }
     const double intensity = work.bytes > 0 ? work.flops / work.bytes : 0;
-    const cost_point at = cost_at(table, curve, intensity, pass_bytes, tiled);
+    const cost_point at = cost_at_rates(cost_at(table, curve, intensity, pass_bytes, tiled),
+                                        workers, table->rates, table->now);
     const cost_point large = point_at(curve->points, curve->n_points, intensity);
-    return (cost_estimate){.fixed_ns = curve->fixed_ns,
+    const double share = curve->n_small > 0 ? smallness(table, curve, pass_bytes) : 0;
+    return (cost_estimate){.fixed_ns =
+                               curve->fixed_ns + share * (curve->small_fixed_ns - curve->fixed_ns),
                            .signal_ns = curve->signal_ns,
                            .ns = work.bytes * at.ns_per_byte,
                            .alone = fmin(fmax(at.alone, 1.0 / workers), 1),

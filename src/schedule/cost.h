@@ -19,6 +19,13 @@ typedef struct cost_point {
     double alone;       /* ns_per_byte of a worker that works alone, over that */
 } cost_point;
 
+/* Bytes a second of plain reads of memory, which other programs and a host's neighbours change from
+ * minute to minute; zeros: not known. */
+typedef struct cost_rates {
+    double all; /* of all workers together */
+    double one; /* of a worker that works alone */
+} cost_rates;
+
 typedef struct cost_curve {
     op_code op;
     dtype type; /* of the weights; else of the KV cache; DTYPE_F32 where there is neither */
@@ -32,11 +39,12 @@ typedef struct cost_curve {
      * pass: it reads `small_bytes` of weights in a pass. */
     int n_small;
     cost_point small[COST_POINTS];
-    double small_bytes;
-    /* The same of the large model in tiles of rows, as throughput schedules have them: a worker
-     * finds the weights of a tile in its caches for the next one. */
-    int n_tiles;
-    cost_point tiles[COST_POINTS];
+    double small_bytes, small_fixed_ns;
+    /* The same of both in tiles of rows, as throughput schedules have them: a worker finds the
+     * weights of a tile in its caches for the next one, and the rows of all tiles are more than a
+     * cache holds. */
+    int n_tiles, n_small_tiles;
+    cost_point tiles[COST_POINTS], small_tiles[COST_POINTS];
 } cost_curve;
 
 /* The speed of repeated plain reads of `bytes` bytes: data that stay in a cache are read faster. */
@@ -50,6 +58,8 @@ typedef struct cost_table {
     char version[32];       /* the version of quipu whose kernels were measured */
     int workers;            /* that worked at the same time */
     machine_profile limits; /* the machine's, where there is no curve */
+    cost_rates rates;       /* that the points are for */
+    cost_rates now;         /* that costs are predicted for; zeros: the same. Not kept in a file */
     int n_reads, n_curves;
     cost_read reads[COST_READS]; /* by rising bytes */
     cost_curve curves[COST_CURVES];
@@ -64,6 +74,11 @@ dtype cost_type_of(const schedule *schedule, int node, bool *weights);
 
 /* Bytes of weights that a pass reads. */
 double cost_pass_bytes(const schedule *schedule);
+
+/* A point that was measured while plain reads had the rates `from`, as it would be at the rates
+ * `to`. A worker alone takes as long as its arithmetic, or as its core reads memory; all take at
+ * least as long as their bytes do at the rate of all. */
+cost_point cost_at_rates(cost_point point, int workers, cost_rates from, cost_rates to);
 
 /* Bytes per second of all workers together, while they read `bytes` repeatedly. */
 double cost_read_rate(const cost_table *table, double bytes);

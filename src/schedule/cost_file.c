@@ -48,9 +48,12 @@ static cJSON *curve_json(const cost_curve *curve)
     add_points(item, "points", curve->points, curve->n_points);
     if (curve->n_small > 0) {
         cJSON_AddNumberToObject(item, "small_bytes", curve->small_bytes);
+        cJSON_AddNumberToObject(item, "small_fixed_ns", curve->small_fixed_ns);
         add_points(item, "small", curve->small, curve->n_small);
     }
     if (curve->n_tiles > 0) add_points(item, "tiles", curve->tiles, curve->n_tiles);
+    if (curve->n_small_tiles > 0)
+        add_points(item, "small_tiles", curve->small_tiles, curve->n_small_tiles);
     return item;
 }
 
@@ -64,6 +67,10 @@ qp_status cost_print(const cost_table *table, strbuf *out, qp_error *error)
     cJSON_AddNumberToObject(root, "bytes_per_second", table->limits.bytes_per_second);
     cJSON_AddNumberToObject(root, "flops_per_second", table->limits.flops_per_second);
     cJSON_AddNumberToObject(root, "signal_ns", table->limits.signal_ns);
+    if (table->rates.all > 0) {
+        cJSON_AddNumberToObject(root, "plain_read_all", table->rates.all);
+        cJSON_AddNumberToObject(root, "plain_read_one", table->rates.one);
+    }
     cJSON *reads = cJSON_AddArrayToObject(root, "reads");
     for (int i = 0; i < table->n_reads; i++)
         cJSON_AddItemToArray(
@@ -155,10 +162,15 @@ static qp_status get_curve(const cJSON *item, const char *where, cost_curve *out
         return error_set(error, QP_FORMAT, "%s: the curve of %s has no points", where, op_name);
     if (json_get(item, "small")) {
         TRY(get_number(item, "small_bytes", where, 1, &out->small_bytes, error));
+        out->small_fixed_ns = out->fixed_ns;
+        if (json_get(item, "small_fixed_ns"))
+            TRY(get_number(item, "small_fixed_ns", where, 0, &out->small_fixed_ns, error));
         TRY(get_points(item, "small", where, out->small, &out->n_small, error));
     }
     if (json_get(item, "tiles"))
         TRY(get_points(item, "tiles", where, out->tiles, &out->n_tiles, error));
+    if (json_get(item, "small_tiles"))
+        TRY(get_points(item, "small_tiles", where, out->small_tiles, &out->n_small_tiles, error));
     out->type = dtype_from_name(type_name);
     *known = false;
     for (int op = 0; op < OP_COUNT; op++) {
@@ -199,6 +211,10 @@ static qp_status get_table(const cJSON *root, const char *where, cost_table *out
     TRY(get_number(root, "bytes_per_second", where, 1, &limits->bytes_per_second, error));
     TRY(get_number(root, "flops_per_second", where, 1, &limits->flops_per_second, error));
     TRY(get_number(root, "signal_ns", where, 0, &limits->signal_ns, error));
+    if (json_get(root, "plain_read_all")) {
+        TRY(get_number(root, "plain_read_all", where, 1, &out->rates.all, error));
+        TRY(get_number(root, "plain_read_one", where, 1, &out->rates.one, error));
+    }
     TRY(get_rows(root, "reads", where, COST_READS, 2, rows, &out->n_reads, error));
     for (int i = 0; i < out->n_reads; i++)
         out->reads[i] = (cost_read){rows[i][0], rows[i][1]};

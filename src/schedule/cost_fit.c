@@ -36,6 +36,7 @@ bool cost_add(cost_samples *samples, const cost_sample *about, op_cost work, dou
         *s = *about;
         s->bin = bin;
         s->count = s->bytes = s->flops = s->ns = s->bytes_squared = s->bytes_ns = 0;
+        s->rates = (cost_rates){0};
         samples->count++;
     }
     s->count++;
@@ -44,15 +45,20 @@ bool cost_add(cost_samples *samples, const cost_sample *about, op_cost work, dou
     s->ns += ns;
     s->bytes_squared += work.bytes * work.bytes;
     s->bytes_ns += work.bytes * ns;
+    s->rates.all += about->rates.all * ns;
+    s->rates.one += about->rates.one * ns;
     return true;
 }
 
-/* What is measured: three models, and the large one in tiles. */
-typedef enum model_size { LARGE, SMALL, TINY, TILED } model_size;
+/* What is measured: three models, and two of them in tiles. */
+typedef enum model_size { LARGE, SMALL, TINY, TILED, SMALL_TILED } model_size;
 
 static bool is_of(const cost_sample *s, const cost_curve *curve, model_size size)
 {
-    const model_size own = s->tiny ? TINY : s->small ? SMALL : s->tiled ? TILED : LARGE;
+    const model_size own = s->tiny    ? TINY
+                           : s->small ? (s->tiled ? SMALL_TILED : SMALL)
+                           : s->tiled ? TILED
+                                      : LARGE;
     return s->op == curve->op && s->type == curve->type && own == size;
 }
 
@@ -70,6 +76,8 @@ static cost_sample gather(const cost_samples *samples, const cost_curve *curve, 
         sum.ns += s->ns;
         sum.bytes_squared += s->bytes_squared;
         sum.bytes_ns += s->bytes_ns;
+        sum.rates.all += s->rates.all;
+        sum.rates.one += s->rates.one;
         if (s->pass_bytes > sum.pass_bytes) sum.pass_bytes = s->pass_bytes;
     }
     return sum;
@@ -107,18 +115,40 @@ static double beyond_bytes(const cost_sample *tiny, const cost_sample *large)
     return (tiny->ns * large->bytes - large->ns * tiny->bytes) / determinant;
 }
 
+/* The cost of an instruction of the large model that reads no weights, by the contexts or rows that
+ * it was measured with; false when it reads some, or all have one size. */
+static bool find_beside_weights(const cost_sample *large, double *fixed)
+{
+    if (large->count == 0 || large->pass_bytes > 0 || !line_begins(large, fixed)) return false;
+    *fixed = fmin(fmax(*fixed, 0), large->ns / large->count);
+    return true;
+}
+
+/* The same of the small model, whose instructions have fewer heads. */
+static double find_small_fixed(const cost_samples *samples, const cost_curve *curve)
+{
+    const int bin = next_bin(samples, curve, LARGE, FIRST);
+    const int small_bin = next_bin(samples, curve, SMALL, FIRST);
+    const cost_sample large = gather(samples, curve, bin, LARGE, false);
+    cost_sample small = gather(samples, curve, small_bin, SMALL, false);
+    double fixed = curve->fixed_ns;
+    small.pass_bytes = large.pass_bytes; /* which of the small model all samples have */
+    return find_beside_weights(&small, &fixed) ? fixed : curve->fixed_ns;
+}
+
 static double find_fixed(const cost_samples *samples, const cost_curve *curve)
 {
-    int tiny_bin = next_bin(samples, curve, TINY, FIRST);
-    int bin = next_bin(samples, curve, LARGE, FIRST);
+    const int tiny_bin = next_bin(samples, curve, TINY, FIRST);
+    const int bin = next_bin(samples, curve, LARGE, FIRST);
+    const cost_sample large = gather(samples, curve, bin, LARGE, false);
+    double fixed;
+    if (find_beside_weights(&large, &fixed)) return fixed;
     if (tiny_bin == NONE) return 0;
-    cost_sample tiny = gather(samples, curve, tiny_bin, TINY, false);
-    double most = tiny.ns / tiny.count, fixed = most;
-    if (bin != NONE) {
-        cost_sample large = gather(samples, curve, bin, LARGE, false);
-        most = fmin(most, large.ns / large.count);
-        if (!line_begins(&tiny, &fixed)) fixed = beyond_bytes(&tiny, &large);
-    }
+    const cost_sample tiny = gather(samples, curve, tiny_bin, TINY, false);
+    double most = tiny.ns / tiny.count;
+    if (bin == NONE) return most;
+    most = fmin(most, large.ns / large.count);
+    if (!line_begins(&tiny, &fixed)) fixed = beyond_bytes(&tiny, &large);
     return fmin(fmax(fixed, 0), most);
 }
 
@@ -131,35 +161,45 @@ static double rate_of(const cost_sample *s, double fixed)
 
 /* The points of a model's samples; returns their number. *pass_bytes: the most weights of a pass.
  */
-static int fit_points(const cost_samples *samples, const cost_curve *curve, model_size size,
-                      cost_point points[COST_POINTS], double *pass_bytes)
+static int fit_points(const cost_samples *samples, const cost_table *table, const cost_curve *curve,
+                      model_size size, double fixed_ns, cost_point points[COST_POINTS],
+                      double *pass_bytes)
 {
     int n = 0;
     for (int bin = next_bin(samples, curve, size, FIRST); bin != NONE && n < COST_POINTS;
          bin = next_bin(samples, curve, size, bin)) {
         cost_sample all = gather(samples, curve, bin, size, false);
         cost_sample alone = gather(samples, curve, bin, size, true);
-        double ns = rate_of(&all, curve->fixed_ns);
+        double ns = rate_of(&all, fixed_ns);
         if (all.pass_bytes > *pass_bytes) *pass_bytes = all.pass_bytes;
-        points[n++] = (cost_point){
+        const cost_point measured = {
             .intensity = all.bytes > 0 ? all.flops / all.bytes : 0,
             .ns_per_byte = ns,
-            .alone = alone.count > 0 ? fmin(rate_of(&alone, curve->fixed_ns) / ns, 1) : 1};
+            .alone = alone.count > 0 ? fmin(rate_of(&alone, fixed_ns) / ns, 1) : 1};
+        const cost_rates rates = {all.rates.all / all.ns,
+                                  alone.count > 0 ? alone.rates.one / alone.ns : 0};
+        points[n++] = cost_at_rates(measured, table->workers, rates, table->rates);
     }
     return n;
 }
 
-static void fit_curve(const cost_samples *samples, cost_curve *curve)
+static void fit_curve(const cost_samples *samples, const cost_table *table, cost_curve *curve)
 {
     const bool tiny = next_bin(samples, curve, LARGE, FIRST) == NONE;
     curve->fixed_ns = find_fixed(samples, curve);
-    curve->n_points =
-        fit_points(samples, curve, tiny ? TINY : LARGE, curve->points, &curve->pass_bytes);
-    if (curve->n_points > 0)
-        curve->n_small = fit_points(samples, curve, SMALL, curve->small, &curve->small_bytes);
-    double pass_bytes = 0;
-    if (curve->n_points > 0 && !tiny)
-        curve->n_tiles = fit_points(samples, curve, TILED, curve->tiles, &pass_bytes);
+    const double fixed = curve->fixed_ns;
+    double ignored = 0;
+    curve->n_points = fit_points(samples, table, curve, tiny ? TINY : LARGE, fixed, curve->points,
+                                 &curve->pass_bytes);
+    if (curve->n_points == 0) return;
+    const double small = curve->small_fixed_ns = find_small_fixed(samples, curve);
+    curve->n_small =
+        fit_points(samples, table, curve, SMALL, small, curve->small, &curve->small_bytes);
+    if (curve->n_small > 0)
+        curve->n_small_tiles =
+            fit_points(samples, table, curve, SMALL_TILED, small, curve->small_tiles, &ignored);
+    if (!tiny)
+        curve->n_tiles = fit_points(samples, table, curve, TILED, fixed, curve->tiles, &ignored);
 }
 
 void cost_fit(const cost_samples *samples, cost_table *table)
@@ -170,7 +210,7 @@ void cost_fit(const cost_samples *samples, cost_table *table)
         if (s->alone || cost_find(table, s->op, s->type)) continue;
         cost_curve *curve = &table->curves[table->n_curves];
         *curve = (cost_curve){.op = s->op, .type = s->type};
-        fit_curve(samples, curve);
+        fit_curve(samples, table, curve);
         if (curve->n_points > 0) table->n_curves++;
     }
 }

@@ -1,0 +1,24 @@
+/* How fast memory is read at the moment: plain reads beside what is timed.
+ *
+ * Processors share their memory's bandwidth with other programs, and virtual machines with other
+ * machines, whose use changes within seconds. Passes that read weights are compared at one rate.
+ */
+#ifndef QUIPU_INSPECT_READ_SPEED_H
+#define QUIPU_INSPECT_READ_SPEED_H
+
+#include "base/threads.h"
+#include "schedule/cost.h"
+
+typedef struct read_speed {
+    struct hardware *all, *one; /* NULL where memory is short */
+} read_speed;
+
+/* By all threads of a pool, and by the one of another. read_speed_close() it, also after a failure.
+ */
+qp_status read_speed_open(read_speed *out, thread_pool *all, thread_pool *one, qp_error *error);
+void read_speed_close(read_speed *speed);
+
+/* The rates of some 10 ms each; 0 where memory is short, and of what is not asked for. */
+cost_rates read_speed_now(const read_speed *speed, bool all, bool one);
+
+#endif
