@@ -70,8 +70,7 @@ typedef struct cli_settings {
     bool all, last, markdown;
     int page_format;
     const char *variant, *kernel, *workload;
-    const char
-        *arch; /* the architecture of a GPU that need not be installed; NULL: of the GPU here */
+    const char *arch;  /* of a GPU that need not be installed; NULL: of the GPU here */
     int kernel_device; /* index into cli_kernel_devices */
     int64_t timeout;
     const char *command; /* that writes kernels */
