@@ -352,6 +352,20 @@ static void templates_can_be_rendered_again(void **state)
     template_free(NULL);
 }
 
+/* ceil() and floor() give integers in Python, so there is no negative zero. */
+static void rounding_to_zero(void **state)
+{
+    (void)state;
+    qp_error error;
+    strbuf out = {0};
+    assert_ok(render_json(
+        "{{ -0.5 | round(0, 'ceil') }} {{ (-0.5) | round(0, 'ceil') }} {{ (-0.01) | round(1, "
+        "'ceil') }} {{ (-0.5) | round }}",
+        "{}", NULL, &out, &error));
+    assert_string_equal(strbuf_text(&out), "0.0 0.0 0.0 -0.0");
+    strbuf_free(&out);
+}
+
 /* Numbers of a conversation are those that were written. */
 static void context_numbers(void **state)
 {
@@ -379,6 +393,7 @@ int main(void)
         cmocka_unit_test(expressions_match_jinja2),
         cmocka_unit_test(chats_match_jinja2),
         cmocka_unit_test(context_numbers),
+        cmocka_unit_test(rounding_to_zero),
         cmocka_unit_test(errors_name_line_and_column),
         cmocka_unit_test(hostile_templates_are_bounded),
         cmocka_unit_test(nested_sources_are_bounded),

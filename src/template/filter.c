@@ -307,7 +307,8 @@ static qp_status filter_round(run *run, call *call, value *out)
     bool ceil_it = string_is(method, "ceil"), floor_it = string_is(method, "floor");
     if (ceil_it || floor_it) {
         double unit = pow(10, (double)places), scaled = value_as_float(call->self) * unit;
-        *out = value_float((ceil_it ? ceil(scaled) : floor(scaled)) / unit);
+        /* Python divides an integer, which has no negative zero. */
+        *out = value_float(((ceil_it ? ceil(scaled) : floor(scaled)) + 0.0) / unit);
         return QP_OK;
     }
     if (!string_is(method, "common"))
