@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 
+#include <math.h>
 #include <unistd.h>
 
 static bench tiny;
@@ -154,6 +155,35 @@ static void test_design_is_refused_too(void **state)
     free(bad);
 }
 
+/* Sizes and rates of the header that no schedule of the program has, under a valid checksum. */
+static void test_headers_are_checked(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t at;
+        int64_t whole;
+        double real;
+    } cases[] = {{56, -1, 0}, {56, 1LL << 40, 0}, {64, 0, 0},   {64, 1LL << 62, 0},
+                 {72, 0, 0},  {80, -1, 0},        {88, 0, NAN}, {96, 0, NAN},
+                 {96, 0, -1}, {104, 0, INFINITY}, {112, 0, NAN}};
+    size_t size;
+    save(3);
+    char *good = read_file(&size);
+    char *bad = malloc(size);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memcpy(bad, good, size);
+        if (cases[i].at < 88)
+            memcpy(bad + cases[i].at, &cases[i].whole, 8);
+        else
+            memcpy(bad + cases[i].at, &cases[i].real, 8);
+        forge_checksum(bad, size);
+        write_file(bad, size);
+        assert_int_equal(load(), QP_FORMAT);
+    }
+    free(good);
+    free(bad);
+}
+
 static void test_another_model_is_refused(void **state)
 {
     (void)state;
@@ -187,6 +217,7 @@ int main(void)
         cmocka_unit_test(test_what_is_saved_is_loaded),
         cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test(test_design_is_refused_too),
+        cmocka_unit_test(test_headers_are_checked),
         cmocka_unit_test(test_another_model_is_refused),
         cmocka_unit_test(test_what_cannot_be_opened_says_so),
     };

@@ -16,10 +16,10 @@ static qp_status check_options(const schedule_options *o, qp_error *error)
     if (!(o->memory_fraction >= 0 && o->memory_fraction <= 1))
         return error_set(error, QP_INVALID, "the memory fraction must be 0 to 1, found %g",
                          o->memory_fraction);
-    if (o->tile < 0 || o->tile > 1 << 20 || o->group < 0 || o->group > 1 << 20)
+    if (o->tile < 0 || o->tile > SCHEDULE_MAX_TILE || o->group < 0 || o->group > SCHEDULE_MAX_TILE)
         return error_set(error, QP_INVALID,
-                         "a tile and a group have 1 to %d rows, found %lld and %lld", 1 << 20,
-                         (long long)o->tile, (long long)o->group);
+                         "a tile and a group have 1 to %d rows, found %lld and %lld",
+                         SCHEDULE_MAX_TILE, (long long)o->tile, (long long)o->group);
     return QP_OK;
 }
 
@@ -47,7 +47,7 @@ static void fill_options(schedule_options *o, const program *p)
     o->tokens = within(o->tokens, o->setting == SCHEDULE_LATENCY ? 1 : tokens, tokens);
     o->context = within(o->context, USUAL_CONTEXT, p->options.context);
     if (o->context < o->tokens) o->context = within(o->tokens, o->tokens, p->options.context);
-    o->tile = within(o->tile, USUAL_TILE, 1 << 20);
+    o->tile = within(o->tile, USUAL_TILE, SCHEDULE_MAX_TILE);
     if (o->costs && o->costs->workers != o->workers) o->costs = NULL;
     if (o->costs) o->profile = o->costs->limits;
     if (!(o->profile.bytes_per_second > 0)) o->profile.bytes_per_second = 20e9;

@@ -18,6 +18,7 @@
 #include "schedule/verify.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -203,6 +204,26 @@ static schedule_options options_of(const file_header *h)
                               .profile = h->profile};
 }
 
+/* Options that no schedule of the program has: they are printed and predicted from. */
+static qp_status check_header(const section *from, const file_header *h, const program *p,
+                              qp_error *error)
+{
+    const machine_profile *m = &h->profile;
+    const bool sizes = h->tokens >= 1 && h->tokens <= p->capacity.of[AXIS_TOKENS] &&
+                       h->context >= h->tokens && h->context <= p->options.context &&
+                       h->tile >= 1 && h->tile <= SCHEDULE_MAX_TILE && h->group >= 0 &&
+                       h->group <= SCHEDULE_MAX_TILE;
+    const bool rates = h->memory_fraction >= 0 && h->memory_fraction <= 1 &&
+                       m->bytes_per_second > 0 && m->flops_per_second > 0 && m->signal_ns > 0;
+    if (sizes && rates && isfinite(m->bytes_per_second + m->flops_per_second + m->signal_ns))
+        return QP_OK;
+    return error_set(error, QP_FORMAT,
+                     "%s: not sound: %lld tokens at %lld positions, tiles of %lld rows, groups of "
+                     "%lld, or the rates of its machine",
+                     from->path, (long long)h->tokens, (long long)h->context, (long long)h->tile,
+                     (long long)h->group);
+}
+
 static qp_status read_section(const section *from, const program *p, schedule *out, qp_error *error)
 {
     file_header h;
@@ -217,6 +238,7 @@ static qp_status read_section(const section *from, const program *p, schedule *o
                          "make it anew",
                          from->path, (unsigned long long)h.fingerprint,
                          (unsigned long long)p->fingerprint);
+    TRY(check_header(from, &h, p, error));
     TRY(read_queues(from, &h, out, error));
     qp_status status = schedule_verify(out, error);
     if (status != QP_INVALID) return status;

@@ -39,7 +39,7 @@ typedef struct machine_profile {
     double signal_ns;        /* from one worker's signal to the end of another's wait */
 } machine_profile;
 
-enum { SCHEDULE_MAX_WORKERS = 1024 };
+enum { SCHEDULE_MAX_WORKERS = 1024, SCHEDULE_MAX_TILE = 1 << 20 };
 
 /* Zero-initialise; a zero field takes its default. */
 typedef struct schedule_options {
