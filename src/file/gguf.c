@@ -246,6 +246,14 @@ void gguf_release_pages(const gguf *file)
         buffer_release_pages(file->parts[i].map.data, file->parts[i].map.size);
 }
 
+bool gguf_read(const gguf *file, const void *at, size_t bytes, void *dst)
+{
+    for (int i = 0; i < file->n_parts; i++)
+        if (file->parts[i].map.data && mapping_read(&file->parts[i].map, at, bytes, dst))
+            return true;
+    return false;
+}
+
 const char *gguf_path(const gguf *file)
 {
     return file->parts[0].path;

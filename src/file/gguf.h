@@ -57,6 +57,9 @@ uint64_t gguf_stamp(const gguf *file);
  * when touched. */
 void gguf_release_pages(const gguf *file);
 
+/* As mapping_read(), for what lies in any of the files. */
+bool gguf_read(const gguf *file, const void *at, size_t bytes, void *dst);
+
 /* The path given to gguf_open(): what messages call the file. */
 const char *gguf_path(const gguf *file);
 

@@ -52,30 +52,53 @@ qp_status mapping_open(const char *path, mapping *out, qp_error *error)
     void *data = MAP_FAILED;
     if (map.size == 0) {
         status = error_set(error, QP_FORMAT, "%s: the file is empty", path);
-        goto done;
+        goto fail;
     }
     data = mmap(NULL, map.size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (data == MAP_FAILED) {
         status = error_set(error, QP_IO, "%s: cannot map %zu bytes: %s", path, map.size,
                            strerror(errno));
-        goto done;
+        goto fail;
     }
     map.data = data;
+    map.fd = fd;
     map.path = strdup(path);
     if (!map.path) {
         munmap(data, map.size);
         status = error_no_memory(error, "a file's path", strlen(path) + 1);
-        goto done;
+        goto fail;
     }
     *out = map;
-done:
+    return QP_OK;
+fail:
     close(fd);
     return status;
 }
 
+bool mapping_read(const mapping *map, const void *at, size_t bytes, void *dst)
+{
+    const uintptr_t begin = (uintptr_t)map->data, from = (uintptr_t)at;
+    if (from < begin || from - begin > map->size || bytes > map->size - (from - begin))
+        return false;
+    for (size_t done = 0; done < bytes;) {
+        const off_t place = (off_t)(from - begin + done);
+        const ssize_t n = pread(map->fd, (char *)dst + done, bytes - done, place);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) { /* as any other access to what the file has lost */
+            memcpy((char *)dst + done, (const char *)at + done, bytes - done);
+            break;
+        }
+        done += (size_t)n;
+    }
+    return true;
+}
+
 void mapping_close(mapping *map)
 {
-    if (map->data) munmap((void *)(uintptr_t)map->data, map->size);
+    if (map->data) {
+        munmap((void *)(uintptr_t)map->data, map->size);
+        close(map->fd);
+    }
     free(map->path);
     *map = (mapping){0};
 }

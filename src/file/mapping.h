@@ -16,6 +16,7 @@
 typedef struct mapping {
     const uint8_t *data; /* page aligned, read-only: writing to it faults */
     size_t size;         /* bytes, at least 1 */
+    int fd;              /* of the file, for mapping_read() */
     char *path;          /* as given to mapping_open() */
     uint64_t stamp;      /* of its size and the time when it was last written */
 } mapping;
@@ -23,6 +24,10 @@ typedef struct mapping {
 /* Maps the whole of a regular file. QP_IO when it cannot be opened (the message says why: absent, a
  * directory, no permission), QP_FORMAT when it is empty. *out is untouched on failure. */
 qp_status mapping_open(const char *path, mapping *out, qp_error *error);
+
+/* Copies bytes that the mapping shows at `at`, in the file's memory or on the disk, without mapping
+ * their pages, which for large parts costs more than the copy. False: they are no part of it. */
+bool mapping_read(const mapping *map, const void *at, size_t bytes, void *dst);
 
 /* Zeroes the mapping; does nothing to a zeroed one. */
 void mapping_close(mapping *map);

@@ -224,6 +224,14 @@ uint64_t safetensors_stamp(const safetensors *file)
     return stamp;
 }
 
+bool safetensors_read(const safetensors *file, const void *at, size_t bytes, void *dst)
+{
+    for (int i = 0; i < file->n_shards; i++)
+        if (file->shards[i].map.data && mapping_read(&file->shards[i].map, at, bytes, dst))
+            return true;
+    return false;
+}
+
 void safetensors_close(safetensors *file)
 {
     if (!file) return;

@@ -25,6 +25,9 @@ qp_status safetensors_open(const char *path, safetensors **out, qp_error *error)
 qp_status safetensors_open_memory(const void *data, size_t size, const char *name,
                                   safetensors **out, qp_error *error);
 
+/* As mapping_read(), for what lies in any of the files. */
+bool safetensors_read(const safetensors *file, const void *at, size_t bytes, void *dst);
+
 /* A number for the sizes of the model's files and the times when they were last written. */
 uint64_t safetensors_stamp(const safetensors *file);
 

@@ -281,6 +281,13 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
     return QP_OK;
 }
 
+static void read_stored(const weight_source *source, const char *at, size_t bytes, void *dst)
+{
+    if (source->gguf && gguf_read(source->gguf, at, bytes, dst)) return;
+    if (source->safetensors && safetensors_read(source->safetensors, at, bytes, dst)) return;
+    memcpy(dst, at, bytes);
+}
+
 void source_read_rows(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
                       const tensor *view, int64_t begin, int64_t rows, void *dst)
 {
@@ -290,7 +297,8 @@ void source_read_rows(const weight_source *source, weight_slot slot, int64_t lay
     size_t bytes = dtype_row_bytes(view->type, columns);
     source_name(source, slot, layer, bias, name, sizeof name);
     if (view->data) {
-        memcpy(dst, (const char *)view->data + (size_t)begin * bytes, (size_t)rows * bytes);
+        read_stored(source, (const char *)view->data + (size_t)begin * bytes, (size_t)rows * bytes,
+                    dst);
     } else if (source->safetensors && !bias && fp8_is_stored(source->safetensors, name)) {
         fp8_matrix matrix;
         if (fp8_find(source->safetensors, source->config, name, &matrix, NULL) == QP_OK)

@@ -3,14 +3,17 @@
 
 #include "base/checked.h"
 #include "base/checksum.h"
+#include "op/linear/linear.h"
 #include "plan/weights.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 enum {
     PACKED_ALIGNMENT = 64,
-    PIECE_BYTES = 8 << 20, /* stored bytes that are packed before they are released: a few
-                              instructions' worth of memory in addition to the weights */
+    PIECE_BYTES = 8 << 20,  /* stored bytes that are packed before they are released: a few
+                               instructions' worth of memory in addition to the weights */
+    READ_BYTES = 256 << 10, /* stored bytes that a worker reads at a time: they stay in L2 */
 };
 
 /* Bytes of a node's packed weights; 0 if kernels read them as stored. `call` is the call of the
@@ -101,6 +104,79 @@ static void pack_share(void *context, int worker, int n_workers)
     if (call.begin < call.end) task->variant->pack(&call, task->packed);
 }
 
+/* ---- weights in files ---------------------------------------------------------------------- */
+
+/* The weight that a product alone reads from a file, so that it can be read in parts; -1: the node
+ * has other weights. */
+static int weight_to_read(const executor *x, int n)
+{
+    if (x->program->nodes[n].op != OP_LINEAR) return -1;
+    const program_weight *w = program_weight_of(x->program, n, LINEAR_WEIGHT);
+    if (!w || w->bias) return -1;
+    const int weight = (int)(w - x->program->weights);
+    return program_weight_is_mapped(x->program, weight) && !program_weight_has_columns(w) ? weight
+                                                                                          : -1;
+}
+
+/* Rows that a worker reads at a time, in whole groups of the variant. */
+static int64_t rows_to_read(const op_variant *variant, const tensor *weight)
+{
+    const int64_t group = variant->pack_units, fit = READ_BYTES / weight->stride[0] / group * group;
+    return fit > group ? fit : group;
+}
+
+static size_t bytes_to_read(const executor *x)
+{
+    size_t most = 0;
+    op_call call;
+    for (int n = 0; n < x->program->n_nodes; n++) {
+        if (packed_bytes_of(x, n, &call) == 0 || weight_to_read(x, n) < 0) continue;
+        const tensor *weight = &call.tensors[LINEAR_WEIGHT];
+        const size_t bytes =
+            (size_t)(rows_to_read(x->nodes[n].variant, weight) * weight->stride[0]);
+        if (bytes > most) most = bytes;
+    }
+    return round_up(most, PACKED_ALIGNMENT);
+}
+
+typedef struct read_task {
+    const program *program;
+    int weight;
+    const op_variant *variant;
+    const op_call *call; /* of the whole node */
+    char *packed, *rooms;
+    size_t room_bytes;  /* of a worker */
+    atomic_llong begin; /* the first row that no worker has taken */
+} read_task;
+
+/* Rows [begin, end), which are read to `room`. */
+static void read_and_pack(const read_task *task, int64_t begin, int64_t end, char *room)
+{
+    const tensor *whole = &task->call->tensors[LINEAR_WEIGHT];
+    op_call part = *task->call, before = part;
+    before.tensors[LINEAR_WEIGHT] = tensor_slice(*whole, 0, 0, begin);
+    part.tensors[LINEAR_WEIGHT] = tensor_slice(*whole, 0, begin, end - begin);
+    part.tensors[LINEAR_WEIGHT].data = room;
+    part.begin = 0;
+    part.end = end - begin;
+    program_read_weight(task->program, task->weight, begin, end - begin, room, NULL);
+    task->variant->pack(&part, task->packed + task->variant->packed_bytes(&before));
+}
+
+/* Workers take rows in turn: one may be suspended, or also run another thread. */
+static void read_share(void *context, int worker, int n_workers)
+{
+    (void)n_workers;
+    read_task *task = context;
+    const tensor *weight = &task->call->tensors[LINEAR_WEIGHT];
+    const int64_t rows = weight->shape[0], each = rows_to_read(task->variant, weight);
+    for (int64_t begin; (begin = atomic_fetch_add(&task->begin, each)) < rows;)
+        read_and_pack(task, begin, begin + each < rows ? begin + each : rows,
+                      task->rooms + (size_t)worker * task->room_bytes);
+}
+
+/* ---- all weights --------------------------------------------------------------------------- */
+
 /* The number of units whose weights take about PIECE_BYTES, in whole groups of the variant. */
 static int64_t units_of_piece(const op_variant *variant, size_t packed_bytes, int64_t units)
 {
@@ -109,8 +185,9 @@ static int64_t units_of_piece(const op_variant *variant, size_t packed_bytes, in
     return (each + group - 1) / group * group;
 }
 
-static void pack_node(executor *x, int n, const op_call *call, size_t bytes, char *packed,
-                      progress *progress)
+/* Packs what is in memory, or mapped, and releases it piece by piece. */
+static void pack_stored(executor *x, int n, const op_call *call, size_t bytes, char *packed,
+                        progress *progress)
 {
     const op_variant *variant = x->nodes[n].variant;
     int64_t units = op_get(x->program->nodes[n].op)->units(call);
@@ -125,6 +202,26 @@ static void pack_node(executor *x, int n, const op_call *call, size_t bytes, cha
         progress_advance(progress, done - reported);
         reported = done;
     }
+}
+
+static void pack_node(executor *x, int n, const op_call *call, size_t bytes, char *packed,
+                      const buffer *rooms, progress *progress)
+{
+    const int weight = weight_to_read(x, n);
+    if (weight >= 0) {
+        read_task task = {.program = x->program,
+                          .weight = weight,
+                          .variant = x->nodes[n].variant,
+                          .call = call,
+                          .packed = packed,
+                          .rooms = rooms->data,
+                          .room_bytes = rooms->bytes / (size_t)thread_pool_size(x->pool)};
+        thread_pool_run(x->pool, read_share, &task);
+        progress_advance(progress, bytes);
+        x->nodes[n].packed = packed;
+        return;
+    }
+    pack_stored(x, n, call, bytes, packed, progress);
     x->nodes[n].packed = packed;
     release_weights(x, n, true);
 }
@@ -205,7 +302,7 @@ static bool is_in_files(const executor *x)
 }
 
 /* Packs all nodes, or, if their packed weights are there already, only finds their places. */
-static void pack_all(executor *x, bool packed, progress *progress)
+static void pack_all(executor *x, bool packed, const buffer *rooms, progress *progress)
 {
     op_call call;
     size_t offset = 0;
@@ -216,16 +313,20 @@ static void pack_all(executor *x, bool packed, progress *progress)
         if (packed)
             x->nodes[n].packed = at;
         else
-            pack_node(x, n, &call, bytes, at, progress);
+            pack_node(x, n, &call, bytes, at, rooms, progress);
         offset += bytes;
     }
 }
 
 static qp_status pack(executor *x, size_t total, progress *progress, qp_error *error)
 {
+    buffer rooms;
+    const size_t room_bytes = bytes_to_read(x) * (size_t)thread_pool_size(x->pool);
     TRY(buffer_alloc(&x->packed, total, "packed weights", error));
+    TRY(buffer_alloc(&rooms, room_bytes, "weights that are read", error));
     progress_begin(progress, "arranging weights", total);
-    pack_all(x, false, progress);
+    pack_all(x, false, &rooms, progress);
+    buffer_free(&rooms);
     progress_end(progress);
     progress_stage_ended(progress, "arranging weights");
     return QP_OK;
@@ -237,7 +338,7 @@ static qp_status pack_with_cache(executor *x, pack_cache *cache, size_t total, p
 {
     const uint64_t shape = shape_of(x);
     if (pack_cache_load(cache, x->pool, shape, total, &x->packed)) {
-        pack_all(x, true, progress);
+        pack_all(x, true, NULL, progress);
         progress_stage_ended(progress, "mapping arranged weights");
         return QP_OK;
     }

@@ -6,9 +6,10 @@
 
 /* Packs the weights of every node whose variant has a form of its own. It works in pieces and
  * releases the stored form of each piece, where that lies in a mapped file or the model allows it
- * (model_options), so memory never holds much more than the weights once. With a `cache` (may be
- * NULL) that has their packed form, that is mapped instead; one that has not receives it. Weights
- * that no file holds, and their packed form, are made each time. */
+ * (model_options), so memory never holds much more than the weights once. Products' weights in
+ * files are read, a few rows at a time, and never mapped. With a `cache` (may be NULL) that has
+ * their packed form, that is mapped instead; one that has not receives it. Weights that no file
+ * holds, and their packed form, are made each time. */
 qp_status executor_pack(executor *executor, pack_cache *cache, progress *progress, qp_error *error);
 
 /* Copies the rows of the embedding that the batch's tokens name, and points the kernels to the
