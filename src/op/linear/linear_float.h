@@ -93,6 +93,7 @@ bool linear_float_accepts(const op_call *call);
 bool linear_float_accepts_quantised(const op_call *call);
 size_t linear_float_packed_bytes(const op_call *call);
 void linear_float_pack(const op_call *call, void *packed);
+void linear_float_pack_avx512(const op_call *call, void *packed);
 void linear_float_pack_quantised(const op_call *call, void *packed);
 size_t linear_float_scratch_bytes(const op_call *call);
 

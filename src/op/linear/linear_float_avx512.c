@@ -8,6 +8,10 @@
  */
 #include "op/linear/linear_float.h"
 
+#include "base/buffer.h"
+#include "op/linear/linear.h"
+#include "tensor/codec.h"
+
 #include <immintrin.h>
 
 enum {
@@ -302,6 +306,98 @@ TILES(cached_f8, scaled_tile, LINEAR_FLOAT_F32, false)
 PAIR(pair_f32, LINEAR_FLOAT_F32)
 PAIR(pair_f16, LINEAR_FLOAT_F16)
 PAIR(pair_bf16, LINEAR_FLOAT_BF16)
+
+/* ---- packing ------------------------------------------------------------------------------- */
+
+/* Transposes 16 rows of 16 words. */
+INLINE void transpose(__m512i r[16])
+{
+    __m512i t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    /* r[4q + c] = word c of each quarter of rows 4q to 4q + 3 */
+#pragma GCC unroll 4
+    for (int q = 0; q < 16; q += 4) {
+        r[q] = _mm512_unpacklo_epi64(t[q], t[q + 2]);
+        r[q + 1] = _mm512_unpackhi_epi64(t[q], t[q + 2]);
+        r[q + 2] = _mm512_unpacklo_epi64(t[q + 1], t[q + 3]);
+        r[q + 3] = _mm512_unpackhi_epi64(t[q + 1], t[q + 3]);
+    }
+    /* quarters 0 and 2, then 1 and 3 of rows 0 to 7 and of rows 8 to 15 */
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        t[c] = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88);
+        t[4 + c] = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
+        t[8 + c] = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
+        t[12 + c] = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        r[c] = _mm512_shuffle_i32x4(t[c], t[8 + c], 0x88);
+        r[4 + c] = _mm512_shuffle_i32x4(t[4 + c], t[12 + c], 0x88);
+        r[8 + c] = _mm512_shuffle_i32x4(t[c], t[8 + c], 0xdd);
+        r[12 + c] = _mm512_shuffle_i32x4(t[4 + c], t[12 + c], 0xdd);
+    }
+}
+
+/* 16 words of 16 rows. */
+INLINE void gather_square(const char *rows, size_t pitch, bool whole, int64_t present,
+                          __mmask64 bytes, uint32_t *out)
+{
+    __m512i r[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+        const char *row = rows + (size_t)i * pitch;
+        r[i] = whole         ? _mm512_loadu_si512(row)
+               : i < present ? _mm512_maskz_loadu_epi8(bytes, row)
+                             : _mm512_setzero_si512();
+    }
+    transpose(r);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        _mm512_storeu_si512(out + i * PANEL, r[i]);
+}
+
+/* Up to 64 bytes of each of `present` rows, `pitch` apart, as 16 words of a panel: out[word][row].
+ * There are zeros for rows that are not present and after the last byte. */
+static void pack_words(const char *rows, size_t pitch, int64_t present, int64_t bytes,
+                       uint32_t *out)
+{
+    const char *second = rows + 16 * pitch;
+    if (present >= PANEL && bytes == 64) {
+        gather_square(rows, pitch, true, 16, 0, out);
+        gather_square(second, pitch, true, 16, 0, out + 16);
+    } else {
+        const __mmask64 mask = bytes < 64 ? ((__mmask64)1 << bytes) - 1 : ~(__mmask64)0;
+        gather_square(rows, pitch, false, present, mask, out);
+        gather_square(second, pitch, false, present - 16, mask, out + 16);
+    }
+}
+
+void linear_float_pack_avx512(const op_call *call, void *packed)
+{
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    const size_t row_bytes = dtype_row_bytes(weight->type, weight->shape[1]);
+    const size_t panel_bytes = linear_float_panel_bytes(weight, weight->shape[1]);
+    const bool words =
+        weight->type == DTYPE_BF16 || (weight->type == DTYPE_F32 && row_bytes % 64 == 0);
+    if (!words) {
+        linear_float_pack(call, packed);
+        return;
+    }
+    buffer_populate(tensor_row(weight, call->begin),
+                    (size_t)((call->end - call->begin) * weight->stride[0]));
+    for (int64_t first = call->begin; first < call->end; first += PANEL) {
+        const char *rows = tensor_row(weight, first);
+        char *out = (char *)packed + (size_t)(first / PANEL) * panel_bytes;
+        for (size_t at = 0; at < row_bytes; at += 64, out += 64 * PANEL)
+            pack_words(rows + at, (size_t)weight->stride[0], call->end - first,
+                       row_bytes - at < 64 ? (int64_t)(row_bytes - at) : 64, (uint32_t *)out);
+    }
+}
 
 static const linear_float_kernels kernels = {
     .max_rows = MAX_ROWS,

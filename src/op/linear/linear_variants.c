@@ -5,12 +5,11 @@
 
 #include "base/cpu.h"
 
-#define FLOAT_VARIANT(NAME, NEEDS)                                                                 \
+#define FLOAT_VARIANT(NAME, NEEDS, PACK)                                                           \
     {                                                                                              \
         .name = #NAME, .needs = NEEDS, .kernel = linear_float_##NAME,                              \
-        .accepts = linear_float_accepts, .packed_bytes = linear_float_packed_bytes,                \
-        .pack = linear_float_pack, .pack_units = LINEAR_FLOAT_PANEL,                               \
-        .scratch_bytes = linear_float_scratch_bytes,                                               \
+        .accepts = linear_float_accepts, .packed_bytes = linear_float_packed_bytes, .pack = PACK,  \
+        .pack_units = LINEAR_FLOAT_PANEL, .scratch_bytes = linear_float_scratch_bytes,             \
     }
 
 #define DECODED_VARIANT(NAME, NEEDS)                                                               \
@@ -27,8 +26,8 @@
     {                                                                                              \
         .name = NAME, .needs = NEEDS, .kernel = linear_float_##KERNEL,                             \
         .accepts = linear_float_bf16_accepts, .packed_bytes = linear_float_packed_bytes,           \
-        .pack = linear_float_pack, .pack_units = LINEAR_FLOAT_PANEL, .scratch_bytes = SCRATCH,     \
-        __VA_ARGS__                                                                                \
+        .pack = linear_float_pack_avx512, .pack_units = LINEAR_FLOAT_PANEL,                        \
+        .scratch_bytes = SCRATCH, __VA_ARGS__                                                      \
     }
 
 #define ROUNDS_TO_BF16                                                                             \
@@ -37,8 +36,8 @@
 
 const op_variant linear_variants[] = {
 #ifdef __x86_64__
-    FLOAT_VARIANT(avx2, CPU_LEVEL_AVX2),
-    FLOAT_VARIANT(avx512, CPU_LEVEL_AVX512),
+    FLOAT_VARIANT(avx2, CPU_LEVEL_AVX2, linear_float_pack),
+    FLOAT_VARIANT(avx512, CPU_LEVEL_AVX512, linear_float_pack_avx512),
     BF16_VARIANT("amx_bf16", AMX_BF16, amx, linear_float_amx_scratch_bytes),
     LINEAR_QUANT_VARIANTS,
     DECODED_VARIANT(avx2, CPU_LEVEL_AVX2),
