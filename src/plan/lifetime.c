@@ -30,30 +30,33 @@ static bool in_arena(plan_kind kind)
     return kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT;
 }
 
-/* Whether the value that step `from` leaves in the tensor is still used later. */
-static bool used_after(const program *program, int from, plan_tensor_id id)
+/* Whether the value that a step leaves in the tensor is still used later, for each step from the
+ * last to the first. */
+static void find_uses(const program *program, plan_tensor_id id, plan_cell *cells, bool *used_after)
 {
-    for (int step = from + 1; step < program->n_steps; step++) {
-        program_access access = program_step_access(program, step, id);
-        if (access.read) return true;
-        if (access.write) return false;
+    bool used = program->tensors[id].kind == PLAN_OUTPUT;
+    for (int step = program->n_steps - 1; step >= 0; step--) {
+        plan_cell *cell = &cells[step * PLAN_TENSOR_COUNT + (int)id];
+        const program_access access = program_step_access(program, step, id);
+        cell->read = access.read;
+        cell->written = access.write;
+        used_after[step] = used;
+        used = access.read || (used && !access.write);
     }
-    return program->tensors[id].kind == PLAN_OUTPUT;
 }
 
-static void compute_tensor(const program *program, plan_tensor_id id, plan_cell *cells)
+static void compute_tensor(const program *program, plan_tensor_id id, plan_cell *cells,
+                           bool *used_after)
 {
     plan_kind kind = program->tensors[id].kind;
     bool alive = outlives_plan(kind);
+    find_uses(program, id, cells, used_after);
     for (int step = 0; step < program->n_steps; step++) {
         plan_cell *cell = &cells[step * PLAN_TENSOR_COUNT + (int)id];
-        program_access access = program_step_access(program, step, id);
-        cell->read = access.read;
-        cell->written = access.write;
         if (kind == PLAN_INPUT && step == 0) cell->mapped = cell->created = alive = true;
-        if (in_arena(kind) && access.write && !access.read) cell->created = alive = true;
+        if (in_arena(kind) && cell->written && !cell->read) cell->created = alive = true;
         if (!alive) continue;
-        if (!outlives_plan(kind) && !used_after(program, step, id)) {
+        if (!outlives_plan(kind) && !used_after[step]) {
             cell->destroyed = kind != PLAN_OUTPUT;
             alive = false;
         }
@@ -64,10 +67,15 @@ static void compute_tensor(const program *program, plan_tensor_id id, plan_cell 
 qp_status lifetime_compute(const program *program, plan_cell **cells, qp_error *error)
 {
     size_t count = (size_t)program->n_steps * PLAN_TENSOR_COUNT;
+    bool *used_after = calloc((size_t)program->n_steps + 1, sizeof *used_after);
     *cells = calloc(count ? count : 1, sizeof **cells);
-    if (!*cells) return error_no_memory(error, "the lifetime table", count * sizeof **cells);
+    if (!*cells || !used_after) {
+        free(used_after);
+        return error_no_memory(error, "the lifetime table", count * sizeof **cells);
+    }
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
-        compute_tensor(program, (plan_tensor_id)id, *cells);
+        compute_tensor(program, (plan_tensor_id)id, *cells, used_after);
+    free(used_after);
     return QP_OK;
 }
 

@@ -21,14 +21,22 @@ typedef struct reach {
     uint64_t begin, end;
 } reach;
 
+/* An operand whose bytes matter: where it lies, and the bytes of its elements. */
+typedef struct touched {
+    int operand, area;
+    uint64_t offset, element;
+} touched;
+
 /* Consecutive units that touch the same bytes, from `first` to the next run's `first`. */
 typedef struct unit_run {
     int64_t first;
-    reach reaches[OP_MAX_TENSORS]; /* begin == end: nothing */
+    reach reaches[OP_MAX_TENSORS]; /* one of each operand of the list; begin == end: nothing */
     int component;
 } unit_run;
 
 typedef struct run_list {
+    touched operands[OP_MAX_TENSORS]; /* [n_operands] */
+    int n_operands;
     unit_run runs[RUNS_MOST];
     int count; /* 0: more than fit, or the node is not cut */
 } run_list;
@@ -52,35 +60,41 @@ static bool waits_to_read(op_direction direction)
     return op_reads(direction) && direction != OP_ACCUMULATE;
 }
 
-/* The bytes that a unit reads of areas that `producer` wrote last; with producer -1 those that it
- * writes. */
-static void find_reaches(const segmenter *g, const program_node *node, const op_call *whole,
-                         int producer, int64_t unit, reach reaches[OP_MAX_TENSORS])
+/* The operands of areas that `producer` wrote last and the node reads; with producer -1 those that
+ * it writes. */
+static void find_operands(const segmenter *g, const program_node *node, int producer, run_list *out)
 {
     const schedule *s = g->d->out;
     const op_info *op = op_get(node->op);
+    out->n_operands = 0;
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
-        reaches[i] = (reach){0};
         const program_view *view = &s->program->views[node->operands[i]];
         if (node->operands[i] == 0 || !program_changes(s->program->areas[view->area].base))
             continue;
         op_direction direction = op->tensors[i].direction;
         if (producer < 0 ? !op_writes(direction) : !waits_to_read(direction)) continue;
         if (producer >= 0 && g->writer[view->area] != producer) continue;
-        op_columns part = op->columns(whole, i, unit, unit + 1);
-        uint64_t element = dtype_block_bytes(view->type);
-        reaches[i] = (reach){.area = view->area,
-                             .begin = view->offset + (uint64_t)part.begin * element,
-                             .end = view->offset + (uint64_t)part.end * element};
+        out->operands[out->n_operands++] =
+            (touched){i, view->area, view->offset, dtype_block_bytes(view->type)};
     }
 }
 
-static bool touch_alike(const unit_run *a, const unit_run *b)
+static void find_reaches(const run_list *list, const op_info *op, const op_call *whole,
+                         int64_t unit, reach *reaches)
 {
-    for (int i = 0; i < OP_MAX_TENSORS; i++) {
-        const reach *x = &a->reaches[i], *y = &b->reaches[i];
-        if (x->area != y->area || x->begin != y->begin || x->end != y->end) return false;
+    for (int i = 0; i < list->n_operands; i++) {
+        const touched *t = &list->operands[i];
+        op_columns part = op->columns(whole, t->operand, unit, unit + 1);
+        reaches[i] = (reach){.area = t->area,
+                             .begin = t->offset + (uint64_t)part.begin * t->element,
+                             .end = t->offset + (uint64_t)part.end * t->element};
     }
+}
+
+static bool touch_alike(const run_list *list, const reach *a, const reach *b)
+{
+    for (int i = 0; i < list->n_operands; i++)
+        if (a[i].begin != b[i].begin || a[i].end != b[i].end) return false;
     return true;
 }
 
@@ -89,29 +103,33 @@ static void find_runs(const segmenter *g, int node, int producer, run_list *out)
 {
     const schedule *s = g->d->out;
     const program_node *about = &s->program->nodes[node];
+    const op_info *op = op_get(about->op);
     op_call whole;
     out->count = 0;
-    if (!op_get(about->op)->columns) return;
+    if (!op->columns) return;
     program_bind(s->program, node, NULL, s->program->capacity.of, &whole);
+    find_operands(g, about, producer, out);
     for (int64_t unit = 0; unit < whole.end; unit++) {
-        unit_run run = {.first = unit};
-        find_reaches(g, about, &whole, producer, unit, run.reaches);
-        const unit_run *last = out->count ? &out->runs[out->count - 1] : NULL;
-        if (last && touch_alike(last, &run)) continue;
+        reach reaches[OP_MAX_TENSORS];
+        find_reaches(out, op, &whole, unit, reaches);
+        if (out->count && touch_alike(out, out->runs[out->count - 1].reaches, reaches)) continue;
         if (out->count == RUNS_MOST) {
             out->count = 0;
             return;
         }
-        out->runs[out->count++] = run;
+        unit_run *run = &out->runs[out->count++];
+        run->first = unit;
+        memcpy(run->reaches, reaches, (size_t)out->n_operands * sizeof *reaches);
     }
 }
 
-static bool meet(const unit_run *a, const unit_run *b)
+static bool meet(const run_list *list_a, const unit_run *a, const run_list *list_b,
+                 const unit_run *b)
 {
-    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+    for (int i = 0; i < list_a->n_operands; i++) {
         const reach *x = &a->reaches[i];
         if (x->begin == x->end) continue;
-        for (int j = 0; j < OP_MAX_TENSORS; j++) {
+        for (int j = 0; j < list_b->n_operands; j++) {
             const reach *y = &b->reaches[j];
             if (x->area == y->area && x->begin < y->end && y->begin < x->end) return true;
         }
@@ -136,7 +154,8 @@ static void find_components(run_list *produced, run_list *consumed)
         reader->component = produced->count + j;
         for (int i = 0; i < produced->count; i++) {
             int other = produced->runs[i].component;
-            if (other == reader->component || !meet(&produced->runs[i], reader)) continue;
+            if (other == reader->component || !meet(produced, &produced->runs[i], consumed, reader))
+                continue;
             rename_component(consumed, other, reader->component);
             rename_component(produced, other, reader->component);
         }
