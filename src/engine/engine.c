@@ -213,11 +213,11 @@ static qp_status open_basis(qp_engine *e, const qp_engine_options *options,
     return open_model(e, options, type, error);
 }
 
-static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
-                             const engine_schedule *chosen, qp_error *error)
+/* The machines, and the memory of batches and sessions. */
+static qp_status open_running(qp_engine *e, const qp_engine_options *options,
+                              const engine_schedule *chosen, const machine_type *type,
+                              qp_error *error)
 {
-    const machine_type *type = NULL;
-    TRY(open_basis(e, options, chosen, &type, error));
     TRY(engine_open_machines(e, options, chosen, type, error));
     TRY(batch_init(&e->batch, &e->program, error));
     const bool fixed = engine_has_fixed_shapes(options, e->device.context != NULL);
@@ -226,8 +226,23 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
     TRY(page_pool_init(&e->pages, e->program.options.n_pages - fixed, e->program.options.page_size,
                        error));
     progress_stage_ended(&e->progress, "taking memory for batches");
-    TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
-    progress_stage_ended(&e->progress, "reading the vocabulary");
+    return QP_OK;
+}
+
+static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
+                             const engine_schedule *chosen, qp_error *error)
+{
+    const machine_type *type = NULL;
+    vocabulary_reading reading;
+    qp_error unread;
+    TRY(open_basis(e, options, chosen, &type, error));
+    vocabulary_begin(e->model, &reading);
+    qp_status status = open_running(e, options, chosen, type, error);
+    const bool runs = status == QP_OK;
+    qp_status read = vocabulary_end(&reading, &e->vocabulary, runs ? error : &unread);
+    if (!runs) return status;
+    TRY(read);
+    progress_stage_ended(&e->progress, "waiting for the vocabulary, read meanwhile");
     TRY(open_speculation(e, options, error));
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));
     model_release_metadata(e->model);

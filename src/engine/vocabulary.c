@@ -153,6 +153,29 @@ qp_status vocabulary_open_beside(const model *model, qp_vocabulary **out, qp_err
     return open_source(model_path(model), model_gguf(model), out, error);
 }
 
+static void *open_in_thread(void *context)
+{
+    vocabulary_reading *r = context;
+    r->status = vocabulary_open_beside(r->model, &r->vocabulary, &r->error);
+    return NULL;
+}
+
+void vocabulary_begin(const model *model, vocabulary_reading *r)
+{
+    *r = (vocabulary_reading){.model = model};
+    r->has_thread = pthread_create(&r->thread, NULL, open_in_thread, r) == 0;
+}
+
+qp_status vocabulary_end(vocabulary_reading *r, qp_vocabulary **out, qp_error *error)
+{
+    if (r->has_thread)
+        pthread_join(r->thread, NULL);
+    else
+        open_in_thread(r);
+    *out = r->vocabulary;
+    return r->status == QP_OK ? QP_OK : error_set(error, r->status, "%s", r->error.message);
+}
+
 void qp_vocabulary_close(qp_vocabulary *v)
 {
     if (!v) return;

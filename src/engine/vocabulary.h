@@ -27,6 +27,22 @@ struct qp_vocabulary {
 /* The vocabulary of an open model; *out is NULL for one without (synthetic weights). */
 qp_status vocabulary_open_beside(const model *model, qp_vocabulary **out, qp_error *error);
 
+/* The vocabulary of an open model, which a thread reads while the caller opens machines. The caller
+ * may read weights meanwhile, but no metadata of the file. */
+typedef struct vocabulary_reading {
+    const model *model;
+    pthread_t thread;
+    bool has_thread; /* else vocabulary_end() reads */
+    qp_vocabulary *vocabulary;
+    qp_status status;
+    qp_error error;
+} vocabulary_reading;
+
+void vocabulary_begin(const model *model, vocabulary_reading *reading);
+
+/* Every reading that began must end. */
+qp_status vocabulary_end(vocabulary_reading *reading, qp_vocabulary **out, qp_error *error);
+
 /* Compiles a grammar, which is taken apart, over the trie of the tokens, which is built for the
  * first caller. Masks that are likely to be needed are computed for up to 20 ms. form_release() the
  * result. */
