@@ -35,9 +35,14 @@ static inline void folder_write_text(const char *folder, const char *name, const
 /* Removes the folder and the files that suites put there. */
 static inline void folder_remove(const char *folder)
 {
-    static const char *const names[] = {"config.json",    "generation_config.json",
-                                        "tokenizer.json", "tokenizer_config.json",
-                                        "model.gguf",     "model.safetensors"};
+    static const char *const names[] = {"config.json",
+                                        "generation_config.json",
+                                        "model.generation_config.json",
+                                        "config.json.generation_config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "model.gguf",
+                                        "model.safetensors"};
     char path[256];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);

@@ -23,11 +23,11 @@ static int make_folder(void **state)
     return 0;
 }
 
-static int remove_folder(void **state)
+/* The last test, because cmocka's result does not count a failed teardown. */
+static void only_known_files_are_left(void **state)
 {
     (void)state;
-    folder_remove(folder); /* fails where anything but the known files is left */
-    return 0;
+    folder_remove(folder);
 }
 
 static void convert(const char *model, const char *type)
@@ -556,6 +556,7 @@ int main(void)
         cmocka_unit_test(cancelling_leaves_nothing),
         cmocka_unit_test(values_that_are_no_numbers_are_refused),
         cmocka_unit_test(losses_are_told),
+        cmocka_unit_test(only_known_files_are_left),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, make_folder, NULL);
 }
