@@ -170,6 +170,8 @@ def test_kills():
 
 if not os.path.exists(f"{FAKE}/libcuda.so.1"):
     print("skipped: the driver without a GPU was not built")
+elif b"without GPU code" in subprocess.run([QUIPU, "version"], capture_output=True, check=True).stdout:
+    print("skipped: the program was built without GPU code")
 else:
     test_threads()
     if MPI:
