@@ -159,9 +159,10 @@ INLINE vint add_32(vint sum, vint more)
 }
 
 /* Adds the products of a block's words [first, end) and of `rows` rows of x to sums: in 16 bits as
- * far as they fit, then in 32. Weights are loaded word by word, so that the registers hold sums. */
-INLINE void add_dots(const quant_format *f, int rows, const uint8_t *bytes, const int8_t *q,
-                     int first, int end, tile_dots *sums)
+ * far as they fit, then in 32. Weights are unpacked word by word, so that the registers hold sums.
+ */
+INLINE void add_dots(const quant_format *f, int rows, unpack_word *word_of, const uint8_t *words,
+                     int sub, const int8_t *q, int first, int end, tile_dots *sums)
 {
     const int n = words_that_fit(f);
     tile_dots narrow;
@@ -170,7 +171,7 @@ INLINE void add_dots(const quant_format *f, int rows, const uint8_t *bytes, cons
         vint w[HALVES];
         UNROLL for (int h = 0; h < HALVES; h++)
         {
-            w[h] = v_load(bytes + s * WORD_BYTES + h * HALF_BYTES);
+            w[h] = word_of(words + h * HALF_BYTES, sub, s);
         }
         UNROLL for (int r = 0; r < rows; r++)
         {
@@ -188,11 +189,12 @@ INLINE void add_dots(const quant_format *f, int rows, const uint8_t *bytes, cons
     }
 }
 
-/* A block of a tile: sums (rows, 2, 16), of which one group's 16 are meant. */
-INLINE void tile_block(const quant_format *f, int digits, int rows, const uint8_t *bytes,
-                       const float *scales, quant_x x, float *sums)
+/* The sums of a block of each scale, for `rows` rows of x in tiles of `height`. */
+INLINE void block_dots(const quant_format *f, int digits, int rows, int height,
+                       unpack_word *word_of, const uint8_t *words, int sub, quant_x x,
+                       tile_dots dots[2])
 {
-    tile_dots dots[2], high;
+    tile_dots high;
     UNROLL for (int g = 0; g < f->groups; g++)
     {
         const int first = 4 * g, end = f->groups == 2 ? first + 4 : 8;
@@ -200,13 +202,13 @@ INLINE void tile_block(const quant_format *f, int digits, int rows, const uint8_
         {
             UNROLL for (int h = 0; h < HALVES; h++)
             {
-                dots[g].of[r][h] = sum_start(f, x.c, g * QUANT_TILE + r);
+                dots[g].of[r][h] = sum_start(f, x.c, g * height + r);
                 high.of[r][h] = v_all(0);
             }
         }
-        add_dots(f, rows, bytes, x.q, first, end, &dots[g]);
+        add_dots(f, rows, word_of, words, sub, x.q, first, end, &dots[g]);
         if (digits == 1) continue;
-        add_dots(f, rows, bytes, x.q + QUANT_TILE * QUANT_BLOCK, first, end, &high);
+        add_dots(f, rows, word_of, words, sub, x.q + height * QUANT_BLOCK, first, end, &high);
         UNROLL for (int r = 0; r < rows; r++)
         {
             UNROLL for (int h = 0; h < HALVES; h++)
@@ -215,6 +217,20 @@ INLINE void tile_block(const quant_format *f, int digits, int rows, const uint8_
             }
         }
     }
+}
+
+INLINE vint unpacked_word(const uint8_t *bytes, int sub, int s)
+{
+    (void)sub;
+    return word(bytes, s);
+}
+
+/* A block of a tile: sums (rows, 2, 16), of which one group's 16 are meant. */
+INLINE void tile_block(const quant_format *f, int digits, int rows, const uint8_t *bytes,
+                       const float *scales, quant_x x, float *sums)
+{
+    tile_dots dots[2];
+    block_dots(f, digits, rows, QUANT_TILE, unpacked_word, bytes, 0, x, dots);
     UNROLL for (int h = 0; h < HALVES; h++)
     {
         vfloat scale[2], minimum[2];
@@ -232,6 +248,48 @@ INLINE void tile_block(const quant_format *f, int digits, int rows, const uint8_
                                          v_load_floats(to)));
         }
     }
+}
+
+/* A block of one row of x and of a group, word by word as in a tile. */
+INLINE void vector_block(const quant_format *f, int digits, unpack_word *word_of,
+                         unpack_scales *scales_of, const uint8_t *words, const uint16_t *halves,
+                         int sub, quant_x x, vfloat sums[HALVES])
+{
+    tile_dots dots[2];
+    block_dots(f, digits, 1, 1, word_of, words, sub, x, dots);
+    UNROLL for (int h = 0; h < HALVES; h++)
+    {
+        const vint of_row[2] = {dots[0].of[0][h], dots[f->groups - 1].of[0][h]};
+        quant_scales scales;
+        scales_of(words + h * HALF_BYTES, halves + h * LANES, sub, &scales);
+        sums[h] = add_block(f, of_row, scales.scale, scales.minimum, x.d, x.c, 0, 1, sums[h]);
+    }
+}
+
+INLINE void run_vector_avx2(const quant_format *f, int digits, unpack_word *word_of,
+                            unpack_scales *scales_of, const uint8_t *group, int64_t n_blocks,
+                            quant_x x, float *out)
+{
+    const uint16_t *halves = (const uint16_t *)group;
+    const uint8_t *words = group + quant_halves_bytes(f, n_blocks);
+    const uint8_t *ahead = group + bytes_ahead(f);
+    vfloat sums[HALVES];
+    for (int h = 0; h < HALVES; h++)
+        sums[h] = v_convert(v_all(0));
+    for (int64_t b = 0; b < n_blocks; b += f->blocks) {
+        UNROLL for (int sub = 0; sub < f->blocks; sub++)
+        {
+            ahead = fetch_share(f, ahead, sums[0]);
+            /* Words are loaded again for each block: kept, they do not fit into the registers. */
+            __asm__("" : "+r"(words));
+            vector_block(f, digits, word_of, scales_of, words, halves, sub,
+                         advance(f, digits, 1, b + sub, x), sums);
+        }
+        halves += f->halves * QUANT_ROWS;
+        words += f->words * WORD_BYTES;
+    }
+    for (int h = 0; h < HALVES; h++)
+        v_store_floats(out + h * LANES, sums[h]);
 }
 
 INLINE void tile_rows(const quant_format *f, int digits, int rows, const uint8_t *bytes,
@@ -267,6 +325,7 @@ INLINE void run_tile_avx2(const quant_format *f, int digits, const uint8_t *byte
     }
 }
 
-#define RUN_TILE run_tile_avx2
-#define FEW_ROWS 64
+#define RUN_VECTOR run_vector_avx2
+#define RUN_TILE   run_tile_avx2
+#define FEW_ROWS   64
 #include "op/linear/linear_quant_table.inc"
