@@ -66,6 +66,8 @@ def answers():
     chat = json.dumps([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
     golden("template.txt", "template", "-m", MODEL, "--no-generation-prompt", stdin=chat.encode())
     golden("logits.txt", "logits", "-m", MODEL, "--ids", "1,2,260", "--top", "2", "--exec", "reference")
+    listed = ["logits", "-m", "synthetic:tiny", "--json"]
+    check(quipu(*listed, "-p", "1,2,3")[1] == quipu(*listed, "--ids", "1,2,3")[1] != "", "a prompt of ids")
     rows = json.loads(quipu("logits", "-m", MODEL, "-p", "the", "--json", "--top", "3")[1])
     check(len(rows["positions"][0]["top"]) == 3, rows)
     out = os.path.join(TEMPORARY, "logits")
@@ -312,7 +314,7 @@ def traces():
     expect(1, "has no schedule", *trace, "-p", "hi", "--exec", "threads", "--plan", "padded")
     expect(2, "--plan", *trace, "-p", "hi", "--plan", "ragged")
     expect(2, "context is full", *trace, "-p", "hi", "-n", "64", "-c", "8")
-    expect(2, "give token ids with --ids", "trace", "-m", "synthetic:tiny", "-p", "hi")
+    expect(2, "the model has no vocabulary", "trace", "-m", "synthetic:tiny", "-p", "hi")
     expect(2, "the prompt is empty", "trace", "-m", "synthetic:tiny", "--ids", "")
     expect(2, "from 1 to 65536", *trace, "-n", "0")
 

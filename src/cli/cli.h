@@ -222,8 +222,13 @@ qp_status cli_read_prompt(const cli_call *call, char **text, size_t *length);
 /* Parses "1,2,3" or "1 2 3" (or line breaks between) as ids; `where` names the text in messages. */
 qp_status cli_parse_ids(const char *text, const char *where, qp_tokens *out, qp_error *error);
 
-/* The tokens of --ids, or of the prompt as plain text, with BOS where the model wants it; at least
- * one. Without a `vocabulary` (NULL) only --ids is accepted. */
+/* The tokens of a prompt, by qp_tokenize() with its `flags`. For a model without a vocabulary
+ * (NULL) the text is a list of ids. */
+qp_status cli_tokenize(const cli_call *call, const qp_vocabulary *vocabulary, const char *text,
+                       size_t length, unsigned flags, qp_tokens *tokens);
+
+/* The tokens of --ids, or of the prompt by cli_tokenize(), with BOS where the model wants it; at
+ * least one. */
 qp_status cli_read_tokens(const cli_call *call, const qp_vocabulary *vocabulary, qp_tokens *tokens);
 
 /* Writes to stdout; QP_IO when it cannot be written (a full disk, a closed pipe). */

@@ -257,6 +257,13 @@ qp_status cli_parse_ids(const char *text, const char *where, qp_tokens *out, qp_
     return QP_OK;
 }
 
+qp_status cli_tokenize(const cli_call *call, const qp_vocabulary *vocabulary, const char *text,
+                       size_t length, unsigned flags, qp_tokens *tokens)
+{
+    if (vocabulary) return qp_tokenize(vocabulary, text, length, flags, tokens, call->error);
+    return cli_parse_ids(text, "the prompt (the model has no vocabulary)", tokens, call->error);
+}
+
 qp_status cli_read_tokens(const cli_call *call, const qp_vocabulary *vocabulary, qp_tokens *tokens)
 {
     const cli_settings *s = call->settings;
@@ -265,12 +272,9 @@ qp_status cli_read_tokens(const cli_call *call, const qp_vocabulary *vocabulary,
     qp_status status;
     if (s->ids) {
         status = cli_parse_ids(s->ids, "--ids", tokens, call->error);
-    } else if (!vocabulary) {
-        return error_set(call->error, QP_INVALID,
-                         "the model has no vocabulary: give token ids with --ids");
     } else {
         TRY(cli_read_prompt(call, &text, &length));
-        status = qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT, tokens, call->error);
+        status = cli_tokenize(call, vocabulary, text, length, QP_BOS_DEFAULT, tokens);
         free(text);
     }
     if (status == QP_OK && tokens->count == 0)

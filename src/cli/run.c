@@ -66,7 +66,7 @@ static qp_status tokenize_chat(const cli_call *call, const qp_vocabulary *vocabu
 /* Whether the prompt is sent as a message of a conversation. */
 static bool wants_chat(const cli_settings *s, const qp_vocabulary *vocabulary)
 {
-    return s->chat || s->system || (!s->raw && vocabulary && qp_chat_template(vocabulary));
+    return vocabulary && (s->chat || s->system || (!s->raw && qp_chat_template(vocabulary)));
 }
 
 /* Whether standard input may hold text: it is a pipe, a socket or a file. */
@@ -126,7 +126,6 @@ static qp_status read_prompt(const cli_call *call, char **text, size_t *length)
                                                        : QP_OK;
 }
 
-/* The prompt's tokens. For a model without a vocabulary, the prompt is a list of ids. */
 static qp_status tokenize_prompt(const cli_call *call, const qp_vocabulary *vocabulary,
                                  qp_tokens *tokens)
 {
@@ -134,14 +133,10 @@ static qp_status tokenize_prompt(const cli_call *call, const qp_vocabulary *voca
     size_t length;
     const unsigned special = call->settings->parse_special ? QP_SPECIAL : 0;
     qp_status status = read_prompt(call, &text, &length);
-    if (status == QP_OK && !vocabulary)
-        status =
-            cli_parse_ids(text, "the prompt (the model has no vocabulary)", tokens, call->error);
-    else if (status == QP_OK && wants_chat(call->settings, vocabulary))
+    if (status == QP_OK && wants_chat(call->settings, vocabulary))
         status = tokenize_chat(call, vocabulary, text, length, tokens);
     else if (status == QP_OK)
-        status =
-            qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT | special, tokens, call->error);
+        status = cli_tokenize(call, vocabulary, text, length, QP_BOS_DEFAULT | special, tokens);
     if (status == QP_OK && call->settings->echo && !call->settings->json)
         status = cli_write(text, length, call->error);
     free(text);
