@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "text/json_string.h"
+#include "text/utf8.h"
 
 #include <errno.h>
 #include <math.h>
@@ -74,8 +75,7 @@ static void describe_padded(const logits_output *out, int32_t id, int width, str
 {
     size_t start = text->length;
     describe_token(out, id, text);
-    for (size_t i = start; i < text->length; i++)
-        width -= ((unsigned char)text->data[i] & 0xc0) != 0x80;
+    width -= (int)utf8_characters(text->data + start, text->length - start);
     strbuf_printf(text, "%*s", width > 0 ? width : 0, "");
 }
 

@@ -111,9 +111,8 @@ static const option_spec schedule_options[] = {
      .help = "how ranks cut the model: gather or reduce, as in `quipu plan`; auto: gather"},
     {"network", 0, OPTION_STRING_AT(SETTINGS, network), .argument = "GBIT:US,...",
      .excludes = "list verify save load html",
-     .help =
-         "predict 1, 2, 4, ... up to --ranks hosts, one rank each, on networks of so many Gbit/s "
-         "and microseconds of latency, as in 10:30,100:5"},
+     .help = "predict 1, 2, 4, ... up to --ranks hosts, one rank each, on networks of GBIT Gbit/s "
+             "and US microseconds of latency, as in 10:30,100:5"},
     {"svg", 0, OPTION_STRING_AT(SETTINGS, svg), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "with --network: write a picture of the prediction"},
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,

@@ -51,7 +51,7 @@ qp_status engine_take_kernels(qp_engine *e, const qp_engine_options *options, qp
 qp_status engine_choose_device(qp_engine *e, const qp_engine_options *options,
                                const machine_type *type, qp_error *error);
 
-/* QP_INVALID: so many blocks of the megakernel do not run here, or none do. */
+/* QP_INVALID: the blocks of the megakernel that the options ask for do not run here, or none do. */
 qp_status engine_check_workers(const qp_engine *e, const qp_engine_options *options,
                                qp_error *error);
 

@@ -3,6 +3,7 @@
 #include "grammar/json_schema_parts.h"
 
 #include "grammar/pattern.h"
+#include "text/utf8.h"
 
 #include <math.h>
 #include <string.h>
@@ -58,10 +59,9 @@ static qp_status read_lengths(schema_compiler *c, const cJSON *schema, const sch
 qp_status schema_string_within(schema_compiler *c, const cJSON *schema, const schema_path *path,
                                const cJSON *value, bool *out)
 {
-    uint32_t min = 0, max = GRAMMAR_UNBOUNDED, length = 0;
+    uint32_t min = 0, max = GRAMMAR_UNBOUNDED;
     TRY(read_lengths(c, schema, path, &min, &max));
-    for (const char *at = value->valuestring; *at; at++)
-        length += (*at & 0xc0) != 0x80; /* UTF-8: the first byte of a character */
+    const size_t length = utf8_characters(value->valuestring, strlen(value->valuestring));
     *out = length >= min && length <= max;
     return QP_OK;
 }

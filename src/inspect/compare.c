@@ -142,8 +142,7 @@ static qp_status run_timed(comparison *x, contestant *c, cost_rates *before, qp_
 {
     TRY(timed_run(&x->model, &c->machine, error));
     const cost_rates after = read_speed_now(&x->speed, true, true);
-    if (c->machine.last_ns == c->machine.best_ns)
-        c->rates = (cost_rates){(before->all + after.all) / 2, (before->one + after.one) / 2};
+    if (c->machine.last_ns == c->machine.best_ns) c->rates = read_speed_between(*before, after);
     *before = after;
     return QP_OK;
 }

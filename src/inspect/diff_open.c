@@ -21,8 +21,6 @@ static int64_t or_usual(int64_t value, int64_t usual)
     return value > 0 ? value : usual;
 }
 
-/* --- opening --------------------------------------------------------------------------------- */
-
 static void on_progress(void *context, const progress *progress)
 {
     const diff *d = context;

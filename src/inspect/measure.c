@@ -27,7 +27,7 @@ enum {
     DEPTH = 512,
     LONG_DEPTH = 2048, /* of one token, whose attention has a cost of its own besides the cache's */
     MANY_FUSED = 16,
-    FEW = 16, /* up to so many tokens memory may limit passes */
+    FEW = 16, /* memory may limit passes of at most this many tokens */
 };
 
 typedef struct measuring {
@@ -118,7 +118,7 @@ static void keep_quickest(quickest *q, double ns, cost_rates before, cost_rates 
         q->second = fmin(q->second, ns);
         return;
     }
-    *q = (quickest){ns, q->ns, {(before.all + after.all) / 2, (before.one + after.one) / 2}};
+    *q = (quickest){ns, q->ns, read_speed_between(before, after)};
 }
 
 /* If two passes took equally long and none was quicker, other programs disturbed neither. */

@@ -38,3 +38,8 @@ cost_rates read_speed_now(const read_speed *speed, bool all, bool one)
 {
     return (cost_rates){all ? sample(speed->all) : 0, one ? sample(speed->one) : 0};
 }
+
+cost_rates read_speed_between(cost_rates before, cost_rates after)
+{
+    return (cost_rates){(before.all + after.all) / 2, (before.one + after.one) / 2};
+}

@@ -21,4 +21,7 @@ void read_speed_close(read_speed *speed);
 /* The rates of some 10 ms each; 0 where memory is short, and of what is not asked for. */
 cost_rates read_speed_now(const read_speed *speed, bool all, bool one);
 
+/* The means of the rates before and after a pass: those beside it. */
+cost_rates read_speed_between(cost_rates before, cost_rates after);
+
 #endif

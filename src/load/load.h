@@ -65,7 +65,7 @@ typedef struct load_options {
     double scale;    /* numbers of tokens are multiplied by it */
     int64_t context; /* requests that need more positions are left out; 0: no limit */
     int64_t skip;    /* leading rows of the trace to ignore */
-    int64_t sample;  /* one conversation in so many: rows whose first two blocks are equal stay
+    int64_t sample;  /* one conversation in this many: rows whose first two blocks are equal stay
                       * together; without blocks a row is a conversation; at least 1 */
 
     double timeout; /* a request fails after this many seconds without a byte */

@@ -4,6 +4,7 @@
 #include "server/api_parts.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
+#include "text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -163,8 +164,7 @@ static void add_row(const call *c, columns *to, int32_t token, bool known, float
     }
     if (known) strbuf_putc(&to->tops, '}');
     strbuf_printf(&to->offsets, "%s%zu", comma, to->offset);
-    for (size_t i = 0; i < length; i++)
-        to->offset += ((unsigned char)piece[i] & 0xc0) != 0x80;
+    to->offset += utf8_characters(piece, length);
 }
 
 static void add_prompt_rows(const call *c, columns *to, const request *r)

@@ -84,6 +84,14 @@ uint32_t utf8_decode(const char *text, size_t sequence)
     return code_point;
 }
 
+size_t utf8_characters(const char *text, size_t length)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < length; i++)
+        count += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return count;
+}
+
 size_t utf8_encode(uint32_t code_point, char text[4])
 {
     static const uint8_t lead[5] = {0, 0, 0xC0, 0xE0, 0xF0};

@@ -17,6 +17,9 @@ size_t utf8_invalid_run(const char *text, size_t length);
 /* Bytes at the end of `text`, 0 to 3, that are the beginning of a sequence. */
 size_t utf8_unfinished(const char *text, size_t length);
 
+/* The number of characters, counted by the bytes that begin one. */
+size_t utf8_characters(const char *text, size_t length);
+
 /* The code point of a sequence that utf8_sequence() found. */
 uint32_t utf8_decode(const char *text, size_t sequence);
 
