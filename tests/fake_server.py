@@ -17,6 +17,7 @@ class FakeServer:
     def __init__(self, model="plain", folder=None, engine=None):
         self.model, self.folder, self.engine = model, folder, engine
         self.requests = []  # (seconds, path, headers, body)
+        self.defaults = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1, "seed": 0}
         self.connections = 0
         self.running = self.most_running = 0
         self.pictures, self.idle = {}, 0  # {path: (type, bytes)}; refused for the first `idle` times
@@ -70,6 +71,8 @@ class FakeServer:
         kinds = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
         if path == "/v1/models":
             self.reply(writer, 200, {"data": [{"id": self.model, "meta": {"n_vocab": 1000}}]})
+        elif path == "/props":
+            self.reply(writer, 200, {"default_generation_settings": {"params": self.defaults}})
         elif path in self.pictures:
             kind, text = self.pictures[path]
             self.idle -= 1

@@ -66,7 +66,9 @@ def test_conversation(browser, server):
     answered(browser, 4)
     asked = server.requests[-1][3]
     check("the whole conversation is sent", [m["role"] for m in asked["messages"]] == ["user", "assistant", "user"], asked)
-    check("nothing else is", set(asked) == {"model", "messages", "stream", "stream_options", "return_progress"}, asked)
+    likely = {name: server.defaults[name] for name in ("temperature", "top_k", "top_p", "min_p")}
+    check("the server's defaults are", likely.items() <= asked.items(), asked)
+    check("nothing else is", set(asked) - set(likely) == {"model", "messages", "stream", "stream_options", "return_progress"}, asked)
     click(browser, "Regenerate")
     answered(browser, 4)
     check("regenerated", len(server.requests) == 3 and server.requests[-1][3]["messages"] == asked["messages"])
@@ -84,7 +86,9 @@ def test_settings(browser, server):
     say(browser, "four")
     answered(browser, 4)
     _, _, headers, asked = server.requests[-1]
-    check("settings are sent", asked["temperature"] == 0.5 and asked["stop"] == ["END"] and asked["max_tokens"] == 8 and
+    shown = browser.run("['top_k', 'seed', 'max_tokens'].map((name) => form[name].placeholder)")
+    check("defaults are shown", shown == ["40", "", ""], shown)
+    check("settings are sent", asked["temperature"] == 0.5 and asked["top_k"] == 40 and asked["stop"] == ["END"] and asked["max_tokens"] == 8 and
           asked["messages"][0] == {"role": "system", "content": "Be short."}, asked)
     check("the key is sent", headers.get("Authorization") == "Bearer secret", headers)
 
@@ -194,7 +198,7 @@ def main():
     try:
         browser.look(1400, 900, False)
         browser.open(server.url + "/page.html")
-        check("the model's name", browser.until("$('model').textContent === 'plain'"))
+        check("the model's name", browser.until("model === 'plain' && $('model').textContent === model"))
         test_conversation(browser, server)
         test_settings(browser, server)
         test_stop_and_failure(browser, server)

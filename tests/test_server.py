@@ -219,6 +219,33 @@ def completion_as_llama_cpp_has_it(s):
 
 
 @test
+def defaults_of_sampling(s):
+    """The model's files have none: endpoints have the defaults of those whose they are."""
+    likely = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+    plain = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0}
+
+    def completion(**more):
+        return s.post("/v1/completions", {"prompt": "the cat", "max_tokens": 30, "seed": 5, "ignore_eos": True,
+                                          **more})[1]["choices"][0]["text"]
+
+    params = s.get("/props")[1]["default_generation_settings"]["params"]
+    assert likely.items() <= params.items(), params
+    asked = {"prompt": "the cat", "n_predict": 30, "seed": 5, "ignore_eos": True}
+    reply = s.post("/completion", asked)[1]
+    assert likely.items() <= reply["generation_settings"].items(), reply
+    assert reply["content"] == completion(**likely) != completion()
+    assert completion() == completion(**plain)
+    options = {"num_predict": 30, "seed": 5}
+    for path, more in (("/api/generate", {"prompt": "the cat"}), ("/api/chat", {"messages": HELLO})):
+        body = {**more, "stream": False}
+        default, same, other = [s.post(path, {**body, "options": {**options, **o}})[1] for o in ({}, likely, plain)]
+        texts = [r.get("response") or r["message"]["content"] for r in (default, same, other)]
+        assert texts[0] == texts[1] != texts[2], texts
+    assert s.post("/v1/responses", {"input": "hi", "max_output_tokens": 1})[1]["temperature"] == 1
+    assert s.post("/completion", {**asked, "temperature": 0.5})[1]["generation_settings"]["top_k"] == 40
+
+
+@test
 def prompts_and_fields_as_llama_cpp_has_them(s):
     ids = s.post("/tokenize", {"content": "the cat", "add_special": True})[1]["tokens"]
     body = {"n_predict": 3, "temperature": 0}

@@ -215,7 +215,7 @@ static qp_status open_chat(chat *c)
                          "the model has no chat template; `quipu run --raw` continues plain text "
                          "with it");
     TRY(qp_session_open(c->engine, &c->session, call->error));
-    TRY(cli_sampling(call, c->engine, &c->sampling));
+    TRY(cli_sampling_likely(call, c->engine, &c->sampling));
     if (call->settings->verbose) cli_report_sampling(&c->sampling);
     TRY(conversation_init(&c->conversation, call->error));
     const char *system = call->settings->system;

@@ -197,7 +197,9 @@ cli_line_callback *cli_line(void);
 /* Hides progress until it is called with false: while something is timed. */
 void cli_hold_progress(bool hold);
 
-/* The model's sampling settings overlaid with the command line's; cli_sampling_free() it. */
+/* The model's sampling settings overlaid with the command line's; cli_sampling_free() it.
+ * cli_sampling_likely() excludes unlikely tokens where neither says otherwise (engine/sampling.h). */
+qp_status cli_sampling_likely(const cli_call *call, qp_engine *engine, qp_sampling *out);
 qp_status cli_sampling(const cli_call *call, qp_engine *engine, qp_sampling *out);
 void cli_sampling_free(qp_sampling *sampling);
 

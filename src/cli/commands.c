@@ -12,6 +12,11 @@
 /* A command's name, and the function that runs it. */
 #define COMMAND(words, function) .name = (words), .run = (void (*)(void))(function)
 
+/* For commands that sample by cli_sampling_likely(). */
+#define UNLIKELY                                                                                   \
+    "Where the model's files have no settings of sampling, unlikely tokens are excluded: "         \
+    "--temp 0.8 --top-k 40 --top-p 0.95 --min-p 0.05. Options replace each of these."
+
 static const command_spec commands[] = {
     {COMMAND("run", command_run), .heading = "Answers",
      .synopsis = "[-m MODEL] [-p PROMPT | -f FILE] [OPTION...]", .summary = "answer one prompt",
@@ -19,7 +24,7 @@ static const command_spec commands[] = {
          "The answer goes to stdout as it is made, and one line of statistics to "
          "stderr. Where the model has a chat template, the prompt is the user's message "
          "of a conversation; --raw continues it as plain text. With -p, text on standard input "
-         "goes before the prompt: quipu run -p 'Summarize this:' < report.txt.",
+         "goes before the prompt: quipu run -p 'Summarize this:' < report.txt.\n\n" UNLIKELY,
      .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_run_options,
                       &cli_setting_options, &cli_ending_options, &cli_form_options,
                       &cli_context_options, &cli_engine_options, &cli_speculation_options,
@@ -29,7 +34,7 @@ static const command_spec commands[] = {
      .description =
          "Type a message and press Enter; lines pasted together are one message. Ctrl-C stops an "
          "answer, Ctrl-D ends the "
-         "conversation, /help lists the commands.",
+         "conversation, /help lists the commands.\n\n" UNLIKELY,
      .groups =
          GROUPS(&cli_model_options, &cli_chat_options, &cli_setting_options, &cli_ending_options,
                 &cli_form_options, &cli_context_options, &cli_engine_options,
@@ -39,7 +44,10 @@ static const command_spec commands[] = {
      .description =
          "Listens on this host alone unless --host names another address, which needs API keys. "
          "Requests share the model: --parallel says how many are answered at a time, the others "
-         "wait. The sampling options are what holds where a request says nothing. GET /health is "
+         "wait. The sampling options are what holds where a request says nothing. Without them and "
+         "settings in the model's files, OpenAI's and Anthropic's endpoints sample at temperature "
+         "1 from all tokens; the page and the endpoints of Ollama and llama.cpp exclude unlikely "
+         "ones as quipu run does. GET /health is "
          "200 when the model is there, /openapi.json lists all endpoints and their fields. SIGTERM "
          "lets answers end, SIGHUP reads the key file again.",
      .groups =

@@ -348,7 +348,7 @@ static qp_status answer_together(const cli_call *call, qp_engine *engine, const 
 static qp_status answer(const cli_call *call, qp_engine *engine, const qp_tokens *prompt)
 {
     qp_sampling sampling = {.size = sizeof sampling};
-    qp_status status = cli_sampling(call, engine, &sampling);
+    qp_status status = cli_sampling_likely(call, engine, &sampling);
     if (status == QP_OK && call->settings->verbose) cli_report_sampling(&sampling);
     cli_catch_interrupt();
     if (status == QP_OK)

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/status.h"
+#include "engine/sampling.h"
 
 #include <errno.h>
 #include <math.h>
@@ -127,6 +128,13 @@ qp_status cli_sampling(const cli_call *call, qp_engine *engine, qp_sampling *out
     return read_biases(call, out);
 }
 
+qp_status cli_sampling_likely(const cli_call *call, qp_engine *engine, qp_sampling *out)
+{
+    TRY(cli_sampling(call, engine, out));
+    sampling_exclude_unlikely(out);
+    return QP_OK;
+}
+
 void cli_sampling_free(qp_sampling *sampling)
 {
     free((void *)sampling->logit_bias);
@@ -137,7 +145,7 @@ void cli_sampling_free(qp_sampling *sampling)
 
 void cli_report_sampling(const qp_sampling *sampling)
 {
-    static const char *const sources[] = {"neutral", "generation_config.json", "environment",
+    static const char *const sources[] = {"default", "generation_config.json", "environment",
                                           "command line", "request"};
     for (int s = 0; s < QP_SETTING_COUNT; s++)
         fprintf(stderr, "quipu: %s = %.10g (%s)\n", qp_setting_name((qp_setting)s),

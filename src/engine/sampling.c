@@ -1,4 +1,6 @@
-/* Sampling settings: names, ranges, precedence. See quipu.h. */
+/* Sampling settings: names, ranges, precedence. See quipu.h and sampling.h. */
+#include "engine/sampling.h"
+
 #include "base/sized.h"
 #include "engine/engine.h"
 
@@ -60,4 +62,18 @@ qp_status qp_sampling_defaults(const qp_engine *engine, qp_sampling *out, qp_err
     memcpy(s.stop_tokens, model->stop_tokens, sizeof s.stop_tokens);
     s.n_stop_tokens = model->n_stop_tokens;
     return SIZED_WRITE(qp_sampling, &s, out, error);
+}
+
+void sampling_exclude_unlikely(qp_sampling *sampling)
+{
+    static const struct {
+        qp_setting setting;
+        double value;
+    } likely[] = {{QP_TEMPERATURE, 0.8}, {QP_TOP_K, 40}, {QP_TOP_P, 0.95}, {QP_MIN_P, 0.05}};
+    const size_t n = sizeof likely / sizeof *likely;
+    for (size_t i = 0; i < n; i++)
+        if (sampling->source[likely[i].setting] == QP_FROM_MODEL) return;
+    for (size_t i = 0; i < n; i++)
+        if (sampling->source[likely[i].setting] == QP_FROM_NEUTRAL)
+            sampling->value[likely[i].setting] = likely[i].value;
 }

@@ -326,6 +326,7 @@ static void end(call *c)
 const dialect llama_cpp_completion = {
     .fields = completion_tables,
     .stream_type = "text/event-stream",
+    .likely = true,
     .read = read_completion,
     .whole = whole,
     .begin = begin,

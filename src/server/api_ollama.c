@@ -253,6 +253,7 @@ static void fail(call *c, const api_error *error)
 const dialect ollama_chat = {
     .fields = chat_tables,
     .stream_type = "application/x-ndjson",
+    .likely = true,
     .read = read_chat,
     .whole = whole,
     .begin = begin,
@@ -265,6 +266,7 @@ const dialect ollama_chat = {
 const dialect ollama_generate = {
     .fields = generate_tables,
     .stream_type = "application/x-ndjson",
+    .likely = true,
     .read = read_generate,
     .whole = whole,
     .begin = begin,

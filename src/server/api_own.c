@@ -2,6 +2,7 @@
 #include "server/api_own.h"
 
 #include "base/clock.h"
+#include "engine/sampling.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
 #include "text/utf8.h"
@@ -82,10 +83,12 @@ void reply_props(server *s, exchange *x)
 {
     cJSON *tree = cJSON_CreateObject();
     cJSON *settings = cJSON_AddObjectToObject(tree, "default_generation_settings");
+    qp_sampling sampling = s->defaults;
+    sampling_exclude_unlikely(&sampling);
     cJSON_AddNumberToObject(settings, "n_ctx", (double)s->info.context);
     cJSON *values = cJSON_AddObjectToObject(settings, "params");
     for (int i = 0; i < QP_SETTING_COUNT; i++)
-        cJSON_AddNumberToObject(values, qp_setting_name((qp_setting)i), s->defaults.value[i]);
+        cJSON_AddNumberToObject(values, qp_setting_name((qp_setting)i), sampling.value[i]);
     cJSON_AddNumberToObject(tree, "total_slots", (double)s->options->parallel);
     cJSON_AddStringToObject(tree, "model_alias", s->options->alias);
     const char *source = s->vocabulary ? qp_chat_template(s->vocabulary) : NULL;

@@ -99,6 +99,7 @@ typedef struct call_prompt {
 typedef struct dialect {
     field_tables fields;
     const char *stream_type; /* the Content-Type of a stream */
+    bool likely;             /* sampling_exclude_unlikely() unless settings say otherwise */
     /* Checks what the tables cannot check, and adds prompts by call_add_*(). */
     qp_status (*read)(call *c, const cJSON *body, api_error *error);
     void (*whole)(call *c); /* the reply of a call that does not stream */

@@ -17,7 +17,7 @@ const emptyConversation = () => ({ id: Date.now().toString(36), messages: [] });
 let conversations = store.read("conversations", []);
 let settings = store.read("settings", {});
 let current = conversations[0] ?? emptyConversation();
-let model = "";
+let model = "", defaults = {}; /* the server's settings of sampling */
 let running = null; /* the AbortController of the answer under way */
 
 /* Puts the conversation first; an empty one is forgotten. */
@@ -49,20 +49,29 @@ async function refusal(response) {
   return new Error(message);
 }
 
+async function get(path) {
+  const response = await fetch(path, { headers: headers() });
+  if (!response.ok) throw await refusal(response);
+  return response.json();
+}
+
 async function findModel() {
   try {
-    const response = await fetch("v1/models", { headers: headers() });
-    if (!response.ok) throw await refusal(response);
-    model = (await response.json()).data[0].id;
-    $("model").textContent = model;
-    document.title = model + " · quipu";
+    const { id } = (await get("v1/models")).data[0];
+    $("model").textContent = id;
+    document.title = id + " · quipu";
+    defaults = (await get("props")).default_generation_settings.params;
+    model = id;
   } catch (error) {
     $("model").textContent = error.message;
   }
 }
 
+/* OpenAI's API draws from all tokens where nothing is set, so the server's defaults are sent. */
 function requestBody(messages) {
   const body = { model, messages, stream: true, stream_options: { include_usage: true }, return_progress: true };
+  for (const name of ["temperature", "top_p", "top_k", "min_p"])
+    if (name in defaults) body[name] = defaults[name];
   for (const name of ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "max_tokens"])
     if (settings[name]) body[name] = Number(settings[name]);
   if (settings.stop) body.stop = [settings.stop];
@@ -256,8 +265,11 @@ function grow() {
 
 function openSettings(note = "") {
   const form = $("settings").querySelector("form");
-  for (const field of form.elements)
-    if (field.name) field.value = settings[field.name] ?? "";
+  for (const field of form.elements) {
+    if (!field.name) continue;
+    field.value = settings[field.name] ?? "";
+    if (field.type === "number" && field.name !== "seed") field.placeholder = defaults[field.name] ?? "";
+  }
   $("settings-note").textContent = note;
   if (!$("settings").open) $("settings").showModal();
 }
