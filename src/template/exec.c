@@ -1,4 +1,4 @@
-/* Executes statements of templates: scopes, loops, macros. See run.h.
+/* Executes statements of templates: scopes, loops. See run.h.
  *
  * A scope is a list of names. `if` uses the scope around it. A pass of a loop, a macro, a set block
  * and `with` have a scope of their own, so that names set inside are forgotten outside. Loops fetch
@@ -11,7 +11,7 @@
 
 struct loop {
     const node *node;
-    scope *outer; /* the current item */
+    scope *outer; /* in which the loop stands */
     list *items;
     size_t next;    /* the next item */
     bool filtered;  /* whether the loop's `if` must still be evaluated for the next items */
@@ -20,17 +20,6 @@ struct loop {
     int64_t index; /* from 0 */
     int64_t depth;
 };
-
-struct macro {
-    const string *name;
-    const node *parameters, *body;
-    scope *scope; /* the scope in which it was defined */
-};
-
-const string *macro_name(const macro *macro)
-{
-    return macro->name;
-}
 
 const value *scope_find(run *run, const string *name)
 {
@@ -61,7 +50,7 @@ qp_status scope_set(run *run, scope *scope, const string *name, value item)
     return QP_OK;
 }
 
-static qp_status scope_new(run *run, scope *parent, scope **out)
+qp_status scope_new(run *run, scope *parent, scope **out)
 {
     *out = heap_alloc(&run->heap, 1, sizeof **out);
     TRY(run_check(run, *out));
@@ -69,8 +58,7 @@ static qp_status scope_new(run *run, scope *parent, scope **out)
     return QP_OK;
 }
 
-/* scope_set() with a name that is a literal of this program. */
-static qp_status scope_set_text(run *run, scope *scope, const char *name, value item)
+qp_status scope_set_text(run *run, scope *scope, const char *name, value item)
 {
     value text;
     TRY(run_view(run, name, strlen(name), &text));
@@ -119,8 +107,7 @@ static qp_status exec_in(run *run, scope *scope, const node *body)
     return QP_OK;
 }
 
-/* The same; what the body writes becomes a value. */
-static qp_status capture(run *run, scope *scope, const node *body, value *out)
+qp_status run_capture(run *run, scope *scope, const node *body, value *out)
 {
     builder *outer = run->out, text = {.run = run};
     run->out = &text;
@@ -290,110 +277,6 @@ qp_status loop_recurse(run *run, loop *loop, value items, value *out)
     return builder_finish(&text, out);
 }
 
-/* --- macros --- */
-
-static const string caller_name = {"caller", 6, 6};
-
-static qp_status macro_new(run *run, const string *name, const node *parameters, const node *body,
-                           value *out)
-{
-    macro *made = heap_alloc(&run->heap, 1, sizeof *made);
-    TRY(run_check(run, made));
-    *made = (macro){name, parameters, body, run->scope};
-    *out = (value){.kind = VALUE_MACRO, .as.macro = made};
-    return QP_OK;
-}
-
-/* Removes the keyword argument `name` from the call and returns it. */
-static bool take_named(run *run, call *call, const string *name, value *out)
-{
-    for (size_t i = 0; i < call->n_named; i++) {
-        heap_spend(&run->heap, 1);
-        if (!string_equal(call->named[i].name, name)) continue;
-        *out = call->named[i].item;
-        call->named[i] = call->named[--call->n_named];
-        return true;
-    }
-    return false;
-}
-
-static qp_status bind_parameter(run *run, scope *scope, const node *parameter, call *call,
-                                size_t *used)
-{
-    value item;
-    bool given = *used < call->n_positional;
-    if (given)
-        item = call->positional[(*used)++];
-    else
-        given = take_named(run, call, parameter->text, &item);
-    if (!given && parameter->a) TRY(run_eval(run, parameter->a, &item));
-    if (!given && !parameter->a)
-        TRY(run_undefined(run, "a parameter of a macro was not given", &item));
-    return scope_set(run, scope, parameter->text, item);
-}
-
-/* Sets varargs and kwargs from the remaining arguments. */
-static qp_status bind_rest(run *run, scope *scope, const call *call, size_t used)
-{
-    value varargs;
-    dict *kwargs = dict_new(&run->heap);
-    TRY(run_check(run, kwargs));
-    TRY(run_list(run, LIST_TUPLE, call->n_positional - used, &varargs));
-    for (size_t i = used; i < call->n_positional; i++)
-        varargs.as.items->items[i - used] = call->positional[i];
-    for (size_t i = 0; i < call->n_named; i++) {
-        bool set =
-            dict_set(&run->heap, kwargs, value_text(call->named[i].name), call->named[i].item);
-        TRY(run_check(run, set ? kwargs : NULL));
-    }
-    TRY(scope_set_text(run, scope, "varargs", varargs));
-    return scope_set_text(run, scope, "kwargs", (value){.kind = VALUE_DICT, .as.members = kwargs});
-}
-
-qp_status call_macro(run *run, const macro *macro, call *call, value *out)
-{
-    scope *scope, *outer = run->scope;
-    value caller;
-    size_t used = 0;
-    TRY(run_enter(run));
-    TRY(scope_new(run, macro->scope, &scope));
-    if (!take_named(run, call, &caller_name, &caller))
-        TRY(run_undefined(run, "no caller defined", &caller));
-    TRY(scope_set(run, scope, &caller_name, caller));
-    run->scope = scope; /* defaults may use the parameters before them */
-    for (const node *parameter = macro->parameters; parameter; parameter = parameter->next)
-        TRY(bind_parameter(run, scope, parameter, call, &used));
-    TRY(bind_rest(run, scope, call, used));
-    TRY(capture(run, scope, macro->body, out));
-    run->scope = outer;
-    run_leave(run);
-    return QP_OK;
-}
-
-static qp_status exec_macro(run *run, const node *node)
-{
-    value made;
-    TRY(macro_new(run, node->text, node->a, node->b, &made));
-    return scope_set(run, run->scope, node->text, made);
-}
-
-static qp_status exec_call_block(run *run, const node *node)
-{
-    value callee, result;
-    call call = {0};
-    TRY(run_eval(run, node->a->a, &callee));
-    TRY(run_arguments(run, node->a->b, &call));
-    named *with_caller = heap_alloc(&run->heap, call.n_named + 1, sizeof *with_caller);
-    TRY(run_check(run, with_caller));
-    if (call.n_named) memcpy(with_caller, call.named, call.n_named * sizeof *with_caller);
-    call.named = with_caller;
-    call.named[call.n_named].name = &caller_name;
-    TRY(macro_new(run, &caller_name, node->b, node->c, &call.named[call.n_named++].item));
-    run->at = node;
-    TRY(run_call(run, callee, &call, &result));
-    return print_str(run->out, result);
-}
-
 /* --- other statements --- */
 
 static qp_status exec_if(run *run, const node *node)
@@ -418,7 +301,7 @@ static qp_status exec_set(run *run, const node *node)
 static qp_status exec_set_block(run *run, const node *node)
 {
     value text;
-    TRY(capture(run, NULL, node->b, &text));
+    TRY(run_capture(run, NULL, node->b, &text));
     if (run->flow != FLOW_ON) return QP_OK;
     if (node->c) TRY(run_filters(run, node->c, text, &text));
     return assign(run, run->scope, node->a, text);
@@ -427,7 +310,7 @@ static qp_status exec_set_block(run *run, const node *node)
 static qp_status exec_filter_block(run *run, const node *node)
 {
     value text;
-    TRY(capture(run, NULL, node->b, &text));
+    TRY(run_capture(run, NULL, node->b, &text));
     if (run->flow != FLOW_ON) return QP_OK;
     TRY(run_filters(run, node->a, text, &text));
     return print_str(run->out, text);

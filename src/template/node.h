@@ -41,15 +41,22 @@ typedef enum node_kind {
     NODE_SET,   /*              target          value */
     NODE_SET_BLOCK,    /*              target          body         filter or NULL */
     NODE_MEMBER,       /* member       (constant: name of the namespace); a target */
-    NODE_MACRO,        /* name         parameters      body */
+    NODE_MACRO,        /* name         parameters      body                      macro_names */
     NODE_PARAMETER,    /* name         default or NULL */
-    NODE_CALL_BLOCK,   /*              call            parameters   body */
+    NODE_CALL_BLOCK,   /*              call            parameters   body         macro_names */
     NODE_FILTER_BLOCK, /*            filter          body */
     NODE_WITH,         /*              target, value, ...           body in b */
     NODE_SCOPE,        /*              body: what stands in {% generation %} */
     NODE_BREAK,
     NODE_CONTINUE,
 } node_kind;
+
+/* Names that the body of a macro uses, which say which calls it takes. */
+typedef enum macro_names {
+    MACRO_CALLER = 1, /* one with a `caller`, such as that of {% call %} */
+    MACRO_KWARGS = 2, /* with keyword arguments that are no parameters */
+    MACRO_VARARGS = 4 /* with more positional arguments than parameters */
+} macro_names;
 
 typedef enum argument_kind {
     ARGUMENT_POSITIONAL,

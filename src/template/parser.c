@@ -162,6 +162,8 @@ static qp_status parse_parameters(parser *parser, const node **out)
         if (parser->current.kind == TOKEN_ASSIGN) {
             TRY(parser_advance(parser));
             TRY(parse_expression(parser, &parameter->a));
+        } else if (string_is(parameter->text, "caller")) {
+            return parser_fail(parser, parameter, "the parameter 'caller' needs a default");
         } else if (last && last->a) {
             return parser_fail(parser, parameter,
                                "a parameter without a default follows one that has it");
@@ -185,12 +187,23 @@ static qp_status parse_apart(parser *parser, const char *end, const node **out)
     return QP_OK;
 }
 
+/* The macro around it uses the names that this one uses, as in jinja2. */
+static qp_status parse_macro_body(parser *parser, const char *end, node *macro, const node **out)
+{
+    int names = parser->names;
+    parser->names = 0;
+    TRY(parse_apart(parser, end, out));
+    macro->detail = parser->names;
+    parser->names |= names;
+    return QP_OK;
+}
+
 static qp_status parse_macro(parser *parser, node *made)
 {
     made->text = parser->current.text;
     TRY(parser_take(parser, TOKEN_NAME, "the name of a macro"));
     TRY(parse_parameters(parser, &made->a));
-    return parse_apart(parser, "endmacro", &made->b);
+    return parse_macro_body(parser, "endmacro", made, &made->b);
 }
 
 static qp_status parse_call_block(parser *parser, node *made)
@@ -198,7 +211,7 @@ static qp_status parse_call_block(parser *parser, node *made)
     if (parser->current.kind == TOKEN_LPAREN) TRY(parse_parameters(parser, &made->b));
     TRY(parse_expression(parser, &made->a));
     if (made->a->kind != NODE_CALL) return parser_fail(parser, made->a, "expected a call");
-    return parse_apart(parser, "endcall", &made->c);
+    return parse_macro_body(parser, "endcall", made, &made->c);
 }
 
 static qp_status parse_filter_block(parser *parser, node *made)

@@ -11,6 +11,7 @@ typedef struct parser {
     bool has_ahead;
     int depth; /* nesting of blocks and expressions */
     int loops; /* number of for blocks around the current statement, within one macro */
+    int names; /* macro_names that the body of the current macro has used so far */
 } parser;
 
 qp_status parser_advance(parser *parser);

@@ -123,12 +123,22 @@ qp_status run_item(run *run, value object, value key, value *out);
 qp_status run_exec(run *run, const node *body);
 const value *scope_find(run *run, const string *name);
 qp_status scope_set(run *run, scope *scope, const string *name, value item);
-qp_status call_macro(run *run, const macro *macro, call *call, value *out);
-const string *macro_name(const macro *macro);
+/* The same with a name that is a literal of this program. */
+qp_status scope_set_text(run *run, scope *scope, const char *name, value item);
+qp_status scope_new(run *run, scope *parent, scope **out);
+/* Runs the body in `scope` (NULL: a new one inside the current scope); what it writes becomes a
+ * value. */
+qp_status run_capture(run *run, scope *scope, const node *body, value *out);
 qp_status loop_attribute(run *run, loop *loop, const string *name, value *out);
 qp_status loop_recurse(run *run, loop *loop, value items, value *out);
 qp_status loop_changed(run *run, loop *loop, value now, value *out);
 size_t loop_index(const loop *loop);
+
+/* --- macro.c --- */
+qp_status exec_macro(run *run, const node *node);
+qp_status exec_call_block(run *run, const node *node);
+qp_status call_macro(run *run, const macro *macro, call *call, value *out);
+const string *macro_name(const macro *macro);
 
 /* --- operator.c --- */
 qp_status op_binary(run *run, token_kind kind, value a, value b, value *out);
