@@ -143,6 +143,25 @@ static void arguments_are_utf8(void **state)
                "w", "{\"in\":\"\xc3\xa5\xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd\"}", 1);
 }
 
+/* A NUL would end the text in cJSON's trees; the escape of a backslash before "u0000" is none. */
+static void arguments_are_not_cut_at_a_nul(void **state)
+{
+    (void)state;
+    const char *whole = "{\"in\":\"a\xef\xbf\xbd"
+                        "b\",\"to\":\"\\\\u0000\"}";
+    check_call("<tool_call>{\"name\": \"w\", \"arguments\": {\"in\": \"a\\u0000b\", "
+               "\"to\": \"\\\\u0000\"}}</tool_call>",
+               "w", whole, 1);
+    check_call("{\"name\": \"weather\", \"parameters\": \"{\\\"in\\\": \\\"a\\\\u0000b\\\", "
+               "\\\"to\\\": \\\"\\\\\\\\u0000\\\"}\"}",
+               "weather", whole, 1);
+    static const char raw[] = "{\"name\": \"weather\", \"parameters\": {\"in\": \"a\0b\"}}";
+    cJSON *calls = tool_calls_parse(raw, sizeof raw - 1, &weather);
+    assert_string_equal(json_get(calls->child, "arguments")->valuestring, "{\"in\":\"a\xef\xbf\xbd"
+                                                                          "b\"}");
+    cJSON_Delete(calls);
+}
+
 /* An object after other text is content, however the text comes in pieces. */
 static void objects_in_content(void **state)
 {
@@ -250,6 +269,7 @@ int main(void)
                                        cmocka_unit_test(forms_of_families),
                                        cmocka_unit_test(arguments_keep_their_numbers),
                                        cmocka_unit_test(arguments_are_utf8),
+                                       cmocka_unit_test(arguments_are_not_cut_at_a_nul),
                                        cmocka_unit_test(objects_in_content),
                                        cmocka_unit_test(no_calls),
                                        cmocka_unit_test(beginnings_are_held_back),

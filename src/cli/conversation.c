@@ -2,7 +2,7 @@
 #include "cli/conversation.h"
 
 #include "cli/cli.h"
-#include "text/json_string.h"
+#include "text/utf8.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -24,22 +24,23 @@ void conversation_free(conversation *c)
     c->messages = NULL;
 }
 
-/* {"role": ..., "content": ...}, built through JSON text so that invalid bytes become valid UTF-8.
- * A NUL, which a model may produce and cJSON cannot hold, becomes U+FFFD. */
+/* {"role": ..., "content": ...}. Invalid bytes, and NULs, which a model may produce and cJSON
+ * cannot hold, become U+FFFD. */
 static cJSON *make_message(const char *role, const char *content, size_t length)
 {
-    strbuf json = {0}, text_only = {0};
-    for (size_t i = 0; i < length; i++)
-        strbuf_append(&text_only, content[i] ? &content[i] : "\xff", 1);
-    json_put_string(&json, strbuf_text(&text_only), text_only.length);
-    json.failed |= text_only.failed;
-    strbuf_free(&text_only);
-    cJSON *message = cJSON_CreateObject();
-    cJSON *text = json.failed ? NULL : cJSON_Parse(json.data);
-    strbuf_free(&json);
-    if (message && text && cJSON_AddStringToObject(message, "role", role) &&
-        cJSON_AddItemToObject(message, "content", text))
-        return message;
+    strbuf text = {0};
+    while (length > 0) {
+        const size_t run = strnlen(content, length), taken = run + (run < length);
+        utf8_put_valid(&text, content, run);
+        if (taken > run) strbuf_puts(&text, UTF8_REPLACEMENT);
+        content += taken;
+        length -= taken;
+    }
+    cJSON *message = text.failed ? NULL : cJSON_CreateObject();
+    const bool made = message && cJSON_AddStringToObject(message, "role", role) &&
+                      cJSON_AddStringToObject(message, "content", strbuf_text(&text));
+    strbuf_free(&text);
+    if (made) return message;
     cJSON_Delete(message);
     return NULL;
 }

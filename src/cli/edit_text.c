@@ -191,17 +191,16 @@ void edit_transpose(edit_text *t)
 
 void edit_clean(const char *bytes, size_t length, strbuf *out)
 {
-    for (size_t i = 0; i < length;) {
-        unsigned char c = (unsigned char)bytes[i];
-        size_t size = utf8_sequence(bytes + i, length - i);
-        if (c == '\r') {
+    strbuf valid = {0};
+    utf8_put_valid(&valid, bytes, length);
+    for (size_t i = 0; i < valid.length; i++) {
+        const unsigned char c = (unsigned char)valid.data[i];
+        const bool second = c == '\n' && i > 0 && valid.data[i - 1] == '\r'; /* of \r\n */
+        if (c == '\r')
             strbuf_putc(out, '\n');
-            if (i + 1 < length && bytes[i + 1] == '\n') i++;
-        } else if (size > 1 || c == '\n' || c == '\t' || (c >= 0x20 && c < 0x7f)) {
-            strbuf_append(out, bytes + i, size);
-        } else if (c >= 0x80) {
-            strbuf_puts(out, "\xef\xbf\xbd");
-        }
-        i += size ? size : 1;
+        else if (!second && (c == '\n' || c == '\t' || (c >= 0x20 && c != 0x7f)))
+            strbuf_putc(out, (char)c);
     }
+    out->failed |= valid.failed;
+    strbuf_free(&valid);
 }

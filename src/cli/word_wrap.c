@@ -91,7 +91,7 @@ void word_wrap_put(word_wrap *w, const char *text, size_t length, int columns, s
         } else if (c == ' ' || c == '\t') {
             put_blank(w, (char)c, columns - 1, out);
         } else if (c < 0x20 || (c >= 0x7f && c < 0xa0) || !size) {
-            put_character(w, "\xef\xbf\xbd", 3, 1, columns - 1, out);
+            put_character(w, UTF8_REPLACEMENT, strlen(UTF8_REPLACEMENT), 1, columns - 1, out);
         } else {
             put_character(w, text + i, size, edit_width(c), columns - 1, out);
         }

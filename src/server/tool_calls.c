@@ -58,6 +58,31 @@ size_t tool_calls_scan(const char *text, size_t length, bool begins, bool ended,
 
 /* ---- Parsing ------------------------------------------------------------------------------- */
 
+/* Appends the text as cJSON can hold it: with U+FFFD for bytes that are not UTF-8 and for NULs, as
+ * they are or as \\u0000 in a string. */
+static void put_readable(strbuf *out, const char *text, size_t length)
+{
+    static const char nul[] = "\\u0000", backslash[] = "\\\\";
+    const size_t nul_length = sizeof nul - 1, backslash_length = sizeof backslash - 1;
+    for (const char *end = text + length; text < end;) {
+        const size_t left = (size_t)(end - text);
+        size_t taken = 1;
+        if (*text == '\0') {
+            strbuf_puts(out, UTF8_REPLACEMENT);
+        } else if (left >= nul_length && memcmp(text, nul, nul_length) == 0) {
+            strbuf_puts(out, UTF8_REPLACEMENT);
+            taken = nul_length;
+        } else if (left >= backslash_length && memcmp(text, backslash, backslash_length) == 0) {
+            strbuf_append(out, text, taken = backslash_length);
+        } else {
+            while (taken < left && text[taken] && text[taken] != '\\')
+                taken++;
+            utf8_put_valid(out, text, taken);
+        }
+        text += taken;
+    }
+}
+
 typedef struct parse {
     const char *at, *end;
     const tool_names *tools;
@@ -106,9 +131,12 @@ static bool add_call(parse *p, const char *name, const cJSON *arguments)
     char id[10];
     random_id(id, sizeof id);
     cJSON *opened = NULL;
-    if (cJSON_IsString(arguments))
-        json_parse_exact(arguments->valuestring, strlen(arguments->valuestring), "arguments",
-                         &opened, NULL);
+    strbuf held = {0};
+    if (cJSON_IsString(arguments)) {
+        put_readable(&held, arguments->valuestring, strlen(arguments->valuestring));
+        json_parse_exact(strbuf_text(&held), held.length, "arguments", &opened, NULL);
+        strbuf_free(&held);
+    }
     if (opened) arguments = opened;
     bool good = !arguments || cJSON_IsObject(arguments);
     char *text = !good ? NULL : arguments ? json_print(arguments) : strdup("{}");
@@ -192,24 +220,10 @@ static bool parse_call(parse *p)
     return p->at < p->end && *p->at == '{' && parse_object(p, true);
 }
 
-/* The text with U+FFFD for bytes that are not UTF-8: replies are JSON, and so are arguments in
- * them.
- */
-static void put_valid(strbuf *out, const char *text, size_t length)
-{
-    while (length > 0) {
-        const size_t good = utf8_valid_run(text, length), taken = good + (good < length);
-        strbuf_append(out, text, good);
-        if (taken > good) strbuf_puts(out, "\xef\xbf\xbd");
-        text += taken;
-        length -= taken;
-    }
-}
-
 cJSON *tool_calls_parse(const char *text, size_t length, const tool_names *tools)
 {
     strbuf valid = {0};
-    put_valid(&valid, text, length);
+    put_readable(&valid, text, length);
     const char *begin = strbuf_text(&valid);
     parse p = {begin, begin + valid.length, tools, cJSON_CreateArray()};
     bool good = p.calls && !valid.failed;

@@ -3,6 +3,8 @@
 
 #include "text/utf8.h"
 
+#include <stdbool.h>
+
 static void put_escaped(strbuf *out, unsigned char c)
 {
     if (c == '"' || c == '\\')
@@ -13,26 +15,21 @@ static void put_escaped(strbuf *out, unsigned char c)
         strbuf_printf(out, "\\u%04x", c);
 }
 
+static bool is_escaped(unsigned char c)
+{
+    return c < 0x20 || c == 0x7f || c == '"' || c == '\\';
+}
+
 void json_put_string(strbuf *out, const char *text, size_t length)
 {
     strbuf_putc(out, '"');
-    for (size_t i = 0; i < length;) {
+    for (size_t i = 0; i < length; i++) {
         size_t plain = i;
-        while (plain < length && (unsigned char)text[plain] >= 0x20 &&
-               (unsigned char)text[plain] < 0x7f && text[plain] != '"' && text[plain] != '\\')
+        while (plain < length && !is_escaped((unsigned char)text[plain]))
             plain++;
-        strbuf_append(out, text + i, plain - i);
+        utf8_put_valid(out, text + i, plain - i);
         i = plain;
-        if (i == length) break;
-        unsigned char c = (unsigned char)text[i];
-        size_t n = utf8_sequence(text + i, length - i);
-        if (c < 0x80)
-            put_escaped(out, c);
-        else if (n > 0)
-            strbuf_append(out, text + i, n);
-        else
-            strbuf_puts(out, "\xef\xbf\xbd");
-        i += n ? n : 1;
+        if (i < length) put_escaped(out, (unsigned char)text[i]);
     }
     strbuf_putc(out, '"');
 }

@@ -62,6 +62,17 @@ size_t utf8_invalid_run(const char *text, size_t length)
     return at;
 }
 
+void utf8_put_valid(strbuf *out, const char *text, size_t length)
+{
+    while (length > 0) {
+        const size_t good = utf8_valid_run(text, length), taken = good + (good < length);
+        strbuf_append(out, text, good);
+        if (taken > good) strbuf_puts(out, UTF8_REPLACEMENT);
+        text += taken;
+        length -= taken;
+    }
+}
+
 size_t utf8_unfinished(const char *text, size_t length)
 {
     for (size_t tail = 1; tail <= 3 && tail <= length; tail++) {

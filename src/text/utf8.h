@@ -2,6 +2,8 @@
 #ifndef QUIPU_TEXT_UTF8_H
 #define QUIPU_TEXT_UTF8_H
 
+#include "base/strbuf.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,6 +18,11 @@ size_t utf8_invalid_run(const char *text, size_t length);
 
 /* Bytes at the end of `text`, 0 to 3, that are the beginning of a sequence. */
 size_t utf8_unfinished(const char *text, size_t length);
+
+#define UTF8_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD, for what is no text */
+
+/* Appends the text, with U+FFFD for each byte that begins no valid sequence. */
+void utf8_put_valid(strbuf *out, const char *text, size_t length);
 
 /* The number of characters, counted by the bytes that begin one. */
 size_t utf8_characters(const char *text, size_t length);
