@@ -98,6 +98,8 @@ REFUSED = [
     ({"not": {}}, "not"),
     ({"type": "array", "contains": {}}, "contains"),
     ({"type": "object", "propertyNames": False}, "propertyNames"),
+    ({"type": "object", "minProperties": 2}, "minProperties"),
+    ({"type": "object", "minProperties": 3, "maxProperties": 2}, "at least 3 and at most 2"),
     ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties"),
     ({"prefixItems": [{"type": "null"}], "unevaluatedItems": False}, "unevaluatedItems"),
     ({"allOf": [{"prefixItems": [{"type": "string"}]}, {"items": {"type": "integer"}}]}, "prefixItems"),

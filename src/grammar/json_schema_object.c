@@ -95,15 +95,14 @@ static qp_status find_extra(schema_compiler *c, const cJSON *properties, const c
     return QP_OK;
 }
 
-/* Any keys: min to max members. */
-static grammar_expr map(schema_compiler *c, const members *m, uint32_t min, uint32_t max)
+/* Any keys: up to max members, at least one unless `may_be_none`. */
+static grammar_expr map(schema_compiler *c, const members *m, bool may_be_none, uint32_t max)
 {
     grammar *g = c->g;
     if (!m->extras || max == 0) return json_bracketed(c->parts, '{', GRAMMAR_EMPTY, false, '}');
     const uint32_t most = max == GRAMMAR_UNBOUNDED ? max : max - 1;
-    const grammar_expr more =
-        grammar_repeat(g, json_after_comma(c->parts, m->extra), min > 1 ? min - 1 : 0, most);
-    return json_bracketed(c->parts, '{', grammar_pair(g, m->extra, more), min == 0, '}');
+    const grammar_expr more = grammar_repeat(g, json_after_comma(c->parts, m->extra), 0, most);
+    return json_bracketed(c->parts, '{', grammar_pair(g, m->extra, more), may_be_none, '}');
 }
 
 static qp_status compile_properties(schema_compiler *c, const cJSON *properties,
@@ -162,8 +161,14 @@ qp_status schema_object(schema_compiler *c, const cJSON *schema, const schema_pa
     TRY(find_extra(c, properties, additional, path, &m));
     if (!properties || !properties->child) {
         if (min > max || (min > 0 && !m.extras))
-            return schema_refuse(c, path, QP_INVALID, "no object has so many properties");
-        *out = map(c, &m, min, max);
+            return schema_refuse(c, path, QP_INVALID,
+                                 "no object has at least %u and at most %u properties here",
+                                 (unsigned)min, m.extras ? (unsigned)max : 0);
+        if (min > 1) /* a grammar cannot exclude that two of the members have the same key */
+            return schema_refuse(c, path, QP_UNSUPPORTED,
+                                 "\"minProperties\" of more than 1 is not supported; name the "
+                                 "properties and those that are required");
+        *out = map(c, &m, min == 0, max);
         return QP_OK;
     }
     if (min > (uint32_t)cJSON_GetArraySize(required) || max != GRAMMAR_UNBOUNDED)
