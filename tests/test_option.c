@@ -441,6 +441,7 @@ static void test_commands(void **state)
          "unknown command 'ops zzzzzz'; 'ops' is followed by one of check, list"},
         {{"opss", "x"}, "unknown command 'opss'; did you mean 'ops check'? See quipu --help"},
         {{"", "x"}, "unknown command ''; see quipu --help"},
+        {{"-m", "x"}, "expected a command before -m, as in quipu run -m; quipu --help lists them"},
         {{"serve", "x"}, "quipu has no command 'serve': it has no server"},
         {{"op", "s check"}, "unknown command 'op'; did you mean 'ops check'? See quipu --help"},
     };

@@ -66,6 +66,10 @@ static qp_status unknown_command(const program_spec *program, int argc, char **a
     if (advice)
         return error_set(error, QP_INVALID, "%s has no command '%s': %s", program->name, argv[0],
                          advice);
+    if (argv[0][0] == '-')
+        return error_set(error, QP_INVALID,
+                         "expected a command before %s, as in %s %s %s; %s --help lists them",
+                         argv[0], program->name, program->commands->name, argv[0], program->name);
     snprintf(typed, sizeof typed, "%.60s%s%.60s", argv[0], family && argc > 1 ? " " : "",
              family && argc > 1 ? argv[1] : "");
     suggestion near = {.word = typed};
