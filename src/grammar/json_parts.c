@@ -227,7 +227,7 @@ grammar_expr json_object(json_parts *p)
     return e;
 }
 
-grammar_expr json_array(json_parts *p)
+static grammar_expr array_of_any(json_parts *p)
 {
     bool fresh;
     const grammar_expr e = rule_of(p, &p->array, "an array", &fresh);
@@ -242,7 +242,7 @@ grammar_expr json_value(json_parts *p)
     grammar *g = p->g;
     const grammar_expr e = rule_of(p, &p->value, "a value", &fresh);
     if (!fresh) return e;
-    grammar_expr all[] = {json_object(p),         json_array(p),           json_string(p),
+    grammar_expr all[] = {json_object(p),         array_of_any(p),         json_string(p),
                           json_number(p),         grammar_text(g, "true"), grammar_text(g, "false"),
                           grammar_text(g, "null")};
     grammar_set_rule(g, p->value, grammar_choice(g, all, 7));

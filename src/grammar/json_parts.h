@@ -25,7 +25,6 @@ grammar_expr json_number(json_parts *p);
 grammar_expr json_integer(json_parts *p);
 grammar_expr json_value(json_parts *p); /* any */
 grammar_expr json_object(json_parts *p);
-grammar_expr json_array(json_parts *p);
 
 /* A character of the set in a string, in its usual notation. */
 grammar_expr json_character_of(json_parts *p, const code_set *set);

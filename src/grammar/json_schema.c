@@ -532,23 +532,18 @@ qp_status json_schema_add(json_parts *parts, const cJSON *schema, grammar_expr *
     return QP_OK;
 }
 
-qp_status json_schema_read(const cJSON *schema, grammar *out, qp_error *error)
-{
-    json_parts parts = {.g = out};
-    grammar_expr e;
-    return json_schema_add(&parts, schema, &e, error);
-}
-
 qp_status json_schema_parse(const char *text, size_t length, grammar *out, qp_error *error)
 {
     cJSON *schema;
+    json_parts parts = {.g = out};
+    grammar_expr e;
     if (length > SCHEMA_MAX_TEXT)
         return error_set(error, QP_UNSUPPORTED, "a schema may have %d bytes, found %zu",
                          SCHEMA_MAX_TEXT, length);
     if (utf8_valid_run(text, length) != length)
         return error_set(error, QP_FORMAT, "the schema is not UTF-8");
     TRY(json_parse(text, length, "the schema", &schema, error));
-    qp_status status = json_schema_read(schema, out, error);
+    qp_status status = json_schema_add(&parts, schema, &e, error);
     cJSON_Delete(schema);
     return status;
 }

@@ -18,11 +18,7 @@ enum {
     SCHEMA_MAX_PROPERTIES = 2000, /* of an object */
     SCHEMA_MAX_MERGED = 1 << 18,  /* values that are copied for allOf and $ref with others */
 };
-
-/* Adds the rules for the schema; the root is the first. The tree may be deleted afterwards. */
-qp_status json_schema_read(const cJSON *schema, grammar *out, qp_error *error);
-
-/* The same for a text. */
+/* Adds the rules for the schema in a text; the root is the first. */
 qp_status json_schema_parse(const char *text, size_t length, grammar *out, qp_error *error);
 
 /* As an expression of a grammar that is being built. */

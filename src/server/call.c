@@ -45,7 +45,7 @@ static void call_free(void *context)
     free(c);
 }
 
-static void resume(worker_task *task);
+static void start(worker_task *task), resume(worker_task *task);
 
 /* On the I/O thread: lets a worker read the events again. */
 static void go_on(void *context)
@@ -75,7 +75,7 @@ call *call_new(server *server, exchange *x, const route *route, uint64_t cache_k
     c->route = route;
     c->dialect = route->dialect;
     c->cache_key = cache_key;
-    c->task.run = call_start;
+    c->task.run = start;
     c->created = time(NULL);
     c->arrived = clock_ns();
     random_id(c->id, 25);
@@ -85,7 +85,7 @@ call *call_new(server *server, exchange *x, const route *route, uint64_t cache_k
     return c;
 }
 
-void call_flush(call *c)
+static void flush(call *c)
 {
     if (c->out.length) exchange_send(c->exchange, c->out.data, c->out.length);
     strbuf_clear(&c->out);
@@ -93,13 +93,14 @@ void call_flush(call *c)
 
 /* ---- Starting ------------------------------------------------------------------------------ */
 
-void call_reply_error(call *c, const api_error *error)
+static void reply_error(call *c, const api_error *error)
 {
     c->replied = true;
     server_reply_error(c->exchange, error, c->route->style);
 }
 
-qp_status call_read_body(call *c, field_tables fields, api_error *error)
+/* Sets c->p to defaults, then reads the body by a table of fields. */
+static qp_status read_body(call *c, field_tables fields, api_error *error)
 {
     const strbuf *body = &exchange_request(c->exchange)->body;
     const size_t valid = utf8_valid_run(strbuf_text(body), body->length);
@@ -251,10 +252,10 @@ static void answer_at_once(call *c)
     api_error error = {0};
     exchange *x = c->exchange;
     field_tables fields = c->route->fields; /* none: nothing is read */
-    qp_status status = fields ? call_read_body(c, fields, &error) : QP_OK;
+    qp_status status = fields ? read_body(c, fields, &error) : QP_OK;
     if (status == QP_OK) status = c->route->answer(c, &tree, &error);
     if (status != QP_OK)
-        call_reply_error(c, &error);
+        reply_error(c, &error);
     else if (c->route->type)
         exchange_reply(x, 200, c->route->type, strbuf_text(&c->out), c->out.length);
     else
@@ -262,7 +263,8 @@ static void answer_at_once(call *c)
     exchange_release(x);
 }
 
-void call_start(worker_task *task)
+/* Reads the body and submits its prompts; if that fails, replies with an error. */
+static void start(worker_task *task)
 {
     call *c = (call *)task;
     exchange *x = c->exchange;
@@ -274,7 +276,7 @@ void call_start(worker_task *task)
     }
     pthread_mutex_lock(&c->lock);
     qp_status status =
-        exchange_is_gone(x) ? QP_CANCELLED : call_read_body(c, c->dialect->fields, &error);
+        exchange_is_gone(x) ? QP_CANCELLED : read_body(c, c->dialect->fields, &error);
     if (status == QP_OK) status = c->dialect->read(c, c->body, &error);
     if (status == QP_OK) status = call_open_form(c, &error);
     if (status == QP_OK && json_memory_failed()) /* a conversation may lack a part */
@@ -285,7 +287,7 @@ void call_start(worker_task *task)
         exchange_handler handler = {c, on_gone, go_on, call_free};
         exchange_set_handler(x, &handler);
     } else {
-        call_reply_error(c, &error);
+        reply_error(c, &error);
     }
     pthread_mutex_unlock(&c->lock);
     exchange_release(x);
@@ -318,11 +320,11 @@ static void fail(call *c, const request *r)
     api_failed(&error, QP_IO);
     if (c->streaming) {
         c->dialect->fail(c, &error);
-        call_flush(c);
+        flush(c);
         exchange_end(c->exchange);
         c->replied = true;
     } else {
-        call_reply_error(c, &error);
+        reply_error(c, &error);
     }
     for (size_t i = 0; i < c->n_prompts; i++)
         request_cancel(c->prompts[i].request, REQUEST_ALL_CHOICES);
@@ -349,7 +351,7 @@ static void take_event(call *c, answer *a, request *r, const token_event *event)
     if (event->finish == REQUEST_TIMED_OUT && !a->n_tokens && !c->streaming && !c->replied) {
         api_error error = {0};
         api_refuse(&error, 504, NULL, "the time for the answer was over before its first token");
-        call_reply_error(c, &error);
+        reply_error(c, &error);
     }
     begin(c);
     answer_end(a, r, event);
@@ -367,7 +369,7 @@ static void end_if_over(call *c)
         return;
     }
     c->dialect->end(c);
-    call_flush(c);
+    flush(c);
     exchange_end(c->exchange);
 }
 
@@ -384,7 +386,7 @@ static bool take_events(call *c, size_t prompt, bool *over)
             while (!a->over && request_next(r, i, &event))
                 take_event(c, a, r, &event);
         }
-        if (!c->replied) call_flush(c);
+        if (!c->replied) flush(c);
         if (!all_over(c, prompt) && exchange_is_full(c->exchange)) return false;
         *over = all_over(c, prompt);
     } while (!*over && !request_drained(r));

@@ -1,7 +1,7 @@
 /* A call of the API that makes text: the parameters from its body, its prompts, and its answers as
  * they grow. A dialect (one for each endpoint) turns a body into a call and answers into replies.
  *
- *     call_start (a worker) -> dialect reads the body -> prompts to the batcher
+ *     start (a worker) -> dialect reads the body -> prompts to the batcher
  *     events (a worker) -> text of each answer -> dialect writes chunks, or the whole reply
  *
  * A call belongs to its exchange and ends with it. One worker at a time works on it, under `lock`.
@@ -147,15 +147,6 @@ struct call {
 /* Makes a call, which the exchange owns; NULL: no memory. */
 call *call_new(server *server, exchange *x, const struct route *route, uint64_t cache_key);
 
-/* Replies with an error in the route's form. */
-void call_reply_error(call *c, const api_error *error);
-
-/* Sets c->p to defaults, then reads the body by a table of fields. */
-qp_status call_read_body(call *c, field_tables fields, api_error *error);
-
-/* Reads the body and submits its prompts; if that fails, replies with an error. On a worker. */
-void call_start(worker_task *task);
-
 /* Handles events of one of the call's prompts; takes over the reference. On a worker. */
 void call_take_events(request *r);
 
@@ -168,9 +159,7 @@ extern const field call_sampling_fields[], call_openai_fields[], call_bias_field
 /* Whether an item of a list is a whole number that can be a token's id. */
 bool call_token_id(const cJSON *item, int32_t *id);
 
-/* Adds a prompt: ids (the call then owns them), text, or a conversation for the model's template.
- * `messages` has OpenAI's form, and is freed. */
-qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error);
+/* Adds a prompt: text, or a conversation for the model's template, whose variables are freed. */
 qp_status call_add_text(call *c, const char *text, api_error *error);
 qp_status call_add_chat(call *c, cJSON *variables, api_error *error);
 
@@ -195,7 +184,6 @@ qp_status call_answer_length(const call *c, cJSON **out);
 
 /* Fields that several endpoints read in the same way. */
 qp_status call_read_stop(void *parameters, const char *name, const cJSON *value, api_error *error);
-qp_status call_read_bias(void *parameters, const char *name, const cJSON *value, api_error *error);
 /* With a vocabulary, texts too have biases: each of their tokens. */
 qp_status call_add_biases(parameters *parameters, const char *name, const cJSON *value,
                           const qp_vocabulary *vocabulary, api_error *error);
@@ -208,8 +196,5 @@ call_usage call_sum_usage(const call *c);
 
 /* OpenAI's finish reason of an answer: "stop", "length" or "tool_calls". */
 const char *call_finish_reason(const answer *a);
-
-/* Sends c->out. */
-void call_flush(call *c);
 
 #endif

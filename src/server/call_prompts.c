@@ -35,7 +35,7 @@ static qp_status add_prompt(call *c, call_prompt **out, api_error *error)
     return QP_OK;
 }
 
-qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error)
+static qp_status add_tokens(call *c, qp_tokens *tokens, api_error *error)
 {
     call_prompt *prompt = NULL;
     int64_t vocab_size = c->server->info.vocab_size;
@@ -71,7 +71,7 @@ static qp_status append_token(qp_tokens *to, int32_t id, api_error *error)
 /* Ends a function that filled `tokens`. */
 static qp_status add_filled(call *c, qp_tokens *tokens, qp_status status, api_error *error)
 {
-    status = status == QP_OK ? call_add_tokens(c, tokens, error) : api_failed(error, status);
+    status = status == QP_OK ? add_tokens(c, tokens, error) : api_failed(error, status);
     qp_tokens_free(tokens);
     return status;
 }
@@ -148,7 +148,7 @@ static qp_status add_items(call *c, const char *name, const cJSON *items, api_er
         status = append_item(c, name, item, &tokens, error);
         if (status != QP_OK) break;
     }
-    if (status == QP_OK) status = call_add_tokens(c, &tokens, error);
+    if (status == QP_OK) status = add_tokens(c, &tokens, error);
     qp_tokens_free(&tokens);
     return status;
 }

@@ -144,7 +144,7 @@ qp_status call_add_biases(parameters *p, const char *name, const cJSON *value,
 }
 
 /* {"50256": -100}, as OpenAI has it, or [[50256, -100], ...], as llama.cpp has it. */
-qp_status call_read_bias(void *out, const char *name, const cJSON *value, api_error *error)
+static qp_status read_bias_field(void *out, const char *name, const cJSON *value, api_error *error)
 {
     return call_add_biases(out, name, value, NULL, error);
 }
@@ -179,7 +179,7 @@ const field call_openai_fields[] = {
 const field call_bias_fields[] = {{.name = "logit_bias",
                                    .type = FIELD_READ,
                                    .types = JSON_OBJECT | JSON_ARRAY,
-                                   .read = call_read_bias,
+                                   .read = read_bias_field,
                                    .help = "added to the logits of tokens"},
                                   {0}};
 

@@ -68,8 +68,10 @@ static void keep(form_cache *cache, qp_grammar_kind kind, const char *text, size
     forget(&old);
 }
 
-qp_status form_cache_find(form_cache *cache, const qp_vocabulary *vocabulary, qp_grammar_kind kind,
-                          const char *text, size_t length, qp_grammar **out, qp_error *error)
+/* The grammar of a text, to qp_grammar_close(). */
+static qp_status open_grammar(form_cache *cache, const qp_vocabulary *vocabulary,
+                              qp_grammar_kind kind, const char *text, size_t length,
+                              qp_grammar **out, qp_error *error)
 {
     *out = find(cache, kind, text, length);
     if (*out) return QP_OK;
@@ -292,8 +294,8 @@ qp_status call_open_form(call *c, api_error *error)
     TRY(server_vocabulary(s, error));
     qp_status status = put_text(w, &text, error);
     if (status == QP_OK) {
-        status = form_cache_find(&s->forms, s->vocabulary, w->kind, strbuf_text(&text), text.length,
-                                 &c->form, &error->error);
+        status = open_grammar(&s->forms, s->vocabulary, w->kind, strbuf_text(&text), text.length,
+                              &c->form, &error->error);
         status = form_opened(c, w->field, status, error);
     }
     strbuf_free(&text);

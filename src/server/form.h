@@ -55,10 +55,6 @@ typedef struct form_cache {
 void form_cache_open(form_cache *cache);
 void form_cache_close(form_cache *cache);
 
-/* The grammar of a text, to qp_grammar_close(). */
-qp_status form_cache_find(form_cache *cache, const qp_vocabulary *vocabulary, qp_grammar_kind kind,
-                          const char *text, size_t length, qp_grammar **out, qp_error *error);
-
 /* Notes that a call of a tool is forced: of any, or of the one that is named. */
 void form_force_call(struct parameters *parameters, const char *field, const char *name);
 

@@ -6,8 +6,8 @@ static qp_status parse_unary(parser *parser, bool filters, const node **out);
 static qp_status parse_or(parser *parser, const node **out);
 
 /* A node with two children, at the position of the first. */
-qp_status parser_pair(parser *parser, node_kind kind, const node *a, const node *b,
-                      const node **out)
+static qp_status make_pair(parser *parser, node_kind kind, const node *a, const node *b,
+                           const node **out)
 {
     node *made;
     TRY(parser_node(parser, kind, &made));
@@ -59,7 +59,7 @@ static qp_status parse_test(parser *parser, const node **out)
         TRY(parse_postfix(parser, &argument->a));
         test->b = argument;
     }
-    return negated ? parser_pair(parser, NODE_NOT, test, NULL, out) : QP_OK;
+    return negated ? make_pair(parser, NODE_NOT, test, NULL, out) : QP_OK;
 }
 
 static qp_status parse_tail(parser *parser, const node **out)
@@ -210,7 +210,7 @@ static qp_status parse_compare(parser *parser, const node **out)
         TRY(parse_sum(parser, &operand->a));
         chain_add(&operands, operand);
     }
-    return operands.first ? parser_pair(parser, NODE_COMPARE, *out, operands.first, out) : QP_OK;
+    return operands.first ? make_pair(parser, NODE_COMPARE, *out, operands.first, out) : QP_OK;
 }
 
 static qp_status parse_not(parser *parser, const node **out)
@@ -233,7 +233,7 @@ static qp_status parse_and(parser *parser, const node **out)
         const node *right;
         TRY(parser_advance(parser));
         TRY(parse_not(parser, &right));
-        TRY(parser_pair(parser, NODE_AND, *out, right, out));
+        TRY(make_pair(parser, NODE_AND, *out, right, out));
     }
     return QP_OK;
 }
@@ -245,7 +245,7 @@ static qp_status parse_or(parser *parser, const node **out)
         const node *right;
         TRY(parser_advance(parser));
         TRY(parse_and(parser, &right));
-        TRY(parser_pair(parser, NODE_OR, *out, right, out));
+        TRY(make_pair(parser, NODE_OR, *out, right, out));
     }
     return QP_OK;
 }

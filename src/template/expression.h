@@ -26,10 +26,6 @@ static inline bool parser_at(const parser *parser, token_kind kind)
     return parser->current.kind == kind;
 }
 
-/* A node with two children, at the position of the first. */
-qp_status parser_pair(parser *parser, node_kind kind, const node *a, const node *b,
-                      const node **out);
-
 /* A literal, a name, parentheses, a list or a dictionary. */
 qp_status parse_primary(parser *parser, const node **out);
 

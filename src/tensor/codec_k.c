@@ -93,7 +93,7 @@ static void decode_q3_k(const void *src, float *dst, int64_t n_blocks)
     }
 }
 
-void k_unpack_scales(const uint8_t *packed, uint8_t *scales, uint8_t *mins)
+static void unpack_scales(const uint8_t *packed, uint8_t *scales, uint8_t *mins)
 {
     for (int j = 0; j < 4; j++) {
         scales[j] = packed[j] & 0x3f;
@@ -117,7 +117,7 @@ static void apply_scales_and_mins(const uint8_t *levels, const uint8_t *packed, 
                                   float *dst)
 {
     uint8_t scales[BLOCK_K / 32], mins[BLOCK_K / 32];
-    k_unpack_scales(packed, scales, mins);
+    unpack_scales(packed, scales, mins);
     for (int j = 0; j < BLOCK_K / 32; j++, dst += 32, levels += 32) {
         float scale = d * (float)scales[j], min = dmin * (float)mins[j];
         for (int i = 0; i < 32; i++)

@@ -4,8 +4,7 @@
 
 #include "tensor/codec_table.h"
 
-/* The 12 bytes of 6-bit scales and minima of Q4_K and Q5_K, to and from scales[8] and mins[8]. */
-void k_unpack_scales(const uint8_t *packed, uint8_t *scales, uint8_t *mins);
+/* The 12 bytes of 6-bit scales and minima of Q4_K and Q5_K, from scales[8] and mins[8]. */
 void k_pack_scales(const uint8_t *scales, const uint8_t *mins, uint8_t *packed);
 
 /* The inverse of unpacking levels[256]: packs the low two or four bits of each into qs, and the bit
