@@ -352,7 +352,7 @@ static void test_areas(void **state)
     assert_false(cuda_area_find(UINT64_MAX, &area, &offset));
 }
 
-/* The blocks of an all_gather of so many rows and columns, where so many ranks share a GPU. */
+/* The blocks of an all_gather of rows x columns, where `beside` ranks share a GPU. */
 static unsigned blocks_of_gather(int64_t rows, int64_t columns, int beside)
 {
     enum { RANKS_THERE = 8 };

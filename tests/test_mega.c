@@ -163,9 +163,9 @@ static void check_runs(qp_engine *engine, int n_prompt, cuda_function delayed)
     qp_session_close(session);
 }
 
-/* Bits do not depend on which block comes first: warps sleep at random in every other run. After
- * few tokens, where a block computes a KV head's attention alone, and after so many that it is cut
- * into parts. */
+/* Bits do not depend on which block comes first: warps sleep at random in every other run. Both
+ * after few tokens, where a block computes a KV head's attention alone, and after enough for it to
+ * be cut into parts. */
 static void its_bits_do_not_depend_on_the_order(void **state)
 {
     (void)state;

@@ -22,7 +22,7 @@ class Sequence:
     tokens       what it reads first, such as a prompt
     sampler      chooses the tokens that follow; None: the tokens are only read
     max_tokens   that are chosen at most; 0: until the context is full
-    interval     about so many are chosen in a step; 0: as many as cost nothing
+    interval     about how many are chosen in a step; 0: as many as cost nothing
     like         another sequence: when that has read all its tokens, this one's session, which is
                  empty, becomes a fork of that one's, and the sampler chooses from the same logits
     every_row    on_logits is called after each token of `tokens`, not only after the last

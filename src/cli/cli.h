@@ -198,7 +198,8 @@ cli_line_callback *cli_line(void);
 void cli_hold_progress(bool hold);
 
 /* The model's sampling settings overlaid with the command line's; cli_sampling_free() it.
- * cli_sampling_likely() excludes unlikely tokens where neither says otherwise (engine/sampling.h). */
+ * cli_sampling_likely() excludes unlikely tokens where neither says otherwise: see
+ * engine/sampling.h. */
 qp_status cli_sampling_likely(const cli_call *call, qp_engine *engine, qp_sampling *out);
 qp_status cli_sampling(const cli_call *call, qp_engine *engine, qp_sampling *out);
 void cli_sampling_free(qp_sampling *sampling);

@@ -220,8 +220,8 @@ void engine_say_who_chooses(const qp_engine *e)
     if (sampled.passes < likeliest.passes)
         engine_say(
             e, QP_LOG_INFO,
-            "so few of the megakernel's blocks have no room to choose tokens in: those that are "
-            "not just the likeliest are chosen after each pass");
+            "the megakernel has too few blocks to choose tokens in: those that are not just the "
+            "likeliest are chosen after each pass");
 }
 
 /* The queues that the machine which is asked first reads. */

@@ -25,7 +25,7 @@ typedef struct fatbin_entry {
 enum {
     FATBIN_MAGIC = (int)0xba55ed50,
     KIND_ELF = 2,
-    FORMAT_BYTES = 4,       /* a length and so many bytes; other formats are four bytes in all */
+    FORMAT_BYTES = 4, /* a length, then that many bytes; other formats are four bytes in all */
     PARAMETER_SMALL = 0x17, /* EIATTR_KPARAM_INFO */
     PARAMETER_LARGE = 0x45, /* the same for those of 16 KB and more */
 };

@@ -50,8 +50,8 @@ typedef struct bench_report {
     int copies; /* over which the calls rotated */
 } bench_report;
 
-/* Over how many copies of its tensors a call rotates: so many that the bytes which calls touch are
- * `rotate_bytes`, but no more than take about as much memory as that, or one. */
+/* Over how many copies of its tensors a call rotates, so that calls touch `rotate_bytes` in all.
+ * The copies take about as much memory as that at most; there is at least one. */
 int bench_copies(const op_info *op, const op_call *call, size_t rotate_bytes);
 
 /* Times n candidates; results[n]. The call is bound and its inputs are filled; its outputs are

@@ -145,7 +145,7 @@ static float *scales_of(cuda_address at, int64_t rows, int64_t columns)
 const op_tolerance cuda_f8_tolerances[] = {
     {DTYPE_F32, 1e-1, 2e-1}, {DTYPE_F16, 1e-1, 2e-1}, {DTYPE_BF16, 1e-1, 2e-1}, {0}};
 
-/* Rows in FP8 in boxes of so many rows. */
+/* Rows in FP8 in boxes of `box` rows. */
 static qp_status map_rows(const cuda_ops *ops, cuda_address at, int64_t rows, int64_t columns,
                           int box, char *map, qp_error *error)
 {
@@ -319,7 +319,7 @@ static int panels_of_tile(const cuda_ops *ops, const op_call *call)
     return 2 * ((two + clusters - 1) / clusters) <= (one + clusters - 1) / clusters ? 2 : 1;
 }
 
-/* Completes `run`, the first of the arguments, for tiles of so many panels and launches it. */
+/* Completes `run`, the first of the arguments, for tiles of `panels` panels, and launches it. */
 static qp_status launch_wide(cuda_ops *ops, const op_call *call, const cuda_forms *forms,
                              int panels, const char *name, linear_f8_wide *run,
                              const cuda_argument *arguments, qp_error *error)

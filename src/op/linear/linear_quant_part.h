@@ -111,7 +111,7 @@ typedef struct quant_x {
 
 /* What an instruction set provides; pointers to packed groups are to their beginning. */
 typedef struct quant_kernels {
-    int few_rows; /* up to so many rows `few` is faster than `unpack` and `tile` */
+    int few_rows; /* up to this many rows, `few` is faster than `unpack` and `tile` */
     /* Around a thread's calls of the tiles of a format; NULL: nothing to prepare. */
     void (*begin)(const quant_format *f);
     void (*end)(void);

@@ -23,7 +23,7 @@ enum { LEAST_ROWS = 512 };
 _Static_assert((int)EXCHANGE_SUMS_COLUMNS == CUDA_ROWS_EIGHT * SUMS_EIGHTS * SUMS_THREADS,
                "a block has a row");
 
-/* A rank's rows of so many. */
+/* The rows that a rank sums. */
 typedef struct row_span {
     int64_t per, first, count;
 } row_span;

@@ -103,7 +103,7 @@ void cuda_split_prefill(const op_call *prefill, int64_t n, op_call *decode, op_c
     drop_sequences(&t[PAGED_PREFILL_KV_INDPTR], &t[PAGED_PREFILL_KV_LAST_PAGE_LEN], n);
 }
 
-/* Bytes of so many rows of output in BF16, where a product may read it; the parts follow. */
+/* Bytes of `rows` rows of output in BF16, where a product may read it; the parts follow. */
 static size_t narrowed_bytes(const op_call *call, int64_t rows)
 {
     const int64_t *shape = call->tensors[PAGED_DECODE_Q].shape;

@@ -268,7 +268,7 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
                                 shared_bytes(a), &m->batch_kernel, error);
 }
 
-/* Passes of so many rows, of so many sequences. */
+/* Passes of n rows in all, of n_sequences sequences. */
 static bool takes(const cuda_mega *m, int64_t n, int64_t n_sequences)
 {
     if (n == 1) return m->kernel != NULL;

@@ -230,12 +230,11 @@ static const char *accepts_mega(const void *self, const machine_request *r)
     const int32_t uses =
         n == 1 && r->choice == MACHINE_SAMPLED ? batch_i32(r->batch, PLAN_USES)[0] : 0;
     if (uses & ADJUST_MASK) return "the megakernel's blocks know no masks of allowed tokens";
-    if (uses && !m->mega.can_choose)
-        return "so few of the megakernel's blocks have no room to choose tokens in";
+    if (uses && !m->mega.can_choose) return "the megakernel has too few blocks to choose tokens in";
     if (chooses_after(m, n, r->choice) && machine_passes_of(r) > 1)
         return "tokens chosen by the program's step \"sample\" come one pass at a time";
     if (machine_passes_of(r) * n > CUDA_MEGA_MAX_TOKENS)
-        return "so many tokens are more than one launch of the megakernel makes";
+        return "these are more tokens than one launch of the megakernel makes";
     return NULL;
 }
 

@@ -78,7 +78,7 @@ static const char *refusal(const program *p, int n_blocks)
         return "the megakernel's attention does not slide over a window of positions";
     if (n_blocks < c->n_kv_heads) return "the megakernel needs a block for every KV head";
     if (c->intermediate_size > (int64_t)n_blocks * MAX_FEATURES)
-        return "the model's MLP is too wide for so few of the megakernel's blocks";
+        return "the model's MLP is too wide for the megakernel's number of blocks";
     return NULL;
 }
 
@@ -183,8 +183,7 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
     TRY(mega_connect_ranks(m, options->group, error));
     if (m->verifies || (!m->alone && m->arguments.ranks.count == 1)) TRY(mega_init_batch(m, error));
     if (m->verifies && !m->batch_kernel) {
-        m->why_not = "so few of the megakernel's blocks have no kernels for several tokens of a "
-                     "sequence in a pass";
+        m->why_not = "the megakernel has too few blocks for several tokens of a sequence in a pass";
         return QP_OK;
     }
     progress_stage_ended(options->progress, "making the megakernel's schedule");
