@@ -3,7 +3,6 @@
 
 #include "base/checked.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,21 +46,28 @@ bool strbuf_putc(strbuf *buf, char c)
     return strbuf_append(buf, &c, 1);
 }
 
+bool strbuf_vprintf(strbuf *buf, const char *format, va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    int length = vsnprintf(NULL, 0, format, args);
+    const bool fits = length >= 0 && reserve(buf, (size_t)length);
+    if (fits) {
+        vsnprintf(buf->data + buf->length, (size_t)length + 1, format, again);
+        buf->length += (size_t)length;
+    }
+    va_end(again);
+    buf->failed |= !fits;
+    return fits;
+}
+
 bool strbuf_printf(strbuf *buf, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    int length = vsnprintf(NULL, 0, format, args);
+    const bool fits = strbuf_vprintf(buf, format, args);
     va_end(args);
-    if (length < 0 || !reserve(buf, (size_t)length)) {
-        buf->failed = true;
-        return false;
-    }
-    va_start(args, format);
-    vsnprintf(buf->data + buf->length, (size_t)length + 1, format, args);
-    va_end(args);
-    buf->length += (size_t)length;
-    return true;
+    return fits;
 }
 
 void strbuf_clear(strbuf *buf)

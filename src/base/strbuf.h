@@ -6,6 +6,7 @@
 #ifndef QUIPU_BASE_STRBUF_H
 #define QUIPU_BASE_STRBUF_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -21,6 +22,8 @@ bool strbuf_append(strbuf *buf, const void *bytes, size_t length);
 bool strbuf_puts(strbuf *buf, const char *text);
 bool strbuf_putc(strbuf *buf, char c);
 bool strbuf_printf(strbuf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool strbuf_vprintf(strbuf *buf, const char *format, va_list args)
+    __attribute__((format(printf, 2, 0)));
 
 /* Empties the text and keeps the memory. */
 void strbuf_clear(strbuf *buf);

@@ -87,13 +87,13 @@ static qp_status generate(chat *c, const qp_tokens *tokens)
     c->total_prompt += c->last.prompt_tokens;
     c->total_generated += c->last.generated_tokens;
     c->answers++;
-    chat_compare_schedules(c);
-    if (c->last.finish == QP_FINISH_CANCELLED) fputs("(Stopped.)\n", stderr);
+    if (c->last.finish == QP_FINISH_CANCELLED) terminal_say("(Stopped.)");
     if (c->last.finish == QP_FINISH_CONTEXT)
-        fputs("(The context is full: the answer ends here. /drop or /reset makes room.)\n", stderr);
+        terminal_say("(The context is full: the answer ends here. /drop or /reset makes room.)");
     if (c->last.finish == QP_FINISH_LENGTH)
-        fprintf(stderr, "(Stopped after %lld token%s, the most that n-predict allows.)\n",
-                (long long)c->max_tokens, c->max_tokens == 1 ? "" : "s");
+        terminal_say("(Stopped after %lld token%s, the most that n-predict allows.)",
+                     (long long)c->max_tokens, c->max_tokens == 1 ? "" : "s");
+    if (c->last.finish != QP_FINISH_CANCELLED) chat_compare_schedules(c);
     return QP_OK;
 }
 
@@ -195,14 +195,11 @@ static qp_status converse(chat *c)
 static void greet(const chat *c)
 {
     const char *model = NULL;
-    strbuf text = {0};
     if (cli_model_path(c->call, &model) != QP_OK) return;
     const char *slash = strrchr(model, '/');
-    strbuf_printf(&text, "%s, context %lld. Type a message, or /help.",
-                  slash && slash[1] ? slash + 1 : model,
-                  (long long)qp_engine_get_info(c->engine)->context);
-    terminal_note(0, strbuf_text(&text));
-    strbuf_free(&text);
+    terminal_say("%s, context %lld. Type a message, or /help.",
+                 slash && slash[1] ? slash + 1 : model,
+                 (long long)qp_engine_get_info(c->engine)->context);
 }
 
 static qp_status open_chat(chat *c)

@@ -20,7 +20,7 @@ static qp_status do_reset(chat *c, const char *argument)
 {
     (void)argument;
     conversation_reset(&c->conversation);
-    fputs("The conversation begins anew.\n", stderr);
+    terminal_say("The conversation begins anew.");
     return QP_OK;
 }
 
@@ -28,16 +28,15 @@ static qp_status do_drop(chat *c, const char *argument)
 {
     (void)argument;
     bool dropped = conversation_drop_oldest(&c->conversation);
-    fputs(dropped ? "The oldest question and its answer are forgotten.\n"
-                  : "There is nothing to forget.\n",
-          stderr);
+    terminal_note(0, dropped ? "The oldest question and its answer are forgotten."
+                             : "There is nothing to forget.");
     return QP_OK;
 }
 
 static qp_status do_system(chat *c, const char *argument)
 {
     TRY(conversation_set_system(&c->conversation, argument, c->call->error));
-    fputs(*argument ? "The system message is set.\n" : "The system message is removed.\n", stderr);
+    terminal_note(0, *argument ? "The system message is set." : "The system message is removed.");
     return QP_OK;
 }
 
@@ -45,14 +44,10 @@ static qp_status do_stats(chat *c, const char *argument)
 {
     (void)argument;
     size_t held;
-    strbuf text = {0};
     qp_session_tokens(c->session, &held);
-    strbuf_printf(&text,
-                  "%d answer%s, %zu prompt tokens, %zu generated tokens; context %zu of %lld",
-                  c->answers, c->answers == 1 ? "" : "s", c->total_prompt, c->total_generated, held,
-                  (long long)qp_engine_get_info(c->engine)->context);
-    terminal_note(0, strbuf_text(&text));
-    strbuf_free(&text);
+    terminal_say("%d answer%s, %zu prompt tokens, %zu generated tokens; context %zu of %lld",
+                 c->answers, c->answers == 1 ? "" : "s", c->total_prompt, c->total_generated, held,
+                 (long long)qp_engine_get_info(c->engine)->context);
     if (c->answers) cli_report_statistics(c->engine, &c->last);
     return QP_OK;
 }
@@ -87,11 +82,11 @@ static qp_status do_save(chat *c, const char *argument)
     char path[4096];
     TRY(name_file(c, "/save", argument, path, sizeof path));
     if (!may_write(c, path)) {
-        fputs("Nothing was saved.\n", stderr);
+        terminal_say("Nothing was saved.");
         return QP_OK;
     }
     TRY(conversation_save(&c->conversation, path, c->call->error));
-    fprintf(stderr, "%d messages saved to %s\n", conversation_length(&c->conversation), path);
+    terminal_say("%d messages saved to %s", conversation_length(&c->conversation), path);
     return QP_OK;
 }
 
@@ -100,7 +95,7 @@ static qp_status do_load(chat *c, const char *argument)
     char path[4096];
     TRY(name_file(c, "/load", argument, path, sizeof path));
     TRY(conversation_load(&c->conversation, path, c->call->error));
-    fprintf(stderr, "%d messages loaded from %s\n", conversation_length(&c->conversation), path);
+    terminal_say("%d messages loaded from %s", conversation_length(&c->conversation), path);
     return QP_OK;
 }
 
@@ -187,7 +182,7 @@ static qp_status do_set(chat *c, const char *argument)
         return error_set(c->call->error, QP_INVALID,
                          "/set NAME VALUE: expected a number, found '%s'", text);
     TRY(store_setting(c, name, value));
-    fprintf(stderr, "%s is %g.\n", name, value);
+    terminal_say("%s is %g.", name, value);
     return QP_OK;
 }
 

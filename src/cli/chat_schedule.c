@@ -4,6 +4,7 @@
 
 #include "base/option_cache.h"
 #include "base/status.h"
+#include "cli/terminal.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -59,7 +60,7 @@ qp_status chat_reschedule(chat *c, const char *argument)
     char before[sizeof c->schedule_before], now[sizeof before];
     describe(&chosen, before, sizeof before);
     if (!*argument) {
-        fprintf(stderr, "The schedule is: %s.\n", before);
+        terminal_say("The schedule is: %s.", before);
         return QP_OK;
     }
     TRY(read_argument(c, argument, &chosen));
@@ -68,7 +69,7 @@ qp_status chat_reschedule(chat *c, const char *argument)
     TRY(qp_engine_reschedule(c->engine, &schedule, c->call->error));
     *c->call->settings = chosen;
     describe(&chosen, now, sizeof now);
-    fprintf(stderr, "The schedule is now: %s.\n", now);
+    terminal_say("The schedule is now: %s.", now);
     /* Else no answer was made since the last change: the one before it counts. */
     if (c->last.generated_tokens > 1 && c->speed_before <= 0) {
         memcpy(c->schedule_before, before, sizeof before);
@@ -83,7 +84,7 @@ void chat_compare_schedules(chat *c)
     if (c->speed_before <= 0 || c->last.generated_tokens < 2) return;
     const double speed = (double)c->last.generated_tokens / c->last.generate_seconds;
     describe(c->call->settings, now, sizeof now);
-    fprintf(stderr, "(%s: %.1f tokens/s; before, with %s: %.1f, a factor of %.2f.)\n", now, speed,
-            c->schedule_before, c->speed_before, speed / c->speed_before);
+    terminal_say("(%s: %.1f tokens/s; before, with %s: %.1f, a factor of %.2f.)", now, speed,
+                 c->schedule_before, c->speed_before, speed / c->speed_before);
     c->speed_before = 0;
 }

@@ -9,6 +9,7 @@
 #include <langinfo.h>
 #include <locale.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -148,6 +149,17 @@ void terminal_note(int indent, const char *text)
     fprintf(stderr, "%s\n", shown.length && !shown.failed ? strbuf_text(&shown) : text);
     word_wrap_free(&wrap);
     strbuf_free(&shown);
+}
+
+void terminal_say(const char *format, ...)
+{
+    strbuf text = {0};
+    va_list arguments;
+    va_start(arguments, format);
+    strbuf_vprintf(&text, format, arguments);
+    va_end(arguments);
+    terminal_note(0, strbuf_text(&text));
+    strbuf_free(&text);
 }
 
 void terminal_note_row(const char *name, const char *help)

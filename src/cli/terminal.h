@@ -48,6 +48,9 @@ qp_status terminal_show_text(word_wrap *wrap, const char *text, size_t length, q
  * go on after `indent` blanks. */
 void terminal_note(int indent, const char *text);
 
+/* The same for a text that is made as by printf(), without an indent. */
+void terminal_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* The same for a row of a list: a word or two, then what they do, in columns where there is room.
  */
 void terminal_note_row(const char *name, const char *help);

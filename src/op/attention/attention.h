@@ -23,7 +23,7 @@ typedef struct attention_source {
 /* What decides which positions the queries of a sequence see. */
 typedef struct attention_rule {
     bool causal;          /* none after the query's own; without effect where there is a mask */
-    int64_t window;       /* the latest so many, the query's own among them; 0: all */
+    int64_t window;       /* how many of the latest, with the query's own; 0: all */
     const uint32_t *mask; /* (qo_length * kv_length) bits, row by row: bit b of word w is number
                            * 32 w + b; or NULL */
 } attention_rule;
