@@ -24,7 +24,9 @@ def refusals_name_the_field(s):
     refusal(s, chat, {"messages": HELLO, "min_tokens": 5, "max_tokens": 4}, "min_tokens")
     refusal(s, chat, {"messages": [{"content": "x"}]}, "messages")
     refusal(s, chat, {"messages": HELLO, "temperature": "hot"}, "temperature")
-    refusal(s, chat, {"messages": HELLO, "temperature": -1}, "temperature")
+    found = refusal(s, chat, {"messages": HELLO, "temperature": -1}, "temperature")["message"]
+    assert found == '"temperature" must be a number from 0 to 100, found -1', found
+    assert "a whole number" in refusal(s, chat, {"messages": HELLO, "top_k": 0.5}, "top_k")["message"]
     refusal(s, chat, {"messages": HELLO, "n": 0}, "n")
     refusal(s, chat, {"messages": HELLO, "n": 1.5}, "n")
     refusal(s, chat, {"messages": HELLO, "stop": [""]}, "stop")

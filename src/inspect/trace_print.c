@@ -113,8 +113,9 @@ static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, 
     TRY(modules_name_nodes(line, s->program, error));
     out->tokens = pass->sizes[AXIS_TOKENS];
     int64_t positions = positions_of(t, pass);
-    snprintf(out->title, sizeof out->title, "pass %zu: %lld token%s, then %lld positions", number,
-             (long long)out->tokens, out->tokens == 1 ? "" : "s", (long long)positions);
+    snprintf(out->title, sizeof out->title, "pass %zu: %lld token%s, then %lld position%s", number,
+             (long long)out->tokens, out->tokens == 1 ? "" : "s", (long long)positions,
+             positions == 1 ? "" : "s");
     return QP_OK;
 }
 

@@ -431,7 +431,7 @@ qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools
     *out = NULL;
     TRY(server_vocabulary(c->server, error));
     if (!cJSON_GetArraySize(messages))
-        return api_refuse(error, 400, "messages", "\"messages\" must hold a message at least");
+        return api_refuse(error, 400, "messages", "\"messages\" must have at least one message");
     TRY(check_continued(c, messages, error));
     if (tools && !c->p.no_tools) TRY(read_tools(c, tools, error));
     TRY(call_open_tool_form(c, tools, error));

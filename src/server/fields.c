@@ -56,9 +56,15 @@ static qp_status wrong_type(const field *f, const char *name, const cJSON *value
     return status;
 }
 
+static bool is_whole(const field *f)
+{
+    return f->type == FIELD_INTEGER ||
+           (f->type == FIELD_SETTING && (f->setting == QP_TOP_K || f->setting == QP_SEED));
+}
+
 static qp_status check_range(const field *f, const char *name, double value, api_error *error)
 {
-    bool whole = f->type == FIELD_INTEGER;
+    bool whole = is_whole(f);
     bool any = f->low == 0 && f->high == 0;
     bool fits = any ? !whole || fabs(value) <= 0x1p53 : value >= f->low && value <= f->high;
     if (fits && (!whole || value == floor(value))) return QP_OK;
@@ -75,9 +81,10 @@ static qp_status read_fields(const field *table, const char *prefix, const cJSON
 static qp_status read_setting(const field *f, const char *name, double value, void *at,
                               api_error *error)
 {
+    TRY(check_range(f, name, value, error));
     if (qp_sampling_set(at, f->setting, value, QP_FROM_REQUEST, &error->error) == QP_OK)
         return QP_OK;
-    qp_error why = error->error;
+    qp_error why = error->error; /* the table allows less than the engine: not reached */
     return api_refuse(error, 400, name, "\"%s\": %.900s", name, why.message);
 }
 
@@ -165,10 +172,8 @@ static void add_types(cJSON *schema, const field *f)
     cJSON *types = cJSON_AddArrayToObject(schema, "type");
     for (int i = 0; i < N_JSON_TYPES; i++) {
         if (!(types_of(f) & json_types[i].type)) continue;
-        bool whole =
-            f->type == FIELD_INTEGER ||
-            (f->type == FIELD_SETTING && (f->setting == QP_TOP_K || f->setting == QP_SEED));
-        cJSON_AddItemToArray(types, cJSON_CreateString(whole ? "integer" : json_types[i].schema));
+        cJSON_AddItemToArray(types,
+                             cJSON_CreateString(is_whole(f) ? "integer" : json_types[i].schema));
     }
     if (!f->required) cJSON_AddItemToArray(types, cJSON_CreateString("null"));
 }
