@@ -178,169 +178,6 @@ qp_status schema_count(schema_compiler *c, const cJSON *schema, const char *name
     return QP_OK;
 }
 
-/* ---- References ---------------------------------------------------------------------------- */
-
-/* A part of a JSON pointer: "~1" is "/", "~0" is "~". */
-static bool read_part(const char **at, char *out, size_t size)
-{
-    size_t n = 0;
-    for (; **at && **at != '/'; (*at)++) {
-        char ch = **at;
-        if (ch == '~' && ((*at)[1] == '0' || (*at)[1] == '1')) ch = *++*at == '0' ? '~' : '/';
-        if (n + 1 >= size) return false;
-        out[n++] = ch;
-    }
-    out[n] = '\0';
-    return true;
-}
-
-qp_status schema_resolve(schema_compiler *c, const cJSON *schema, const schema_path *path,
-                         const cJSON **out)
-{
-    char part[256];
-    const cJSON *ref = json_get(schema, "$ref"), *found = c->root;
-    const char *text = cJSON_IsString(ref) ? ref->valuestring : "", *at = text;
-    bool good = *at++ == '#';
-    while (good && found && *at == '/') {
-        at++;
-        good = read_part(&at, part, sizeof part);
-        char *end;
-        const long index = strtol(part, &end, 10);
-        found = cJSON_IsArray(found) ? (*part && !*end && index >= 0 && index < INT32_MAX
-                                            ? cJSON_GetArrayItem(found, (int)index)
-                                            : NULL)
-                                     : cJSON_GetObjectItemCaseSensitive(found, part);
-    }
-    *out = found;
-    if (good && !*at && found) return QP_OK;
-    return schema_refuse(c, path, good && !*at ? QP_INVALID : QP_UNSUPPORTED,
-                         "\"$ref\" must name a part of this schema, \"#/$defs/NAME\", found %.80s",
-                         cJSON_IsString(ref) ? text : json_type_name(ref));
-}
-
-static qp_status add_target(schema_compiler *c, schema_target t)
-{
-    if (c->n_targets == c->targets_capacity) {
-        const size_t wanted = c->targets_capacity ? 2 * c->targets_capacity : 16;
-        schema_target *grown = realloc(c->targets, wanted * sizeof *grown);
-        if (!grown) return error_no_memory(c->error, "the schema", wanted * sizeof *grown);
-        c->targets = grown;
-        c->targets_capacity = wanted;
-    }
-    c->targets[c->n_targets++] = t;
-    return QP_OK;
-}
-
-/* A rule for what $ref names, which may contain itself. */
-static qp_status reference(schema_compiler *c, const cJSON *schema, const schema_path *path,
-                           grammar_expr *out)
-{
-    const cJSON *target, *ref = json_get(schema, "$ref");
-    TRY(schema_resolve(c, schema, path, &target));
-    for (size_t i = 0; i < c->n_targets; i++) {
-        if (c->targets[i].schema != target) continue;
-        *out = grammar_rule_expr(c->g, c->targets[i].rule);
-        return QP_OK;
-    }
-    const schema_path at = {.name = "$ref", .outer = path};
-    const uint32_t rule = grammar_add_rule(c->g, ref->valuestring, strlen(ref->valuestring));
-    grammar_expr e;
-    TRY(add_target(c, (schema_target){target, rule}));
-    TRY(schema_compile(c, target, &at, &e));
-    grammar_set_rule(c->g, rule, e);
-    *out = grammar_rule_expr(c->g, rule);
-    return QP_OK;
-}
-
-/* ---- Combinations -------------------------------------------------------------------------- */
-
-/* Whether a schema says more than these two members and what only describes. */
-static bool says_more(const cJSON *schema, const char *but)
-{
-    static const char *const describing[] = {"title",   "description", "default",  "examples",
-                                             "example", "deprecated",  "readOnly", "writeOnly",
-                                             "$schema", "$id",         "id",       "$comment",
-                                             "$defs",   "definitions", "$anchor",  "discriminator"};
-    const cJSON *item;
-    cJSON_ArrayForEach(item, schema)
-    {
-        bool known = strcmp(item->string, but) == 0;
-        for (size_t i = 0; i < sizeof describing / sizeof *describing; i++)
-            known |= strcmp(item->string, describing[i]) == 0;
-        if (!known) return true;
-    }
-    return false;
-}
-
-static qp_status check_disjoint(schema_compiler *c, const cJSON *all, const schema_path *path)
-{
-    for (const cJSON *a = all->child; a; a = a->next)
-        for (const cJSON *b = a->next; b; b = b->next)
-            if (!schema_disjoint(c, a, b))
-                return schema_refuse(c, path, QP_UNSUPPORTED,
-                                     "alternatives of \"oneOf\" may overlap: give them different "
-                                     "types or constants, or use \"anyOf\"");
-    return QP_OK;
-}
-
-/* anyOf and oneOf, each alternative together with what stands beside them. */
-static qp_status alternatives(schema_compiler *c, const cJSON *schema, const char *name,
-                              const schema_path *path, grammar_expr *out)
-{
-    const cJSON *all = json_get(schema, name), *item;
-    const schema_path at = {.outer = path, .name = name};
-    cJSON *rest = NULL;
-    expr_list list = {0};
-    int index = 0;
-    qp_status status = QP_OK;
-    if (!cJSON_IsArray(all) || !all->child)
-        return schema_refuse(c, path, QP_INVALID, "\"%s\" must be a list of schemas", name);
-    if (strcmp(name, "oneOf") == 0) TRY(check_disjoint(c, all, path));
-    if (says_more(schema, name)) TRY(schema_without(c, schema, name, path, &rest));
-    cJSON_ArrayForEach(item, all)
-    {
-        const schema_path here = {.outer = &at, .index = index++};
-        const cJSON *whole = item;
-        grammar_expr e = GRAMMAR_EMPTY;
-        if (status == QP_OK && rest) status = schema_merge(c, rest, item, &here, &whole);
-        if (status == QP_OK) status = schema_compile(c, whole, &here, &e);
-        expr_list_add(c->g, &list, e);
-    }
-    *out = grammar_choice_of(c->g, &list);
-    return status;
-}
-
-/* allOf, and $ref with other keywords beside it: all of them in one schema. */
-static qp_status all_of(schema_compiler *c, const cJSON *schema, const schema_path *path,
-                        grammar_expr *out)
-{
-    const cJSON *all = json_get(schema, "allOf"), *item, *joined;
-    const schema_path at = {.outer = path, .name = "allOf"};
-    cJSON *rest;
-    int index = 0;
-    if (!cJSON_IsArray(all))
-        return schema_refuse(c, path, QP_INVALID, "\"allOf\" must be a list of schemas");
-    TRY(schema_without(c, schema, "allOf", path, &rest));
-    joined = rest;
-    cJSON_ArrayForEach(item, all)
-    {
-        const schema_path here = {.outer = &at, .index = index++};
-        TRY(schema_merge(c, joined, item, &here, &joined));
-    }
-    return schema_compile(c, joined, path, out);
-}
-
-static qp_status reference_and_more(schema_compiler *c, const cJSON *schema,
-                                    const schema_path *path, grammar_expr *out)
-{
-    const cJSON *target, *joined;
-    cJSON *rest;
-    TRY(schema_resolve(c, schema, path, &target));
-    TRY(schema_without(c, schema, "$ref", path, &rest));
-    TRY(schema_merge(c, rest, target, path, &joined));
-    return schema_compile(c, joined, path, out);
-}
-
 /* ---- Values -------------------------------------------------------------------------------- */
 
 static unsigned type_of(const cJSON *value)
@@ -471,12 +308,10 @@ static qp_status of_keywords(schema_compiler *c, const cJSON *schema, const sche
 {
     unsigned allowed;
     TRY(check_keywords(c, schema, path));
-    if (json_get(schema, "allOf")) return all_of(c, schema, path, out);
-    if (json_get(schema, "$ref"))
-        return says_more(schema, "$ref") ? reference_and_more(c, schema, path, out)
-                                         : reference(c, schema, path, out);
-    if (json_get(schema, "anyOf")) return alternatives(c, schema, "anyOf", path, out);
-    if (json_get(schema, "oneOf")) return alternatives(c, schema, "oneOf", path, out);
+    if (json_get(schema, "allOf")) return schema_all_of(c, schema, path, out);
+    if (json_get(schema, "$ref")) return schema_reference(c, schema, path, out);
+    if (json_get(schema, "anyOf")) return schema_alternatives(c, schema, "anyOf", path, out);
+    if (json_get(schema, "oneOf")) return schema_alternatives(c, schema, "oneOf", path, out);
     TRY(schema_types(c, schema, path, &allowed));
     if (json_get(schema, "enum") || cJSON_GetObjectItemCaseSensitive(schema, "const"))
         return constants(c, schema, json_get(schema, "type") ? allowed : 0, path, out);
@@ -514,7 +349,7 @@ static qp_status compile_root(json_parts *parts, const cJSON *schema, uint32_t r
     schema_compiler c = {.parts = parts, .g = parts->g, .root = schema, .error = error};
     c.owned = cJSON_CreateArray();
     qp_status status = c.owned ? QP_OK : error_no_memory(error, "the schema", 0);
-    if (status == QP_OK) status = add_target(&c, (schema_target){schema, rule});
+    if (status == QP_OK) status = schema_add_target(&c, (schema_target){schema, rule});
     if (status == QP_OK) status = schema_compile(&c, schema, NULL, out);
     free(c.targets);
     cJSON_Delete(c.owned);

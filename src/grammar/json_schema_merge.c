@@ -155,9 +155,6 @@ static bool joins_nullable(const cJSON *a, const cJSON *b)
 static qp_status join_member(schema_compiler *c, cJSON *a, const cJSON *b, const cJSON *item,
                              const schema_path *path)
 {
-    static const char *const describing[] = {
-        "title",    "description", "default", "examples", "example", "deprecated",  "$schema",
-        "readOnly", "writeOnly",   "$id",     "$comment", "$defs",   "definitions", NULL};
     static const char *const lower[] = {"minimum",  "exclusiveMinimum", "minLength",
                                         "minItems", "minProperties",    NULL};
     static const char *const upper[] = {"maximum",  "exclusiveMaximum", "maxLength",
@@ -170,7 +167,7 @@ static qp_status join_member(schema_compiler *c, cJSON *a, const cJSON *b, const
         cJSON_AddItemToObject(a, name, theirs);
         return QP_OK;
     }
-    if (is_one_of(name, describing) || cJSON_Compare(mine, item, true)) return QP_OK;
+    if (schema_only_describes(name) || cJSON_Compare(mine, item, true)) return QP_OK;
     if (strcmp(name, "properties") == 0) return join_properties(c, mine, item, path);
     if (strcmp(name, "required") == 0 || strcmp(name, "allOf") == 0)
         return join_required(c, mine, item, path);

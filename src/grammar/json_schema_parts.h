@@ -1,6 +1,6 @@
 /* Inside of the compiler of schemas: json_schema.c dispatches, json_schema_object.c makes objects
- * and arrays, json_schema_scalar.c strings and numbers; _merge.c joins schemas that must hold
- * together. */
+ * and arrays, json_schema_scalar.c strings and numbers; _combine.c follows $ref, anyOf, oneOf and
+ * allOf; _merge.c joins schemas that must hold together. */
 #ifndef QUIPU_GRAMMAR_JSON_SCHEMA_PARTS_H
 #define QUIPU_GRAMMAR_JSON_SCHEMA_PARTS_H
 
@@ -32,6 +32,20 @@ typedef struct schema_compiler {
 /* The expression of a schema: an object, true or false. */
 qp_status schema_compile(schema_compiler *c, const cJSON *schema, const schema_path *path,
                          grammar_expr *out);
+
+/* $ref, alone or with other keywords; `name`, which is anyOf or oneOf; allOf. */
+qp_status schema_reference(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                           grammar_expr *out);
+qp_status schema_alternatives(schema_compiler *c, const cJSON *schema, const char *name,
+                              const schema_path *path, grammar_expr *out);
+qp_status schema_all_of(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                        grammar_expr *out);
+
+/* Notes the rule of a schema, for references to it. */
+qp_status schema_add_target(schema_compiler *c, schema_target target);
+
+/* Whether a keyword excludes no value. */
+bool schema_only_describes(const char *keyword);
 
 qp_status schema_object(schema_compiler *c, const cJSON *schema, const schema_path *path,
                         grammar_expr *out);

@@ -201,8 +201,14 @@ int64_t text_find(run *run, const string *text, const string *what, size_t from,
 qp_status text_replace(run *run, const string *text, const string *old, const string *new,
                        int64_t count, value *out);
 qp_status text_case(run *run, const string *text, int to, value *out);
+/* Appends the character text[at .. at + size), which is `code`, in another case. */
+qp_status text_put_case(builder *made, const string *text, size_t at, size_t size, uint32_t code,
+                        int to);
 qp_status text_capitalize(run *run, const string *text, value *out);
 qp_status text_lines(run *run, const string *text, bool keep_ends, value *out);
+/* A list with capacity for `room` pieces of a text; appends a piece to it. */
+qp_status text_piece_list(run *run, size_t room, value *out);
+qp_status text_add_piece(run *run, list *pieces, const string *text, size_t from, size_t to);
 /* Sorts stably by `keys` (ascending, or descending with ties in order). */
 qp_status sort_by(run *run, value *items, const value *keys, size_t count, bool reverse);
 

@@ -10,148 +10,6 @@ static bool given(value item)
     return item.kind != VALUE_MISSING && item.kind != VALUE_NONE;
 }
 
-/* --- functions that filters use too --- */
-
-static bool in_chars(const string *chars, const char *one, size_t size, uint32_t code)
-{
-    if (!chars) return pychar_is_space(code);
-    for (size_t at = 0; at < chars->length;) {
-        uint32_t other;
-        size_t length = pychar_decode(chars->data + at, chars->length - at, &other);
-        if (length == size && memcmp(chars->data + at, one, size) == 0) return true;
-        at += length;
-    }
-    return false;
-}
-
-qp_status text_strip(run *run, const string *text, const string *chars, int side, value *out)
-{
-    size_t from = 0, to = 0;
-    bool leading = true;
-    TRY(run_step(run, text->length / 8 * (1 + (chars ? chars->length / 8 : 0))));
-    for (size_t at = 0; at < text->length;) {
-        uint32_t code;
-        size_t size = pychar_decode(text->data + at, text->length - at, &code);
-        bool strip = in_chars(chars, text->data + at, size, code);
-        leading = leading && strip;
-        at += size;
-        if (leading && side & STRIP_LEFT) from = at;
-        if (!strip) to = at;
-    }
-    if (!(side & STRIP_RIGHT)) to = text->length;
-    return run_view(run, text->data + (from < to ? from : to), from < to ? to - from : 0, out);
-}
-
-qp_status text_replace(run *run, const string *text, const string *old, const string *new,
-                       int64_t count, value *out)
-{
-    builder made = {.run = run};
-    size_t from = 0;        /* not yet copied */
-    if (old->length == 0) { /* between all characters */
-        for (size_t at = 0; count != 0 && at <= text->length; count -= count > 0) {
-            uint32_t code;
-            TRY(builder_put(&made, new->data, new->length));
-            size_t size =
-                at < text->length ? pychar_decode(text->data + at, text->length - at, &code) : 1;
-            if (at < text->length) TRY(builder_put(&made, text->data + at, size));
-            TRY(run_step(run, 1));
-            at += size;
-            from = at < text->length ? at : text->length;
-        }
-    }
-    while (old->length && count != 0) {
-        int64_t found = text_find(run, text, old, from, text->length);
-        TRY(run_step(run, 1));
-        if (found < 0) break;
-        TRY(builder_put(&made, text->data + from, (size_t)found - from));
-        TRY(builder_put(&made, new->data, new->length));
-        from = (size_t)found + old->length;
-        count -= count > 0;
-    }
-    TRY(builder_put(&made, text->data + from, text->length - from));
-    return builder_finish(&made, out);
-}
-
-static qp_status put_mapped(builder *made, const string *text, size_t at, size_t size,
-                            uint32_t code, pychar_case to)
-{
-    uint32_t mapped[PYCHAR_MAX_MAPPING];
-    if (code == PYCHAR_INVALID) return builder_put(made, text->data + at, size);
-    size_t n = pychar_map(to, code, mapped);
-    for (size_t i = 0; i < n; i++)
-        TRY(builder_code(made, mapped[i]));
-    return QP_OK;
-}
-
-qp_status text_case(run *run, const string *text, int to, value *out)
-{
-    builder made = {.run = run};
-    TRY(run_step(run, text->length / 8));
-    for (size_t at = 0; at < text->length;) {
-        uint32_t code;
-        size_t size = pychar_decode(text->data + at, text->length - at, &code);
-        TRY(put_mapped(&made, text, at, size, code, (pychar_case)to));
-        at += size;
-    }
-    return builder_finish(&made, out);
-}
-
-qp_status text_capitalize(run *run, const string *text, value *out)
-{
-    builder made = {.run = run};
-    TRY(run_step(run, text->length / 8));
-    for (size_t at = 0; at < text->length;) {
-        uint32_t code;
-        size_t size = pychar_decode(text->data + at, text->length - at, &code);
-        TRY(put_mapped(&made, text, at, size, code, at ? PYCHAR_LOWER : PYCHAR_TITLE));
-        at += size;
-    }
-    return builder_finish(&made, out);
-}
-
-/* Appends a piece of `text` to a list that has room for it. */
-static qp_status add_piece(run *run, list *pieces, const string *text, size_t from, size_t to)
-{
-    TRY(run_step(run, 1));
-    return run_view(run, text->data + from, to - from, &pieces->items[pieces->count++]);
-}
-
-/* A list with capacity for `room` pieces. */
-static qp_status piece_list(run *run, size_t room, value *out)
-{
-    TRY(run_list(run, LIST_LIST, room, out));
-    out->as.items->count = 0;
-    return QP_OK;
-}
-
-static bool is_line_end(uint32_t code)
-{
-    return (code >= 0x0a && code <= 0x0d) || (code >= 0x1c && code <= 0x1e) || code == 0x85 ||
-           code == 0x2028 || code == 0x2029;
-}
-
-qp_status text_lines(run *run, const string *text, bool keep_ends, value *out)
-{
-    size_t lines = 1, from = 0;
-    uint32_t code;
-    TRY(run_step(run, text->length / 8));
-    for (size_t at = 0; at < text->length; lines += is_line_end(code))
-        at += pychar_decode(text->data + at, text->length - at, &code);
-    TRY(piece_list(run, lines, out));
-    for (size_t at = 0; at < text->length;) {
-        size_t end = at;
-        at += pychar_decode(text->data + at, text->length - at, &code);
-        if (!is_line_end(code)) continue;
-        if (code == '\r' && at < text->length && text->data[at] == '\n') at++;
-        TRY(add_piece(run, out->as.items, text, from, keep_ends ? at : end));
-        from = at;
-    }
-    if (from < text->length) TRY(add_piece(run, out->as.items, text, from, text->length));
-    return QP_OK;
-}
-
-/* --- methods --- */
-
 enum { FROM_LEFT, FROM_RIGHT };
 
 static qp_status option_int(run *run, value from, int64_t absent, int64_t *out)
@@ -183,7 +41,7 @@ static qp_status method_recase(run *run, call *call, value *out)
         bool upper = pychar_is_upper(code), lower = pychar_is_lower(code);
         pychar_case to =
             swap ? (upper ? PYCHAR_LOWER : PYCHAR_UPPER) : (inside ? PYCHAR_LOWER : PYCHAR_TITLE);
-        TRY(put_mapped(&made, text, at, size, code, to));
+        TRY(text_put_case(&made, text, at, size, code, to));
         inside = upper || lower;
         at += size;
     }
@@ -214,11 +72,11 @@ static size_t skip_run(const string *text, size_t at, bool space)
 static qp_status split_space(run *run, const string *text, int64_t most, value *out)
 {
     TRY(run_step(run, text->length / 8));
-    TRY(piece_list(run, text->points / 2 + 1, out));
+    TRY(text_piece_list(run, text->points / 2 + 1, out));
     for (size_t from = skip_run(text, 0, true); from < text->length;) {
         bool rest = most >= 0 && out->as.items->count == (uint64_t)most;
         size_t to = rest ? text->length : skip_run(text, from, false);
-        TRY(add_piece(run, out->as.items, text, from, to));
+        TRY(text_add_piece(run, out->as.items, text, from, to));
         from = skip_run(text, to, true);
     }
     return QP_OK;
@@ -233,8 +91,9 @@ static qp_status rsplit_space(run *run, const string *text, int64_t most, value 
     if (most < 0 || (uint64_t)most >= words->count) return QP_OK;
     size_t front = words->count - (size_t)most; /* the words that are not split */
     const string *last = words->items[front - 1].as.text;
-    TRY(piece_list(run, (size_t)most + 1, out));
-    TRY(add_piece(run, out->as.items, text, 0, (size_t)(last->data - text->data) + last->length));
+    TRY(text_piece_list(run, (size_t)most + 1, out));
+    TRY(text_add_piece(run, out->as.items, text, 0,
+                       (size_t)(last->data - text->data) + last->length));
     for (size_t i = front; i < words->count; i++)
         out->as.items->items[out->as.items->count++] = words->items[i];
     return QP_OK;
@@ -261,13 +120,13 @@ static qp_status split_at(run *run, const string *text, const string *separator,
         if (at < 0) break;
         at += (int64_t)separator->length;
     }
-    TRY(piece_list(run, pieces, out));
+    TRY(text_piece_list(run, pieces, out));
     while (--pieces > 0) {
         size_t at = (size_t)text_find(run, text, separator, from, text->length);
-        TRY(add_piece(run, out->as.items, text, from, at));
+        TRY(text_add_piece(run, out->as.items, text, from, at));
         from = at + separator->length;
     }
-    return add_piece(run, out->as.items, text, from, text->length);
+    return text_add_piece(run, out->as.items, text, from, text->length);
 }
 
 static qp_status rsplit_at(run *run, const string *text, const string *separator, int64_t most,
@@ -282,13 +141,13 @@ static qp_status rsplit_at(run *run, const string *text, const string *separator
         if (at < 0) break;
         to = (size_t)at;
     }
-    TRY(piece_list(run, room, &reversed));
+    TRY(text_piece_list(run, room, &reversed));
     for (size_t i = 1; i < room; i++) {
         at = find_last(run, text, separator, 0, end);
-        TRY(add_piece(run, reversed.as.items, text, (size_t)at + separator->length, end));
+        TRY(text_add_piece(run, reversed.as.items, text, (size_t)at + separator->length, end));
         end = (size_t)at;
     }
-    TRY(add_piece(run, reversed.as.items, text, 0, end));
+    TRY(text_add_piece(run, reversed.as.items, text, 0, end));
     TRY(run_list(run, LIST_LIST, room, out));
     for (size_t i = 0; i < room; i++)
         out->as.items->items[i] = reversed.as.items->items[room - 1 - i];
@@ -326,9 +185,9 @@ static qp_status method_partition(run *run, call *call, value *out)
     size_t end = at >= 0 ? start + separator->length : start;
     TRY(run_list(run, LIST_TUPLE, 3, out));
     out->as.items->count = 0;
-    TRY(add_piece(run, out->as.items, text, 0, start));
-    TRY(add_piece(run, out->as.items, text, start, end));
-    return add_piece(run, out->as.items, text, end, text->length);
+    TRY(text_add_piece(run, out->as.items, text, 0, start));
+    TRY(text_add_piece(run, out->as.items, text, start, end));
+    return text_add_piece(run, out->as.items, text, end, text->length);
 }
 
 /* The optional start and end of find() and similar methods, as byte offsets; false if nothing can
