@@ -1,56 +1,14 @@
 /* The rounds of a comparison: see diff_run.h. */
 #include "inspect/diff_run.h"
 
-#include "base/hash.h"
-#include "engine/pages.h"
 #include "inspect/diff_compare.h"
-#include "inspect/diff_side.h"
-#include "op/linear/linear_stream.h"
+#include "inspect/diff_runner.h"
 #include "vm/rounded.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum diff_round { ROUND_ALONE, ROUND_TOGETHER, ROUND_AT_ONCE } diff_round;
-
-/* Logits of a pass at once: the most difference in norm, as rounding x to BF16 or to FP8 in one
- * layer makes, or to FP8 in all layers. */
-#define MOST_AT_ONCE 0.05
-#define MOST_IN_F8   0.2
-
-typedef struct runner {
-    const program *program;
-    const diff_request *request;
-    diff_report *report;
-    diff_side a, b;
-    machine rounded_a, rounded_b;
-    diff_side oracle_a, oracle_b; /* and those of them where the two sides round differently */
-    bool oracles;
-    batch batch;
-    page_pool pages;
-    page_list list;
-    int64_t past; /* tokens before the batch */
-    int pass;
-    bool all_same;        /* every node has the same kernel on both sides */
-    uint64_t *left;       /* [passes][PLAN_TENSOR_COUNT]: hashes of b's tensors in round two */
-    uint64_t *left_cache; /* [layers][2] */
-    float **left_logits;  /* [passes]: of round two, where their bits may differ at once; or NULL */
-} runner;
-
 /* --- tensors --------------------------------------------------------------------------------- */
-
-static size_t used_bytes(const runner *r, plan_tensor_id id)
-{
-    return diff_used_bytes(r->program, id, &r->batch.sizes);
-}
-
-static qp_status fetch(const runner *r, const diff_side *s, plan_tensor_id id, int64_t layer,
-                       qp_error *error)
-{
-    return diff_side_fetch(s, id, layer, &r->batch.sizes, error);
-}
 
 static qp_status hand(const runner *r, const diff_side *from, const diff_side *to,
                       plan_tensor_id id, int64_t layer, qp_error *error)
@@ -154,8 +112,8 @@ static qp_status prepare_step(const runner *r, int step, qp_error *error)
             if (r->oracles) TRY(hand(r, &r->a, &r->oracle_a, id, layer, error));
             if (r->oracles) TRY(hand(r, &r->a, &r->oracle_b, id, layer, error));
         } else if (access.write) {
-            memset(diff_side_copy(&r->b, id), 0xff, used_bytes(r, id));
-            TRY(machine_write(r->b.of, id, layer, diff_side_copy(&r->b, id), used_bytes(r, id),
+            memset(diff_side_copy(&r->b, id), 0xff, runner_bytes(r, id));
+            TRY(machine_write(r->b.of, id, layer, diff_side_copy(&r->b, id), runner_bytes(r, id),
                               error));
         }
     }
@@ -285,127 +243,17 @@ static qp_status compare_step(const runner *r, int step, diff_round round, qp_er
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
         if (!diff_side_keeps(&r->b, id) || !program_step_access(p, step, id).write) continue;
-        TRY(fetch(r, &r->a, id, p->steps[step].layer, error));
-        TRY(fetch(r, &r->b, id, p->steps[step].layer, error));
+        TRY(runner_fetch(r, &r->a, id, p->steps[step].layer, error));
+        TRY(runner_fetch(r, &r->b, id, p->steps[step].layer, error));
         if (r->oracles && round == ROUND_ALONE) {
-            TRY(fetch(r, &r->oracle_a, id, p->steps[step].layer, error));
-            TRY(fetch(r, &r->oracle_b, id, p->steps[step].layer, error));
+            TRY(runner_fetch(r, &r->oracle_a, id, p->steps[step].layer, error));
+            TRY(runner_fetch(r, &r->oracle_b, id, p->steps[step].layer, error));
         }
         const bool made = !program_step_access(p, step, id).read; /* else changed: adjust_logits */
         if (id == PLAN_LOGITS && made && round == ROUND_TOGETHER) compare_choices(r);
     }
     for (int i = 0; i < r->report->n_rows; i++) {
         if (r->report->rows[i].step == step) compare_row(r, i, round);
-    }
-    return QP_OK;
-}
-
-/* --- remaining state -------------------------------------------------------------------------- */
-
-static uint64_t hash_bytes(const void *data, size_t bytes)
-{
-    uint64_t hash = bytes, word;
-    for (size_t i = 0; i < bytes; i += sizeof word) {
-        word = 0;
-        memcpy(&word, (const char *)data + i, bytes - i < sizeof word ? bytes - i : sizeof word);
-        hash = hash_mix(hash ^ word);
-    }
-    return hash;
-}
-
-/* Stores the hash in round two, and compares with it in round three. */
-static void hold(const runner *r, diff_round round, uint64_t *kept, uint64_t now, const char *name,
-                 int64_t layer)
-{
-    diff_report *report = r->report;
-    if (round == ROUND_TOGETHER)
-        *kept = now;
-    else if (*kept != now && !report->at_once_differs) {
-        report->at_once_differs = true;
-        int used = snprintf(report->at_once, sizeof report->at_once, "%s", name);
-        if (layer >= 0)
-            snprintf(report->at_once + used, sizeof report->at_once - (size_t)used,
-                     " of layer %lld", (long long)layer);
-        else
-            snprintf(report->at_once + used, sizeof report->at_once - (size_t)used, " in pass %d",
-                     r->pass);
-    }
-}
-
-/* Whether b runs weights in FP8 in chains, which do not round x to FP8; a single step is no chain,
- * and rounds it. */
-static bool has_f8_chains(const runner *r)
-{
-    const machine_copies copies = machine_copies_of(r->b.of);
-    return copies.in_f8 && copies.made > 0;
-}
-
-/* Whether a GPU runs the pass with other kernels at once: of a long pass its last layer then has
- * only the rows whose logits are wanted, and few rows have other bits than many. */
-static bool may_differ_at_once(const runner *r)
-{
-    if (has_f8_chains(r)) return true;
-    return r->b.of->type->on_gpu && batch_tokens(&r->batch) > LINEAR_STREAM_MAX_X &&
-           batch_outputs(&r->batch) < batch_tokens(&r->batch);
-}
-
-/* Keeps the logits in round two; in round three measures how far they are from those. True where
- * they are near enough, so that neither they nor what was chosen by them must have the same bits.
- */
-static bool logits_are_near(runner *r, diff_round round)
-{
-    const size_t bytes = used_bytes(r, PLAN_LOGITS), n = bytes / sizeof(float);
-    const float *now = diff_side_copy(&r->b, PLAN_LOGITS);
-    float *kept = r->left_logits[r->pass];
-    double difference = 0, norm = 0;
-    if (round == ROUND_TOGETHER) {
-        kept = r->left_logits[r->pass] = malloc(bytes);
-        if (kept) memcpy(kept, now, bytes);
-        return false;
-    }
-    if (!kept || memcmp(kept, now, bytes) == 0) return false;
-    for (size_t i = 0; i < n; i++) {
-        const double d = (double)now[i] - (double)kept[i];
-        difference += d * d;
-        norm += (double)kept[i] * (double)kept[i];
-    }
-    const double found = norm > 0 ? sqrt(difference / norm) : INFINITY;
-    if (!(found <= r->report->at_once_norm)) r->report->at_once_norm = found;
-    return found <= (has_f8_chains(r) ? MOST_IN_F8 : MOST_AT_ONCE);
-}
-
-/* Compares the outputs and what the last step writes. */
-static qp_status hold_tensors(runner *r, diff_round round, qp_error *error)
-{
-    const program *p = r->program;
-    int last = r->request->last - 1;
-    bool near = false;
-    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
-        plan_tensor_id id = (plan_tensor_id)i;
-        bool output = p->tensors[id].kind == PLAN_OUTPUT, written = false;
-        if (!output && p->tensors[id].kind != PLAN_ACTIVATION) continue;
-        for (int s = output ? r->request->first : last; s <= last; s++)
-            written |= program_step_access(p, s, id).write;
-        if (!written) continue;
-        TRY(fetch(r, &r->b, id, -1, error));
-        uint64_t now = hash_bytes(diff_side_copy(&r->b, id), used_bytes(r, id));
-        if (id == PLAN_LOGITS && may_differ_at_once(r)) near = logits_are_near(r, round);
-        if (!near)
-            hold(r, round, &r->left[r->pass * PLAN_TENSOR_COUNT + id], now, p->tensors[id].name,
-                 -1);
-    }
-    return QP_OK;
-}
-
-static qp_status hold_caches(const runner *r, diff_round round, qp_error *error)
-{
-    for (int64_t layer = 0; layer < r->program->config.n_layers; layer++) {
-        for (int i = 0; i < 2; i++) {
-            plan_tensor_id id = i ? PLAN_V_CACHE : PLAN_K_CACHE;
-            TRY(fetch(r, &r->b, id, layer, error));
-            uint64_t now = hash_bytes(diff_side_copy(&r->b, id), r->program->tensors[id].bytes);
-            hold(r, round, &r->left_cache[2 * layer + i], now, r->program->tensors[id].name, layer);
-        }
     }
     return QP_OK;
 }
@@ -420,7 +268,7 @@ static qp_status take_from_b(const runner *r, int step, qp_error *error)
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
         if (!diff_side_keeps(&r->b, id) || !program_step_access(p, step, id).read) continue;
-        TRY(fetch(r, &r->b, id, layer, error));
+        TRY(runner_fetch(r, &r->b, id, layer, error));
         if (p->tensors[id].kind == PLAN_CARRIED) diff_side_clear_sums(&r->b, step, &r->batch.sizes);
         TRY(diff_side_write(&r->a, &r->b, id, layer, &r->batch.sizes, error));
     }
@@ -466,10 +314,10 @@ static qp_status run_round(runner *r, diff_round round, qp_error *error)
     for (r->pass = 0; r->past < r->request->n_tokens; r->pass++) {
         TRY(fill_batch(r, error));
         TRY(run_pass(r, round, error));
-        if (round != ROUND_ALONE) TRY(hold_tensors(r, round, error));
+        if (round != ROUND_ALONE) TRY(runner_hold_tensors(r, round, error));
         r->past += batch_tokens(&r->batch);
     }
-    return round == ROUND_ALONE || has_f8_chains(r) ? QP_OK : hold_caches(r, round, error);
+    return round == ROUND_ALONE ? QP_OK : runner_hold_caches(r, round, error);
 }
 
 static qp_status open_oracles(runner *r, const machine_setup *setup, qp_error *error)
