@@ -61,6 +61,16 @@ static void end_progress(void)
     if (cli_line()) cli_show_line(NULL, "");
 }
 
+/* A run that is cut off has shown what it has found so far. */
+static qp_status show_rows(void *context, strbuf *text, qp_error *error)
+{
+    (void)context;
+    end_progress();
+    TRY(cli_write(strbuf_text(text), text->length, error));
+    strbuf_clear(text);
+    return cli_flush(error);
+}
+
 qp_status command_ops_check(const cli_call *call)
 {
     const cli_settings *s = call->settings;
@@ -79,7 +89,8 @@ qp_status command_ops_check(const cli_call *call)
         .json = s->json,
         .cancel = &cli_interrupted,
         .verdict_path = options->n_positional ? verdict_path(options->positional[0]) : NULL,
-        .progress = cli_line()};
+        .progress = cli_line(),
+        .rows = show_rows};
     strbuf text = {0};
     int n_failed = 0;
     if (s->kernel) cli_catch_endings();
@@ -112,7 +123,8 @@ qp_status command_ops_bench(const cli_call *call)
                                      .format = s->json       ? WORKBENCH_JSON
                                                : s->markdown ? WORKBENCH_MARKDOWN
                                                              : WORKBENCH_TEXT,
-                                     .progress = cli_line()};
+                                     .progress = cli_line(),
+                                     .rows = show_rows};
     strbuf text = {0};
     int n_wrong = 0;
     if (s->kernel) cli_catch_endings();

@@ -77,6 +77,15 @@ static void add_row(bench_page *page, const op_info *op, const char *text, const
                                    time, spread, bytes, read, flops, share});
 }
 
+/* Prints the rows so far. */
+static qp_status hand_rows(bench_page *page, qp_error *error)
+{
+    const workbench_bench_options *options = page->options;
+    if (!options->rows || page->results || page->n_rows == 0) return QP_OK;
+    page_table_rows(&page->table);
+    return options->rows(options->context, page->table.out, error);
+}
+
 static void bench_workload(bench_page *page, timing_request *request)
 {
     const workbench_bench_options *options = page->options;
@@ -271,12 +280,14 @@ static qp_status bench_op_on_device(bench_page *page, const op_info *op, const c
                                          .timeout_ms = options->timeout_ms,
                                          .seed = options->seed};
         if (candidate || wants_best(options)) bench_on_device(page, &request);
+        TRY(hand_rows(page, error));
         if (wants_best(options)) continue;
         for (const cuda_kernel *k = op->cuda; k && k->name; k++) {
             if (k->needs_ranks || !wants_kernel(options, k)) continue;
             request.kernel = k;
             request.candidate = NULL;
             bench_on_device(page, &request);
+            TRY(hand_rows(page, error));
         }
     }
     return QP_OK;
@@ -308,6 +319,7 @@ static qp_status bench_op(bench_page *page, const op_info *op, const candidate *
                                   .rounds = options->rounds,
                                   .seed = options->seed};
         bench_workload(page, &request);
+        TRY(hand_rows(page, error));
     }
     return QP_OK;
 }
@@ -327,6 +339,30 @@ static qp_status bench_file(bench_page *page, const op_info *op, strbuf *out, qp
     return status;
 }
 
+/* Columns for what may come: names, and numbers of some width. */
+static void reserve_columns(bench_page *page, const op_info *op)
+{
+    const workbench_bench_options *options = page->options;
+    const char *own[2], *cells[] = {op->name,          "",       "reference", "PASSED",  "10000.0",
+                                    "10000.0-10000.0", "1000.0", "100%",      "10000.0", "100%"};
+    char name[64];
+    for (const char *const *text = workloads_of(page, op, own); text && *text; text++) {
+        workload_name(*text, name, sizeof name);
+        if (options->workload && !is_described(options) && !strstr(name, options->workload))
+            continue;
+        cells[1] = name;
+        page_reserve(&page->table, cells);
+    }
+    for (const op_variant *v = op->variants; !options->device && v && v->name; v++) {
+        cells[2] = v->name;
+        page_reserve(&page->table, cells);
+    }
+    for (const cuda_kernel *k = op->cuda; options->device && k && k->name; k++) {
+        cells[2] = k->name;
+        page_reserve(&page->table, cells);
+    }
+}
+
 static qp_status bench_ops(bench_page *page, strbuf *out, qp_error *error)
 {
     const workbench_bench_options *options = page->options;
@@ -336,6 +372,11 @@ static qp_status bench_ops(bench_page *page, strbuf *out, qp_error *error)
     TRY(check_described(options, error));
     if (options->device) TRY(device_is_here("--device cuda", error));
     int n = options->n_ops ? options->n_ops : OP_COUNT;
+    for (int i = 0; i < n && options->rows; i++) {
+        const op_info *op = op_get((op_code)(options->n_ops ? 0 : i));
+        if (options->n_ops) TRY(describe_find(options->ops[i], &op, error));
+        reserve_columns(page, op);
+    }
     for (int i = 0; i < n; i++) {
         const op_info *op = op_get((op_code)(options->n_ops ? 0 : i));
         if (options->n_ops) TRY(describe_find(options->ops[i], &op, error));
@@ -371,8 +412,9 @@ static qp_status finish_json(bench_page *page, strbuf *out, qp_error *error)
 qp_status workbench_bench(const workbench_bench_options *options, strbuf *out, int *n_wrong,
                           qp_error *error)
 {
-    bench_page page = {.options = options,
-                       .table = {.level = 1, .markdown = options->format == WORKBENCH_MARKDOWN}};
+    bench_page page = {
+        .options = options,
+        .table = {.out = out, .level = 1, .markdown = options->format == WORKBENCH_MARKDOWN}};
     if (options->format == WORKBENCH_JSON)
         page.results = cJSON_CreateArray();
     else
@@ -384,7 +426,6 @@ qp_status workbench_bench(const workbench_bench_options *options, strbuf *out, i
     if (status == QP_OK && options->format == WORKBENCH_JSON) {
         status = finish_json(&page, out, error);
     } else if (status == QP_OK) {
-        page.table.out = out;
         if (page.n_rows > 0) {
             page_table_end(&page.table);
             if (page.limits[HARDWARE_READ].median > 0) print_limits(&page, out);

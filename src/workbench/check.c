@@ -40,6 +40,8 @@ typedef struct report {
     strbuf failures;
     int n_cases, n_failed;
     bool device_lost;
+    qp_status handed; /* of options->rows() */
+    qp_error *error;
 } report;
 
 /* --- one case -------------------------------------------------------------------------------- */
@@ -120,6 +122,10 @@ static void add_row(report *report, const check_run *run)
     page_row(&report->table,
              (const char *const[]){run->op->name, run->name, check_status_name(run->status), cases,
                                    relative, absolute});
+    const workbench_check_options *options = report->options;
+    if (!options->rows || options->kernel || report->handed != QP_OK) return;
+    page_table_rows(&report->table);
+    report->handed = options->rows(options->context, report->table.out, report->error);
 }
 
 static void check_one(report *report, check_run *run)
@@ -194,6 +200,7 @@ static void check_variants(report *report, const op_info *op)
     for (const op_variant *v = op->variants; v && v->name; v++) {
         if (v->needs & ~(report->options->features | OP_X_BITS)) continue;
         if (wanted && strcmp(wanted, v->name) != 0) continue;
+        if (report->handed != QP_OK) return;
         check_run run = {.options = report->options, .op = op, .variant = v, .name = v->name};
         check_one(report, &run);
     }
@@ -203,6 +210,7 @@ static void check_device(report *report, const op_info *op)
 {
     const char *wanted = report->options->variant;
     for (const cuda_kernel *k = op->cuda; k && k->name && !report->device_lost; k++) {
+        if (report->handed != QP_OK) return;
         if (k->needs_ranks || (wanted && strcmp(wanted, k->name) != 0)) continue;
         op_variant variant = device_variant(k);
         check_run run = {.options = report->options,
@@ -237,6 +245,28 @@ static qp_status check_file(report *report, const op_info *op, strbuf *out, qp_e
     return QP_OK;
 }
 
+/* Columns for the names of all kernels that may be checked. */
+static qp_status reserve_names(report *report, qp_error *error)
+{
+    const workbench_check_options *options = report->options;
+    const int n = options->n_ops ? options->n_ops : OP_COUNT;
+    for (int i = 0; i < n; i++) {
+        const op_info *op = op_get((op_code)(options->n_ops ? 0 : i));
+        if (options->n_ops) TRY(describe_find(options->ops[i], &op, error));
+        const char *cells[] = {op->name, "reference", "PASSED", "", "", ""};
+        page_reserve(&report->table, cells);
+        for (const op_variant *v = op->variants; !options->device && v && v->name; v++) {
+            cells[1] = v->name;
+            page_reserve(&report->table, cells);
+        }
+        for (const cuda_kernel *k = op->cuda; options->device && k && k->name; k++) {
+            cells[1] = k->name;
+            page_reserve(&report->table, cells);
+        }
+    }
+    return QP_OK;
+}
+
 static qp_status check_ops(report *report, strbuf *out, qp_error *error)
 {
     const workbench_check_options *options = report->options;
@@ -245,6 +275,7 @@ static qp_status check_ops(report *report, strbuf *out, qp_error *error)
     if (options->kernel && (options->n_ops != 1 || options->variant))
         return error_set(error, QP_INVALID,
                          "--kernel goes with the name of one operator and without --variant");
+    if (options->rows && !report->results) TRY(reserve_names(report, error));
     int n = options->n_ops ? options->n_ops : OP_COUNT;
     for (int i = 0; i < n; i++) {
         const op_info *op = op_get((op_code)(options->n_ops ? 0 : i));
@@ -257,6 +288,7 @@ static qp_status check_ops(report *report, strbuf *out, qp_error *error)
             check_chosen(report, op);
         else
             check_variants(report, op);
+        TRY(report->handed);
     }
     if (report->device_lost)
         strbuf_puts(&report->failures, "the kernels after this one were not checked\n");
@@ -270,7 +302,6 @@ static qp_status check_ops(report *report, strbuf *out, qp_error *error)
 
 static qp_status finish_text(report *report, strbuf *out, qp_error *error)
 {
-    report->table.out = out;
     page_table_end(&report->table);
     if (report->failures.length) strbuf_printf(out, "\n%s", strbuf_text(&report->failures));
     strbuf_printf(out, "\n%d checks, %d failed\n", report->n_cases, report->n_failed);
@@ -294,7 +325,7 @@ static qp_status finish_json(report *report, strbuf *out, qp_error *error)
 qp_status workbench_check(const workbench_check_options *options, strbuf *out, int *n_failed,
                           qp_error *error)
 {
-    report report = {.options = options, .table = {.level = 1}};
+    report report = {.options = options, .error = error, .table = {.out = out, .level = 1}};
     if (options->json)
         report.results = cJSON_CreateArray();
     else

@@ -76,21 +76,6 @@ void page_code(page *page, const char *language, const char *text, size_t length
     strbuf_puts(page->out, page->markdown ? "\n```\n" : "\n");
 }
 
-void page_table(page *page, int n_columns, const char *const *names)
-{
-    page->n_columns = n_columns;
-    page->n_rows = 0;
-    strbuf_clear(&page->cells);
-    page_row(page, names);
-}
-
-void page_row(page *page, const char *const *cells)
-{
-    for (int c = 0; c < page->n_columns; c++)
-        strbuf_append(&page->cells, cells[c], strlen(cells[c]) + 1);
-    page->n_rows++;
-}
-
 /* Counts characters, not bytes, so that columns of UTF-8 line up. */
 static size_t text_width(const char *text)
 {
@@ -100,14 +85,45 @@ static size_t text_width(const char *text)
     return width;
 }
 
-static void print_plain_row(page *page, const char *row, const size_t *widths, const bool *right)
+void page_reserve(page *page, const char *const *cells)
 {
     for (int c = 0; c < page->n_columns; c++) {
-        size_t pad = widths[c] - text_width(row);
+        const size_t width = text_width(cells[c]);
+        if (width > page->widths[c]) page->widths[c] = width;
+    }
+}
+
+void page_row(page *page, const char *const *cells)
+{
+    for (int c = 0; c < page->n_columns; c++)
+        strbuf_append(&page->cells, cells[c], strlen(cells[c]) + 1);
+    page_reserve(page, cells);
+    page->n_rows++;
+}
+
+void page_table(page *page, int n_columns, const char *const *names)
+{
+    const char *plain[PAGE_MAX_COLUMNS];
+    page->n_columns = n_columns;
+    page->n_rows = 0;
+    page->begun = false;
+    memset(page->widths, 0, sizeof page->widths);
+    strbuf_clear(&page->cells);
+    for (int c = 0; c < n_columns; c++) {
+        page->right[c] = *names[c] == '>';
+        plain[c] = names[c] + page->right[c];
+    }
+    page_row(page, plain);
+}
+
+static void print_plain_row(page *page, const char *row)
+{
+    for (int c = 0; c < page->n_columns; c++) {
+        size_t pad = page->widths[c] - text_width(row);
         if (c > 0) strbuf_puts(page->out, "  ");
-        if (right[c]) repeat(page->out, ' ', pad);
+        if (page->right[c]) repeat(page->out, ' ', pad);
         strbuf_puts(page->out, row);
-        if (!right[c] && c + 1 < page->n_columns) repeat(page->out, ' ', pad);
+        if (!page->right[c] && c + 1 < page->n_columns) repeat(page->out, ' ', pad);
         row += strlen(row) + 1;
     }
     strbuf_putc(page->out, '\n');
@@ -134,49 +150,32 @@ static const char *skip_row(const char *row, int n_columns)
     return row;
 }
 
-/* Reads the header's marks for columns of numbers, and removes them. */
-static void take_marks(page *page, bool *right)
+void page_table_rows(page *page)
 {
-    char *name = page->cells.data;
-    for (int c = 0; c < page->n_columns; c++) {
-        size_t length = strlen(name);
-        right[c] = *name == '>';
-        if (right[c])
-            memmove(name, name + 1, page->cells.length - (size_t)(name - page->cells.data) - 1);
-        name += length + !right[c];
-    }
-}
-
-void page_table_end(page *page)
-{
-    if (page->cells.failed) {
-        page->out->failed = true;
-        strbuf_free(&page->cells);
-        return;
-    }
-    bool right[PAGE_MAX_COLUMNS];
-    begin_block(page);
-    take_marks(page, right);
-    size_t widths[PAGE_MAX_COLUMNS] = {0};
-    const char *cell = page->cells.data;
-    for (int i = 0; i < page->n_rows * page->n_columns; i++) {
-        size_t width = text_width(cell);
-        if (width > widths[i % page->n_columns]) widths[i % page->n_columns] = width;
-        cell += strlen(cell) + 1;
-    }
+    if (page->cells.failed) page->out->failed = true;
+    if (page->cells.failed || page->n_rows == 0) return;
+    if (!page->begun) begin_block(page);
     const char *row = page->cells.data;
     for (int r = 0; r < page->n_rows; r++) {
         if (page->markdown)
             print_markdown_row(page, row);
         else
-            print_plain_row(page, row, widths, right);
-        if (page->markdown && r == 0) {
+            print_plain_row(page, row);
+        if (page->markdown && !page->begun) {
             for (int c = 0; c < page->n_columns; c++)
-                strbuf_puts(page->out, right[c] ? "|---:" : "|---");
+                strbuf_puts(page->out, page->right[c] ? "|---:" : "|---");
             strbuf_puts(page->out, "|\n");
         }
+        page->begun = true;
         row = skip_row(row, page->n_columns);
     }
+    strbuf_clear(&page->cells);
+    page->n_rows = 0;
+}
+
+void page_table_end(page *page)
+{
+    page_table_rows(page);
     strbuf_free(&page->cells);
     page->cells = (strbuf){0};
 }

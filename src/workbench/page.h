@@ -5,16 +5,22 @@
 
 #include "base/strbuf.h"
 
+#include <stdbool.h>
+
 enum { PAGE_MAX_COLUMNS = 16, PAGE_CELL_SIZE = 512 };
 
 typedef struct page {
     strbuf *out;
     bool markdown;
     int level; /* heading level of the page's title: 1 is the outermost */
-    /* the table in progress; its rows are kept until its end, because their widths are needed */
+    /* the table in progress; its rows are kept until they are printed, because their widths are
+     * needed */
     int n_columns;
     strbuf cells; /* NUL-terminated, row by row, the header first */
     int n_rows;
+    bool begun; /* the header is printed */
+    bool right[PAGE_MAX_COLUMNS];
+    size_t widths[PAGE_MAX_COLUMNS];
 } page;
 
 void page_title(page *page, const char *title, const char *summary);
@@ -29,5 +35,10 @@ void page_code(page *page, const char *language, const char *text, size_t length
 void page_table(page *page, int n_columns, const char *const *names);
 void page_row(page *page, const char *const *cells);
 void page_table_end(page *page);
+
+/* For tables that are read while they grow: makes columns at least as wide as these texts; prints
+ * the rows so far, before others follow. */
+void page_reserve(page *page, const char *const *cells);
+void page_table_rows(page *page);
 
 #endif

@@ -46,6 +46,9 @@ typedef struct workbench_check_options {
     const volatile int *cancel; /* stops a candidate's checks; may be NULL */
     const char *verdict_path;   /* file for the verdict on a candidate; NULL: none */
     void (*progress)(void *context, const char *what); /* NULL: silent */
+    /* Takes the text so far, after each row; a failure ends the checks. NULL, with JSON or a
+     * candidate: all comes at the end. */
+    qp_status (*rows)(void *context, strbuf *text, qp_error *error);
     void *context;
 } workbench_check_options;
 
@@ -71,7 +74,8 @@ typedef struct workbench_bench_options {
     int threads, rounds, timeout_ms; /* milliseconds for a workload */
     const volatile int *cancel;      /* stops a candidate's measurement; may be NULL */
     workbench_format format;
-    void (*progress)(void *context, const char *what); /* NULL: silent */
+    void (*progress)(void *context, const char *what);               /* NULL: silent */
+    qp_status (*rows)(void *context, strbuf *text, qp_error *error); /* after each workload */
     void *context;
 } workbench_bench_options;
 
