@@ -20,6 +20,7 @@ class FakeServer:
         self.defaults = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1, "seed": 0}
         self.connections = 0
         self.running = self.most_running = 0
+        self.key = None  # without it, /props is refused
         self.pictures, self.idle = {}, 0  # {path: (type, bytes)}; refused for the first `idle` times
         self.started = threading.Event()
         threading.Thread(target=lambda: asyncio.run(self.serve()), daemon=True).start()
@@ -50,7 +51,7 @@ class FakeServer:
         headers = dict(line.split(": ", 1) for line in head[1:] if line)
         body = await reader.readexactly(int(headers.get("Content-Length", 0)))
         if method == "GET":
-            self.get(writer, path)
+            self.get(writer, path, headers)
             return True
         body = json.loads(body)
         self.requests.append((time.monotonic(), path, headers, body))
@@ -67,10 +68,12 @@ class FakeServer:
         writer.write(b"HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s" %
                      (status, kind.encode(), len(text), text))
 
-    def get(self, writer, path):
+    def get(self, writer, path, headers):
         kinds = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
         if path == "/v1/models":
             self.reply(writer, 200, {"data": [{"id": self.model, "meta": {"n_vocab": 1000}}]})
+        elif path == "/props" and self.key and headers.get("Authorization") != "Bearer " + self.key:
+            self.reply(writer, 401, {"error": {"message": "the request has no valid API key"}})
         elif path == "/props":
             self.reply(writer, 200, {"default_generation_settings": {"params": self.defaults}})
         elif path in self.pictures:

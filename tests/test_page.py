@@ -61,7 +61,7 @@ def test_conversation(browser, server):
     check("an answer", answered(browser, 2) and contents(browser)[1].startswith("assistant:  x x"), contents(browser))
     check("text is not markup", browser.run("document.querySelector('.user .text').textContent") == "one <b>two</b>" and
           browser.run("document.querySelectorAll('.text b').length") == 0)
-    check("statistics", "a second" in browser.run("document.querySelector('.assistant .foot').textContent"))
+    check("statistics", "first after" in browser.run("document.querySelector('.assistant .foot').textContent"))
     say(browser, "three")
     answered(browser, 4)
     asked = server.requests[-1][3]
@@ -127,6 +127,18 @@ def test_kept(browser, server):
     check("and back", contents(browser) == before)
     browser.run("$('delete').click()")
     check("deleted", contents(browser) == [] and browser.run("localStorage['quipu.conversations']") == "[]")
+
+
+def test_key(browser, server):
+    server.key = "sesame"
+    browser.run("settings.key = ''; store.write('settings', settings)")
+    browser.open(server.url + "/page.html")
+    check("a key is asked for", browser.until("$('settings').open && document.activeElement.name === 'key'") and
+          browser.run("$('settings-note').textContent") == "This server needs an API key.")
+    browser.run("document.activeElement.value = 'sesame'; $('settings').close()")
+    check("with it there is a model", browser.until(f"model === {server.model!r}"))
+    browser.problems = [p for p in browser.problems if "401" not in p]  # Chromium's own note of it
+    server.key = None
 
 
 def test_markdown(browser):
@@ -207,6 +219,7 @@ def main():
         test_timeline(browser, server)
         test_looks(browser, server)
         test_kept(browser, server)
+        test_key(browser, server)
         check("no errors in the console", not browser.problems, browser.problems)
     finally:
         browser.close()

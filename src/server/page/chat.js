@@ -45,7 +45,10 @@ const headers = () => ({
 async function refusal(response) {
   let message = response.status + " " + response.statusText;
   try { message = (await response.json()).error.message; } catch { /* not JSON */ }
-  if (response.status === 401) openSettings(message);
+  if (response.status === 401) {
+    openSettings("This server needs an API key.");
+    $("settings").querySelector("[name=key]").focus();
+  }
   return new Error(message);
 }
 
