@@ -34,14 +34,6 @@ static const field message_fields[] = {
      .type = FIELD_STRING,
      AT(model),
      .help = "any name: the server has one model"},
-    {.name = "messages",
-     .type = FIELD_JSON,
-     .types = JSON_ARRAY,
-     AT(messages),
-     .required = true,
-     .items = ITEMS_MESSAGES,
-     .least_items = 1,
-     .help = "the conversation: objects with a role and a content"},
     {.name = "system",
      .type = FIELD_JSON,
      .types = JSON_STRING | JSON_ARRAY,
@@ -73,10 +65,14 @@ static const field answer_fields[] = {
     {.name = "stream", .type = FIELD_BOOL, AT(stream), .help = "send the answer as it is made"},
     {0}};
 
-static const field *const message_tables[] = {message_fields,     call_tool_fields,
-                                              answer_fields,      call_sampling_fields,
-                                              call_vendor_fields, NULL};
-const field *const count_tokens_tables[] = {message_fields, NULL};
+static const field *const message_tables[] = {call_message_fields,
+                                              message_fields,
+                                              call_tool_fields,
+                                              answer_fields,
+                                              call_sampling_fields,
+                                              call_vendor_fields,
+                                              NULL};
+const field *const count_tokens_tables[] = {call_message_fields, message_fields, NULL};
 
 /* ---- To OpenAI's form ---------------------------------------------------------------------- */
 

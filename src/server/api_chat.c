@@ -17,14 +17,6 @@ static const field stream_options[] = {{.name = "include_usage",
                                        {0}};
 
 static const field chat_fields[] = {
-    {.name = "messages",
-     .type = FIELD_JSON,
-     .types = JSON_ARRAY,
-     AT(messages),
-     .required = true,
-     .items = ITEMS_MESSAGES,
-     .least_items = 1,
-     .help = "the conversation: objects with a role and a content"},
     {.name = "response_format",
      .type = FIELD_READ,
      .types = JSON_OBJECT,
@@ -64,10 +56,11 @@ static const field chat_fields[] = {
          "the prompt as the model has read it, as \"__verbose\""},
     {0}};
 
-const field *const openai_chat_tables[] = {
-    chat_fields,          call_tool_fields,   call_tool_choice_fields,
-    call_template_fields, call_openai_fields, call_bias_fields,
-    call_sampling_fields, call_vendor_fields, NULL};
+const field *const openai_chat_tables[] = {call_message_fields,  chat_fields,
+                                           call_tool_fields,     call_tool_choice_fields,
+                                           call_template_fields, call_openai_fields,
+                                           call_bias_fields,     call_sampling_fields,
+                                           call_vendor_fields,   NULL};
 
 static qp_status read_chat(call *c, const cJSON *body, api_error *error)
 {

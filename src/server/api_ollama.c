@@ -78,16 +78,6 @@ static const field common_fields[] = {
      .help = "the form of the answer: \"json\", or a schema"},
     {0}};
 
-static const field chat_fields[] = {{.name = "messages",
-                                     .type = FIELD_JSON,
-                                     .types = JSON_ARRAY,
-                                     AT(messages),
-                                     .required = true,
-                                     .items = ITEMS_MESSAGES,
-                                     .least_items = 1,
-                                     .help = "the conversation"},
-                                    {0}};
-
 static const field generate_fields[] = {
     {.name = "prompt",
      .type = FIELD_STRING,
@@ -103,7 +93,8 @@ static const field generate_fields[] = {
      .help = "not built yet"},
     {0}};
 
-static const field *const chat_tables[] = {chat_fields, call_tool_fields, common_fields, NULL};
+static const field *const chat_tables[] = {call_message_fields, call_tool_fields, common_fields,
+                                           NULL};
 static const field *const generate_tables[] = {generate_fields, common_fields, NULL};
 
 /* Streams unless the body says otherwise. */

@@ -231,16 +231,7 @@ qp_status answer_detokenize(call *c, cJSON **out, api_error *error)
     return QP_OK;
 }
 
-static const field template_fields[] = {{.name = "messages",
-                                         .type = FIELD_JSON,
-                                         .types = JSON_ARRAY,
-                                         AT(messages),
-                                         .required = true,
-                                         .items = ITEMS_MESSAGES,
-                                         .least_items = 1,
-                                         .help = "the conversation"},
-                                        {0}};
-const field *const template_tables[] = {template_fields, call_tool_fields, call_template_fields,
+const field *const template_tables[] = {call_message_fields, call_tool_fields, call_template_fields,
                                         NULL};
 
 qp_status answer_template(call *c, cJSON **out, api_error *error)

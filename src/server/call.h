@@ -154,7 +154,8 @@ void call_take_events(request *r);
 
 /* Fields that endpoints share. */
 extern const field call_sampling_fields[], call_openai_fields[], call_bias_fields[],
-    call_vendor_fields[], call_template_fields[], call_tool_fields[], call_tool_choice_fields[];
+    call_vendor_fields[], call_message_fields[], call_template_fields[], call_tool_fields[],
+    call_tool_choice_fields[];
 
 /* Whether an item of a list is a whole number that can be a token's id. */
 bool call_token_id(const cJSON *item, int32_t *id);

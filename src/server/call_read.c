@@ -269,6 +269,17 @@ static qp_status read_generation_prompt(void *out, const char *name, const cJSON
     return QP_OK;
 }
 
+const field call_message_fields[] = {
+    {.name = "messages",
+     .type = FIELD_JSON,
+     .types = JSON_ARRAY,
+     AT(messages),
+     .required = true,
+     .items = ITEMS_MESSAGES,
+     .least_items = 1,
+     .help = "the conversation: objects with a role and a content"},
+    {0}};
+
 const field call_template_fields[] = {
     {.name = "add_generation_prompt",
      .type = FIELD_READ,
