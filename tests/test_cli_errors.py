@@ -88,7 +88,7 @@ def bad_input():
     expect(2, "nothing to measure", "bench", "-m", MODEL, "-p", "0", "-n", "0")
     expect(2, "it has llama-3.1-8b attn_qkv, ", "ops", "bench", "linear", "-w", "nowhere")
     expect(2, "exclude each other", "schedule", "-m", MODEL, "--measure", "--compare")
-    expect(2, "cannot be combined with --compare", "schedule", "-m", MODEL, "--compare", "--list")
+    expect(2, "cannot be combined with --measure or --compare", "schedule", "-m", MODEL, "--compare", "--list")
     expect(2, "cannot be combined with --compare", "schedule", "-m", MODEL, "--compare", "--plan", "flashinfer")
     expect(2, "on CPU threads", "schedule", "-m", MODEL, "--compare", "--load", "x", "--device", "cuda")
     expect(2, "has no effect on --measure", "schedule", "-m", MODEL, "--measure", "--load", "x")

@@ -140,71 +140,69 @@ static qp_status print(const cli_call *call, const target *target, strbuf *out)
     return status;
 }
 
+/* Schedules of several ranks, or of another plan, are printed, saved and loaded. */
+static qp_status check_kind(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    const bool ranks = s->ranks > 1, form = s->plan_form != 0;
+    const char *with = s->measure         ? "measure"
+                       : s->compare       ? "compare"
+                       : s->kernel_device ? "device cuda"
+                       : ranks && s->fuse ? "fuse"
+                       : ranks && s->sums ? "sums"
+                                          : NULL;
+    if (with && (ranks || form))
+        return error_set(call->error, QP_INVALID,
+                         "--%s%s is for schedules of CPU threads, printed, saved and loaded; it "
+                         "cannot be combined with --%s",
+                         ranks ? "ranks" : "plan ", ranks ? "" : cli_plan_forms[s->plan_form],
+                         with);
+    if (s->rank >= s->ranks)
+        return error_set(call->error, QP_INVALID, "--rank is 0 to %lld of %lld ranks, found %lld",
+                         (long long)s->ranks - 1, (long long)s->ranks, (long long)s->rank);
+    return QP_OK;
+}
+
 /* Refuses options that would have no effect. */
 static qp_status check_together(const cli_call *call)
 {
     const cli_settings *s = call->settings;
-    if (s->measure && s->compare)
-        return error_set(
-            call->error, QP_INVALID,
-            "--measure and --compare exclude each other: run --measure first, which later "
-            "comparisons use");
-    if (s->types && !s->measure)
-        return error_set(call->error, QP_INVALID,
-                         "--types says what --measure measures and has no effect without it");
-    if ((s->measure || s->compare) && (s->list || s->verify || s->html || s->save))
-        return error_set(call->error, QP_INVALID,
-                         "--list, --verify, --html and --save concern one schedule and cannot be "
-                         "combined with --%s",
-                         s->measure ? "measure" : "compare");
-    if (s->compare && s->load && s->kernel_device)
-        return error_set(call->error, QP_INVALID,
-                         "--compare runs a schedule of --load on CPU threads: leave out --device "
-                         "cuda");
-    if (s->measure && s->load)
-        return error_set(call->error, QP_INVALID,
-                         "--load has no effect on --measure, which times operators and not queues");
-    if (s->ranks > 1 && (s->measure || s->compare || s->kernel_device || s->fuse || s->sums))
-        return error_set(call->error, QP_INVALID,
-                         "--ranks concerns schedules of CPU threads, printed, saved and loaded; it "
-                         "cannot be combined with --%s",
-                         s->measure         ? "measure"
-                         : s->compare       ? "compare"
-                         : s->kernel_device ? "device cuda"
-                         : s->fuse          ? "fuse"
-                                            : "sums");
-    if (s->rank >= s->ranks)
-        return error_set(call->error, QP_INVALID, "--rank is 0 to %lld of %lld ranks, found %lld",
-                         (long long)s->ranks - 1, (long long)s->ranks, (long long)s->rank);
-    if (s->svg && !s->network)
-        return error_set(
-            call->error, QP_INVALID,
-            "--svg draws what --network predicts: give that, or --html for a schedule");
-    if ((s->left_out || s->start_after || s->stop_after) &&
-        (s->measure || s->compare || s->verify || s->save || s->load))
-        return error_set(call->error, QP_INVALID,
-                         "--skip, --start-after and --stop-after show a part of a pass: --measure, "
-                         "--compare, --verify, --save and --load need all of it");
-    if (s->layers && (s->measure || s->compare))
-        return error_set(call->error, QP_INVALID,
-                         "--layers has no effect on --measure and --compare");
-    if (s->plan_form != 0 && (s->measure || s->compare || s->kernel_device))
-        return error_set(call->error, QP_INVALID,
-                         "--plan %s is a schedule of CPU threads, printed, saved and loaded; it "
-                         "cannot be combined with --%s",
-                         cli_plan_forms[s->plan_form],
-                         s->measure   ? "measure"
-                         : s->compare ? "compare"
-                                      : "device cuda");
-    if (s->save && s->load)
-        return error_set(call->error, QP_INVALID, "--save and --load exclude each other");
-    if (s->setting != 0 && (s->fuse || s->sums || s->kernel_device))
-        return error_set(call->error, QP_INVALID,
-                         "%s is for few tokens and cannot be combined with --setting throughput",
-                         s->fuse   ? "--fuse"
-                         : s->sums ? "--sums"
-                                   : "the megakernel's schedule (--device cuda)");
-    return QP_OK;
+    const bool times = s->measure || s->compare,
+               part = s->left_out || s->start_after || s->stop_after;
+    const struct {
+        bool found;
+        const char *message;
+    } rules[] = {
+        {s->measure && s->compare,
+         "--measure and --compare exclude each other: run --measure first, which later comparisons "
+         "use"},
+        {s->types && !s->measure,
+         "--types says what --measure measures and has no effect without it"},
+        {times && (s->list || s->verify || s->html || s->save),
+         "--list, --verify, --html and --save concern one schedule and cannot be combined with "
+         "--measure or --compare"},
+        {s->compare && s->load && s->kernel_device,
+         "--compare runs a schedule of --load on CPU threads: leave out --device cuda"},
+        {s->measure && s->load,
+         "--load has no effect on --measure, which times operators and not queues"},
+        {s->svg && !s->network,
+         "--svg draws what --network predicts: give that, or --html for a schedule"},
+        {part && (times || s->verify || s->save || s->load),
+         "--skip, --start-after and --stop-after show a part of a pass: --measure, --compare, "
+         "--verify, --save and --load need all of it"},
+        {s->layers && times, "--layers has no effect on --measure and --compare"},
+        {s->save && s->load, "--save and --load exclude each other"},
+        {s->setting != 0 && s->fuse,
+         "--fuse is for few tokens and cannot be combined with --setting throughput"},
+        {s->setting != 0 && s->sums,
+         "--sums is for few tokens and cannot be combined with --setting throughput"},
+        {s->setting != 0 && s->kernel_device,
+         "the megakernel's schedule (--device cuda) is for few tokens and cannot be combined with "
+         "--setting throughput"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].found) return error_set(call->error, QP_INVALID, "%s", rules[i].message);
+    return check_kind(call);
 }
 
 qp_status command_schedule(const cli_call *call)
