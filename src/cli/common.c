@@ -26,10 +26,12 @@ qp_status cli_model_path(const cli_call *call, const char **path)
                          "no model was named, and without HOME there is no cache to look in; "
                          "name one with -m");
     if (access(found, R_OK) != 0)
-        return error_set(call->error, QP_IO,
-                         "no model was named, and the default model is not at %s; fetch it with "
-                         "./dev fetch-model, or name one with -m",
-                         found);
+        return error_set(
+            call->error, QP_IO,
+            "no model was named, and the default model is not at %s: name one, such as "
+            "-m model.gguf or -m smollm2:360m, or fetch the default one with ./dev "
+            "fetch-model",
+            found);
     *path = found;
     return QP_OK;
 }
