@@ -20,6 +20,7 @@ class FakeServer:
         self.defaults = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1, "seed": 0}
         self.connections = 0
         self.running = self.most_running = 0
+        self.first_ms = FIRST_MS
         self.key = None  # without it, /props is refused
         self.pictures, self.idle = {}, 0  # {path: (type, bytes)}; refused for the first `idle` times
         self.started = threading.Event()
@@ -126,7 +127,7 @@ class FakeServer:
         if body.get("return_progress"):
             write(event({"choices": [{"delta": {}}], "prompt_progress": {"total": 17, "cache": 2, "processed": 9, "time_ms": 1}}))
         if mode == "slow":
-            await asyncio.sleep(FIRST_MS / 1000)
+            await asyncio.sleep(self.first_ms / 1000)
         for i in range(n):
             if mode == "slow" and i:
                 await asyncio.sleep(GAP_MS / 1000)

@@ -94,7 +94,7 @@ def test_settings(browser, server):
 
 
 def test_stop_and_failure(browser, server):
-    server.model = "slow"
+    server.model, server.first_ms = "slow", 400  # so that a busy machine too draws a frame before the first token
     browser.run("model = 'slow'; settings.max_tokens = '400'; window.seen = [];"
                 "new MutationObserver(() => seen.push($('messages').textContent)).observe($('messages'), { childList: true, subtree: true })")
     say(browser, "five")
