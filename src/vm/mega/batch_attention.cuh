@@ -18,8 +18,8 @@ MEGA_FN int row_position(const mega_arguments &a, uint32_t pass, int row)
 
 /* ---- attention of a KV head ---- */
 
-/* A long row's attention is in parts, one for each block of the KV head. Of the other rows one
- * block computes the whole: block in.part has rows in.part, in.part + in.parts and so on. */
+/* A long row's attention is in parts, at most as many as the KV head has blocks. Of the other rows
+ * one block computes the whole: block in.part has rows in.part, in.part + in.parts and so on. */
 MEGA_FN bool in_parts(const mega_arguments &a, int row, int pass_here)
 {
     return a.rows[row].position + pass_here >= a.recompute;
@@ -37,8 +37,8 @@ MEGA_FN bool any_in_parts(const mega_arguments &a, int pass_here)
  * than the tensor cores multiply at once, and if both contexts have the same chunks. */
 struct row_group {
     int first, count; /* rows */
-    int number;       /* groups before this one */
     bool parts;       /* in parts; else one row, of which this block computes the whole */
+    int begin, end;   /* this block's parts */
 };
 template <int DIM> MEGA_FN int rows_joined(const mega_arguments &a, int row, int pass_here)
 {
@@ -49,39 +49,53 @@ template <int DIM> MEGA_FN int rows_joined(const mega_arguments &a, int row, int
     return alike ? 2 : 1;
 }
 
-/* Calls work(group) for the rows that this block may work on, first those that are its own.
- * pass_here counts from the launch's first pass. One function, so that the code of attention is
- * there once. */
+/* The number of parts of the group that begins at a row, and its rows; 0: the row is not in parts.
+ */
+template <int DIM>
+MEGA_FN int group_parts(const mega_arguments &a, const instruction &in, int first, int pass_here,
+                        int *count)
+{
+    *count = 1;
+    if (!in_parts(a, first, pass_here)) return 0;
+    *count = rows_joined<DIM>(a, first, pass_here);
+    int old = a.rows[first + *count - 1].position + pass_here;
+    return min(context_chunks<DIM>(old), (int)in.parts);
+}
+template <int DIM>
+MEGA_FN int all_parts(const mega_arguments &a, const instruction &in, int pass_here)
+{
+    int all = 0;
+#pragma unroll 1
+    for (int first = 0, count; first < a.n_rows; first += count)
+        all += group_parts<DIM>(a, in, first, pass_here, &count);
+    return all;
+}
+
+/* Calls work(group) for the rows that this block works on, first those that are its own. Of all
+ * groups' parts, one group's after another's, each block of the KV head has as many, and they are
+ * consecutive, so that a block waits for the queries of few rows. pass_here counts from the
+ * launch's first pass. One function, so that the code of attention is there once. */
 template <int DIM, typename WORK>
 MEGA_FN void for_rows(const mega_arguments &a, const instruction &in, int pass_here, WORK work)
 {
-    row_group group = {in.part, 1, 0, false};
+    const int all = all_parts<DIM>(a, in, pass_here);
+    const int begin = part_begin(a, all * in.part), end = part_begin(a, all * (in.part + 1));
+    row_group group = {in.part, 1, false, 0, 1};
+    int before = 0; /* parts of the groups before this one */
     for (;; group.first += group.parts ? group.count : in.parts) {
         if (group.first >= a.n_rows) {
-            if (group.parts || !any_in_parts(a, pass_here)) return;
-            group = {0, 1, -1, true};
+            if (group.parts || all == 0) return;
+            group = {0, 1, true, 0, 0};
         }
-        bool mine = in_parts(a, group.first, pass_here) == group.parts;
-        group.count = group.parts && mine ? rows_joined<DIM>(a, group.first, pass_here) : 1;
-        group.number++;
-        if (mine) work(group);
+        int n = group_parts<DIM>(a, in, group.first, pass_here, &group.count);
+        bool mine = group.parts ? n > 0 : n == 0;
+        if (group.parts) {
+            group.begin = max(begin - before, 0);
+            group.end = min(end - before, n);
+            before += n;
+        }
+        if (mine && group.begin < group.end) work(group);
     }
-}
-
-/* The block's part of a group's context. If a context has fewer chunks than the KV head has blocks,
- * each group's parts begin at the block after the last group's, so that all blocks have work. */
-template <int DIM>
-MEGA_FN int group_part(const mega_arguments &a, const instruction &in, int number, int old)
-{
-    const int n = context_chunks<DIM>(old);
-    int part = in.part;
-    if (n >= in.parts) return part;
-#pragma unroll 1
-    for (int i = 0; i < number; i++) {
-        part -= n;
-        if (part < 0) part += in.parts;
-    }
-    return part;
 }
 
 /* The chunks of a row's cache that this block reads, from *first. */
@@ -174,34 +188,36 @@ MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, int
     b.sync();
 }
 
-/* The attention of a group's rows, or this block's part of it. */
+/* The attention of a group's rows, or this block's parts of it. */
 template <int DIM, bool HALF>
 MEGA_FN void attend_group(const mega_arguments &a, mega_block &b, instruction in,
                           const row_group &group, int kv_head)
 {
-    const int last = group.first + group.count - 1;
-    int old = row_position(a, b.pass(), last), first;
-    if (group.parts) in.part = group_part<DIM>(a, in, group.number, old);
-    int chunks = row_chunks<DIM>(a, in, group.parts, old, &first);
-    if (group.parts && !chunks) return;
+    const int last = group.first + group.count - 1, old = row_position(a, b.pass(), last);
     wait_group<DIM, HALF>(a, b, in, kv_head, group);
     /* The newest of the row before the last one is the last of the new positions. */
     uint32_t others = b.own + new_positions<DIM>::at(a) +
                       2 * new_positions<DIM>::EACH * (rows_before(a, last) - 1);
-    head_states<DIM> s;
-    attend<DIM, HALF>(a, b, old, first, chunks, s, group.count, others);
 #pragma unroll 1
-    for (int slot = 0; slot < group.count; slot++) {
-        const int row = group.first + slot;
-        int64_t *list = head_list(a, in, row, kv_head, a.group * DIM);
-        store_state<DIM>(a, b, s, slot * a.group);
-        b.sync();
-        if (group.parts) store_part<DIM>(a, b, in, row * a.n_kv_heads + kv_head);
-        if (!group.parts)
-            merge_shares<DIM>(a, b, [&](int i, float2 out, float, float sum) {
-                store_tagged(b, list, i + b.lane % 2, (b.lane % 2 ? out.y : out.x) / sum);
-            });
-        b.sync();
+    for (int part = group.begin; part < group.end; part++) {
+        int first;
+        in.part = part;
+        const int chunks = row_chunks<DIM>(a, in, group.parts, old, &first);
+        head_states<DIM> s;
+        attend<DIM, HALF>(a, b, old, first, chunks, s, group.count, others);
+#pragma unroll 1
+        for (int slot = 0; slot < group.count; slot++) {
+            const int row = group.first + slot;
+            int64_t *list = head_list(a, in, row, kv_head, a.group * DIM);
+            store_state<DIM>(a, b, s, slot * a.group);
+            b.sync();
+            if (group.parts) store_part<DIM>(a, b, in, row * a.n_kv_heads + kv_head);
+            if (!group.parts)
+                merge_shares<DIM>(a, b, [&](int i, float2 out, float, float sum) {
+                    store_tagged(b, list, i + b.lane % 2, (b.lane % 2 ? out.y : out.x) / sum);
+                });
+            b.sync();
+        }
     }
 }
 

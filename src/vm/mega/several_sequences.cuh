@@ -61,9 +61,13 @@ template <int DIM, bool HALF, int BLOCKS> struct several_sequences {
                 const mega_row &last = a.rows[group.first + group.count - 1];
                 int old = last.position + pass, first;
                 instruction in = e.in;
-                if (group.parts) in.part = group_part<DIM>(a, in, group.number, old);
-                int chunks = row_chunks<DIM>(a, in, group.parts, old, &first);
-                fetch_cache<DIM>(a, e, f, last.first_page, old, first, chunks);
+                /* The block's parts follow each other. */
+                in.part = group.end - 1;
+                int end = row_chunks<DIM>(a, in, group.parts, old, &first);
+                end += first;
+                in.part = group.begin;
+                row_chunks<DIM>(a, in, group.parts, old, &first);
+                fetch_cache<DIM>(a, e, f, last.first_page, old, first, end - first);
             });
         } else if (e.in.opcode == MEGA_ATTENTION_OUTPUT) {
             fetch_output<DIM>(a, e, f);
