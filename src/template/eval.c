@@ -108,7 +108,8 @@ qp_status run_attribute(run *run, value object, const string *name, value *out)
         }
     }
     if (object.kind == VALUE_MACRO && string_is(name, "name")) {
-        *out = value_text(macro_name(object.as.macro));
+        const string *given = macro_name(object.as.macro);
+        *out = given ? value_text(given) : (value){.kind = VALUE_NONE};
         return QP_OK;
     }
     return lacking(run, object, value_text(name), out);
@@ -169,6 +170,19 @@ static qp_status add_star(run *run, value from, size_t left, call *call)
     return QP_OK;
 }
 
+/* Adds a keyword argument, for which there is room; none of the first `n_others` may have its name.
+ */
+static qp_status add_named(run *run, const string *name, value item, size_t n_others, call *call)
+{
+    TRY(run_step(run, n_others));
+    for (size_t i = 0; i < n_others; i++)
+        if (string_equal(call->named[i].name, name))
+            return run_fail(run, "there are several values for the argument '%.*s'",
+                            (int)(name->length % 100), name->data);
+    call->named[call->n_named++] = (named){name, item};
+    return QP_OK;
+}
+
 static qp_status add_star_star(run *run, value from, size_t left, call *call)
 {
     void *grown = call->named;
@@ -178,10 +192,11 @@ static qp_status add_star_star(run *run, value from, size_t left, call *call)
     TRY(run_step(run, members->count / 8));
     TRY(grow(run, &grown, call->n_named, members->count + left, sizeof(named)));
     call->named = grown;
+    const size_t before = call->n_named;
     for (size_t i = 0; i < members->count; i++) {
         const string *name;
         TRY(need_text(run, members->keys[i], &name));
-        call->named[call->n_named++] = (named){name, members->values[i]};
+        TRY(add_named(run, name, members->values[i], before, call));
     }
     return QP_OK;
 }
@@ -207,7 +222,7 @@ qp_status run_arguments(run *run, const node *arguments, call *call)
         else if (argument->detail == ARGUMENT_STAR_STAR)
             TRY(add_star_star(run, item, left, call));
         else if (argument->detail == ARGUMENT_KEYWORD)
-            call->named[call->n_named++] = (named){argument->text, item};
+            TRY(add_named(run, argument->text, item, call->n_named, call));
         else
             call->positional[call->n_positional++] = item;
     }

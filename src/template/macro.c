@@ -2,10 +2,11 @@
  * the calls that jinja2 takes: see macro_names. */
 #include "template/run.h"
 
+#include <stdio.h>
 #include <string.h>
 
 struct macro {
-    const string *name;
+    const string *name; /* NULL: of {% call %} */
     const node *parameters, *body;
     int names;    /* macro_names that the body uses */
     scope *scope; /* the scope in which it was defined */
@@ -36,7 +37,8 @@ static bool take_named(run *run, call *call, const string *name, value *out)
         heap_spend(&run->heap, 1);
         if (!string_equal(call->named[i].name, name)) continue;
         *out = call->named[i].item;
-        call->named[i] = call->named[--call->n_named];
+        call->n_named--;
+        memmove(&call->named[i], &call->named[i + 1], (call->n_named - i) * sizeof *call->named);
         return true;
     }
     return false;
@@ -57,25 +59,34 @@ static qp_status bind_parameter(run *run, scope *scope, const node *parameter, c
     return scope_set(run, scope, parameter->text, item);
 }
 
-/* `caller`, unless it is a parameter. */
 static qp_status bind_caller(run *run, scope *scope, const macro *macro, call *call)
 {
     value caller;
-    for (const node *parameter = macro->parameters; parameter; parameter = parameter->next)
-        if (string_equal(parameter->text, &caller_name)) return QP_OK;
     if (!(macro->names & MACRO_CALLER)) return QP_OK;
     if (!take_named(run, call, &caller_name, &caller))
         TRY(run_undefined(run, "no caller defined", &caller));
     return scope_set(run, scope, &caller_name, caller);
 }
 
+/* For messages. */
+static const char *describe(const macro *macro, char *text, size_t size)
+{
+    const string *name = macro->name;
+    if (name)
+        snprintf(text, size, "macro '%.*s'", (int)(name->length % 100), name->data);
+    else
+        snprintf(text, size, "the caller");
+    return text;
+}
+
 /* The other keyword arguments; as in jinja2 an error, unless the body uses `kwargs`. */
 static qp_status bind_kwargs(run *run, scope *scope, const macro *macro, const call *call)
 {
+    char about[128];
     if (!(macro->names & MACRO_KWARGS)) {
         if (call->n_named == 0) return QP_OK;
-        return run_fail(run, "macro '%.*s' takes no keyword argument '%.*s', or has it already",
-                        (int)(macro->name->length % 100), macro->name->data,
+        return run_fail(run, "%s takes no keyword argument '%.*s', or has it already",
+                        describe(macro, about, sizeof about),
                         (int)(call->named->name->length % 100), call->named->name->data);
     }
     dict *kwargs = dict_new(&run->heap);
@@ -93,11 +104,11 @@ static qp_status bind_varargs(run *run, scope *scope, const macro *macro, const 
                               size_t used)
 {
     value varargs;
+    char about[128];
     if (!(macro->names & MACRO_VARARGS)) {
         if (call->n_positional == used) return QP_OK;
-        return run_fail(run, "macro '%.*s' takes not more than %zu arguments, found %zu",
-                        (int)(macro->name->length % 100), macro->name->data, used,
-                        call->n_positional);
+        return run_fail(run, "%s takes not more than %zu arguments, found %zu",
+                        describe(macro, about, sizeof about), used, call->n_positional);
     }
     TRY(run_list(run, LIST_TUPLE, call->n_positional - used, &varargs));
     for (size_t i = used; i < call->n_positional; i++)
@@ -130,18 +141,33 @@ qp_status exec_macro(run *run, const node *node)
     return scope_set(run, run->scope, node->text, made);
 }
 
+/* Adds the `caller` to a call, after the keyword arguments and before those of "**". */
+static qp_status add_caller(run *run, const node *arguments, value caller, call *call)
+{
+    size_t at = 0;
+    for (const node *argument = arguments; argument; argument = argument->next)
+        at += argument->detail == ARGUMENT_KEYWORD;
+    for (size_t i = 0; i < call->n_named; i++)
+        if (string_equal(call->named[i].name, &caller_name))
+            return run_fail(run, "the call has another argument 'caller'");
+    named *all = heap_alloc(&run->heap, call->n_named + 1, sizeof *all);
+    TRY(run_check(run, all));
+    for (size_t i = 0; i < call->n_named; i++)
+        all[i + (i >= at)] = call->named[i];
+    all[at] = (named){&caller_name, caller};
+    call->named = all;
+    call->n_named++;
+    return QP_OK;
+}
+
 qp_status exec_call_block(run *run, const node *node)
 {
-    value callee, result;
+    value callee, caller, result;
     call call = {0};
     TRY(run_eval(run, node->a->a, &callee));
     TRY(run_arguments(run, node->a->b, &call));
-    named *with_caller = heap_alloc(&run->heap, call.n_named + 1, sizeof *with_caller);
-    TRY(run_check(run, with_caller));
-    if (call.n_named) memcpy(with_caller, call.named, call.n_named * sizeof *with_caller);
-    call.named = with_caller;
-    call.named[call.n_named].name = &caller_name;
-    TRY(macro_new(run, &caller_name, node, node->b, node->c, &call.named[call.n_named++].item));
+    TRY(macro_new(run, NULL, node, node->b, node->c, &caller));
+    TRY(add_caller(run, node->a->b, caller, &call));
     run->at = node;
     TRY(run_call(run, callee, &call, &result));
     return print_str(run->out, result);

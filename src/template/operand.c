@@ -207,12 +207,12 @@ static qp_status parse_parentheses(parser *parser, node *empty, const node **out
     return parser_take(parser, TOKEN_RPAREN, "')'");
 }
 
-/* A value that a macro has without a parameter. */
-static void note_macro_name(parser *parser, const string *name)
+int macro_name_of(const string *name)
 {
-    if (string_is(name, "caller")) parser->names |= MACRO_CALLER;
-    if (string_is(name, "kwargs")) parser->names |= MACRO_KWARGS;
-    if (string_is(name, "varargs")) parser->names |= MACRO_VARARGS;
+    return string_is(name, "caller")    ? MACRO_CALLER
+           : string_is(name, "kwargs")  ? MACRO_KWARGS
+           : string_is(name, "varargs") ? MACRO_VARARGS
+                                        : 0;
 }
 
 qp_status parse_primary(parser *parser, const node **out)
@@ -224,7 +224,7 @@ qp_status parse_primary(parser *parser, const node **out)
     case TOKEN_NAME:
         made->kind = NODE_NAME;
         parser_name_or_constant(made, parser->current.text);
-        note_macro_name(parser, parser->current.text);
+        parser->names |= macro_name_of(parser->current.text);
         return parser_advance(parser);
     case TOKEN_STRING:
         return parse_strings(parser, made);

@@ -162,8 +162,6 @@ static qp_status parse_parameters(parser *parser, const node **out)
         if (parser->current.kind == TOKEN_ASSIGN) {
             TRY(parser_advance(parser));
             TRY(parse_expression(parser, &parameter->a));
-        } else if (string_is(parameter->text, "caller")) {
-            return parser_fail(parser, parameter, "the parameter 'caller' needs a default");
         } else if (last && last->a) {
             return parser_fail(parser, parameter,
                                "a parameter without a default follows one that has it");
@@ -187,13 +185,27 @@ static qp_status parse_apart(parser *parser, const char *end, const node **out)
     return QP_OK;
 }
 
+/* Removes the names that are parameters; `caller` is one only with a default, as in jinja2. */
+static qp_status hide_parameters(parser *parser, const node *parameters, int *names)
+{
+    for (const node *parameter = parameters; parameter; parameter = parameter->next) {
+        const int name = macro_name_of(parameter->text);
+        if (name & *names & MACRO_CALLER && !parameter->a)
+            return parser_fail(parser, parameter, "the parameter 'caller' needs a default");
+        *names &= ~name;
+    }
+    return QP_OK;
+}
+
 /* The macro around it uses the names that this one uses, as in jinja2. */
-static qp_status parse_macro_body(parser *parser, const char *end, node *macro, const node **out)
+static qp_status parse_macro_body(parser *parser, const char *end, const node *parameters,
+                                  node *macro, const node **out)
 {
     int names = parser->names;
     parser->names = 0;
     TRY(parse_apart(parser, end, out));
     macro->detail = parser->names;
+    TRY(hide_parameters(parser, parameters, &macro->detail));
     parser->names |= names;
     return QP_OK;
 }
@@ -203,7 +215,7 @@ static qp_status parse_macro(parser *parser, node *made)
     made->text = parser->current.text;
     TRY(parser_take(parser, TOKEN_NAME, "the name of a macro"));
     TRY(parse_parameters(parser, &made->a));
-    return parse_macro_body(parser, "endmacro", made, &made->b);
+    return parse_macro_body(parser, "endmacro", made->a, made, &made->b);
 }
 
 static qp_status parse_call_block(parser *parser, node *made)
@@ -211,7 +223,7 @@ static qp_status parse_call_block(parser *parser, node *made)
     if (parser->current.kind == TOKEN_LPAREN) TRY(parse_parameters(parser, &made->b));
     TRY(parse_expression(parser, &made->a));
     if (made->a->kind != NODE_CALL) return parser_fail(parser, made->a, "expected a call");
-    return parse_macro_body(parser, "endcall", made, &made->c);
+    return parse_macro_body(parser, "endcall", made->b, made, &made->c);
 }
 
 static qp_status parse_filter_block(parser *parser, node *made)

@@ -34,6 +34,9 @@ qp_status parser_node(parser *parser, node_kind kind, node **out);
 qp_status parser_enter(parser *parser);
 void parser_leave(parser *parser);
 
+/* Which of macro_names it is; 0: none. */
+int macro_name_of(const string *name);
+
 /* Parses a if b else c and everything of higher precedence. */
 qp_status parse_expression(parser *parser, const node **out);
 /* The same, or a tuple where commas follow; `choice` allows a if b else c; `end` is a name that

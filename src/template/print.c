@@ -136,7 +136,8 @@ static qp_status repr_other(builder *out, value item, int depth)
         return builder_text(out, ">");
     case VALUE_MACRO:
         TRY(builder_text(out, "<Macro "));
-        TRY(repr_text(out, macro_name(item.as.macro)));
+        TRY(macro_name(item.as.macro) ? repr_text(out, macro_name(item.as.macro))
+                                      : builder_text(out, "anonymous"));
         return builder_text(out, ">");
     case VALUE_BUILTIN:
         TRY(builder_text(out, "<function "));

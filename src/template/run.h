@@ -138,7 +138,7 @@ size_t loop_index(const loop *loop);
 qp_status exec_macro(run *run, const node *node);
 qp_status exec_call_block(run *run, const node *node);
 qp_status call_macro(run *run, const macro *macro, call *call, value *out);
-const string *macro_name(const macro *macro);
+const string *macro_name(const macro *macro); /* NULL: of {% call %} */
 
 /* --- operator.c --- */
 qp_status op_binary(run *run, token_kind kind, value a, value b, value *out);
