@@ -107,14 +107,12 @@ BF16_NORM(add_rms_norm, true, 4)
 extern "C" __global__ void __launch_bounds__(SILU_THREADS)
     run_silu_and_mul_vectors(const __grid_constant__ silu_rows call)
 {
-    device_take_turn();
     silu_and_mul_vectors(call);
 }
 
 extern "C" __global__ void __launch_bounds__(SILU_THREADS)
     run_silu_and_mul_bf16(const __grid_constant__ silu_rows call)
 {
-    device_take_turn();
     silu_rows own = call;
     own.x.type = own.out.type = own.narrowed.type = DTYPE_BF16;
     silu_and_mul_vectors(own);

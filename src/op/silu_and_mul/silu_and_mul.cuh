@@ -1,5 +1,5 @@
-/* silu_and_mul on the GPU: a thread has eight neighbours, twice, or one element if rows are not
- * aligned. */
+/* silu_and_mul on the GPU: a thread has eight neighbours, or one element if rows are not aligned.
+ */
 #ifndef QUIPU_OP_SILU_AND_MUL_CUH
 #define QUIPU_OP_SILU_AND_MUL_CUH
 
@@ -17,33 +17,31 @@ DEVICE_FN float silu(float gate)
     return __fdividef(gate, 1.0f + result);
 }
 
-/* Elements [call.begin, call.end), shared among the blocks. */
+/* Eight elements of [call.begin, call.end) a thread. */
 DEVICE_FN void silu_and_mul_vectors(const silu_rows &call)
 {
     uint32_t per_row = (uint32_t)call.n / 8;
-    int64_t first = (int64_t)blockIdx.x * SILU_THREADS * SILU_VECTORS + threadIdx.x;
-    device_eight gate[SILU_VECTORS], up[SILU_VECTORS];
-    uint32_t row[SILU_VECTORS], i[SILU_VECTORS];
-#pragma unroll
-    for (int v = 0; v < SILU_VECTORS; v++) {
-        uint32_t vector = (uint32_t)(call.begin / 8 + first) + v * SILU_THREADS;
-        row[v] = vector / per_row, i[v] = vector % per_row * 8;
-        if ((int64_t)vector * 8 >= call.end) continue;
-        gate[v] = device_fetch8<true>(call.x, row[v], (int)i[v], 2 * call.n);
-        up[v] = device_fetch8<true>(call.x, row[v], (int)i[v] + call.n, 2 * call.n);
+    uint32_t eight = (uint32_t)(call.begin / 8) + blockIdx.x * SILU_THREADS + threadIdx.x;
+    uint32_t row = eight / per_row;
+    int i = (int)(eight - row * per_row) * 8;
+    bool there = eight < (uint32_t)(call.end / 8);
+    device_eight gate = {}, up = {};
+    device_wait_for_last();
+    if (there) {
+        gate = device_fetch8<true>(call.x, row, i, 2 * call.n);
+        up = device_fetch8<true>(call.x, row, i + call.n, 2 * call.n);
     }
+    /* Not earlier, because the next kernel's blocks would take the place of this one's. */
+    device_let_next_begin();
+    if (!there) return;
+    float g[8], u[8];
+    device_unpack8(call.x.type, gate, g);
+    device_unpack8(call.x.type, up, u);
 #pragma unroll
-    for (int v = 0; v < SILU_VECTORS; v++) {
-        if (((int64_t)row[v] * per_row) * 8 + i[v] >= call.end) continue;
-        float g[8], u[8];
-        device_unpack8(call.x.type, gate[v], g);
-        device_unpack8(call.x.type, up[v], u);
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            g[j] = silu(g[j]) * u[j];
-        if (call.out.data) device_store8<true>(call.out, row[v], (int)i[v], call.n, g);
-        if (call.narrowed.data) device_store8<true>(call.narrowed, row[v], (int)i[v], call.n, g);
-    }
+    for (int j = 0; j < 8; j++)
+        g[j] = silu(g[j]) * u[j];
+    if (call.out.data) device_store8<true>(call.out, row, i, call.n, g);
+    if (call.narrowed.data) device_store8<true>(call.narrowed, row, i, call.n, g);
 }
 
 DEVICE_FN void silu_and_mul_block(const op_call &call, int64_t begin, int64_t end)

@@ -18,7 +18,7 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
                         const cuda_forms *forms, qp_error *error)
 {
     const tensor *x = &call->tensors[SILU_AND_MUL_X], *out = &call->tensors[SILU_AND_MUL_OUT];
-    int64_t n = out->shape[1], units = (int64_t)SILU_THREADS * SILU_VECTORS * CUDA_ROWS_EIGHT;
+    int64_t n = out->shape[1], units = (int64_t)SILU_THREADS * CUDA_ROWS_EIGHT;
     silu_rows rows = {.x = cuda_rows_of(x),
                       .out = cuda_rows_of(out),
                       .narrowed = cuda_narrowed_rows(forms->out, n),
