@@ -200,6 +200,12 @@ def environment_and_precedence():
     check(found["temperature"] == "0.25 (generation_config.json)", found)
     check(found["top_k"] == "7 (generation_config.json)", found)
     check(found["top_p"] == "1 (default)", "a model with settings has no others")
+    beside.write_text('{"do_sample": false}')
+    found = settings(model=str(own))
+    check(found["temperature"] == "0 (generation_config.json)" and found["top_k"] == "40 (default)", found)
+    beside.write_text('{"temperature": 0.25}')
+    found = settings("--temp", "1", model=str(own))
+    check(found["top_k"] == "0 (default)", "an option does not change what the model's files leave open")
     found = settings("--top-k", "3", environment={"QUIPU_TOP_K": "9"})
     check(found["top_k"] == "3 (command line)", found)
     def runs(environment, *arguments):

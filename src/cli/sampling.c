@@ -131,7 +131,7 @@ qp_status cli_sampling(const cli_call *call, qp_engine *engine, qp_sampling *out
 qp_status cli_sampling_likely(const cli_call *call, qp_engine *engine, qp_sampling *out)
 {
     TRY(cli_sampling(call, engine, out));
-    sampling_exclude_unlikely(out);
+    sampling_exclude_unlikely(engine, out);
     return QP_OK;
 }
 

@@ -64,16 +64,21 @@ qp_status qp_sampling_defaults(const qp_engine *engine, qp_sampling *out, qp_err
     return SIZED_WRITE(qp_sampling, &s, out, error);
 }
 
-void sampling_exclude_unlikely(qp_sampling *sampling)
+/* Whether the model's files say how tokens are drawn: "the likeliest" does not. */
+static bool says_how_to_draw(const generation_config *model)
+{
+    return (model->set[QP_TEMPERATURE] && model->value[QP_TEMPERATURE] != 0) ||
+           model->set[QP_TOP_K] || model->set[QP_TOP_P] || model->set[QP_MIN_P];
+}
+
+void sampling_exclude_unlikely(const qp_engine *engine, qp_sampling *sampling)
 {
     static const struct {
         qp_setting setting;
         double value;
     } likely[] = {{QP_TEMPERATURE, 0.8}, {QP_TOP_K, 40}, {QP_TOP_P, 0.95}, {QP_MIN_P, 0.05}};
-    const size_t n = sizeof likely / sizeof *likely;
-    for (size_t i = 0; i < n; i++)
-        if (sampling->source[likely[i].setting] == QP_FROM_MODEL) return;
-    for (size_t i = 0; i < n; i++)
+    if (says_how_to_draw(&engine->defaults)) return;
+    for (size_t i = 0; i < sizeof likely / sizeof *likely; i++)
         if (sampling->source[likely[i].setting] == QP_FROM_NEUTRAL)
             sampling->value[likely[i].setting] = likely[i].value;
 }

@@ -84,7 +84,7 @@ void reply_props(server *s, exchange *x)
     cJSON *tree = cJSON_CreateObject();
     cJSON *settings = cJSON_AddObjectToObject(tree, "default_generation_settings");
     qp_sampling sampling = s->defaults;
-    sampling_exclude_unlikely(&sampling);
+    sampling_exclude_unlikely(s->engine, &sampling);
     cJSON_AddNumberToObject(settings, "n_ctx", (double)s->info.context);
     cJSON *values = cJSON_AddObjectToObject(settings, "params");
     for (int i = 0; i < QP_SETTING_COUNT; i++)

@@ -115,7 +115,8 @@ static qp_status read_body(call *c, field_tables fields, api_error *error)
                         .max_tokens = -1,
                         .top_logprobs = -1,
                         .timeout = c->server->options->timeout};
-    if (c->dialect && c->dialect->likely) sampling_exclude_unlikely(&c->p.sampling);
+    if (c->dialect && c->dialect->likely)
+        sampling_exclude_unlikely(c->server->engine, &c->p.sampling);
     TRY(fields_read(fields, c->body, &c->p, error));
     if (c->p.max_tokens < 0 || c->p.min_tokens <= c->p.max_tokens) return QP_OK;
     return api_refuse(
