@@ -22,8 +22,6 @@
 enum {
     PAGED_STEP = 64,    /* positions that paged_prefill with mma.sync takes at once */
     PAGED_CHUNK = 1024, /* positions per block of paged_decode; the last: up to 1.5 times as many */
-    PAGED_FINE_CHUNK = 64,  /* the minimum, and */
-    PAGED_FINE_PARTS = 16,  /* the number of parts to aim for where sequences are few */
     PAGED_DECODE_WARPS = 4, /* of such a block */
     PAGED_DECODE_MAX_GROUP = 8
 };
@@ -56,20 +54,12 @@ typedef struct paged_attention {
     int32_t n_sequences, n_kv_heads, group, page_size;
     uint32_t group_inverse;   /* 2^32 / group rounded up, 0 for a group of 1 */
     int32_t causal;           /* paged_prefill alone */
-    int32_t fine;             /* paged_decode: PAGED_DECODE_CHUNK's */
     int32_t search;           /* paged_decode: blocks look for what is theirs, see there */
     int32_t beside;           /* paged_prefill, then paged_decode of other rows: see there */
     int32_t q_type, out_type; /* of dtype */
 } paged_attention;
 
-/* Positions of each part, except the last, into which paged_decode cuts a sequence. `fine`: chosen
- * for this number of parts, within the minimum and maximum; 0: the maximum. */
-#define PAGED_DECODE_CHUNK(length, fine)                                                           \
-    ((fine) == 0 || (length) >= (fine)*PAGED_CHUNK ? PAGED_CHUNK                                   \
-     : (length) <= (fine)*PAGED_FINE_CHUNK         ? PAGED_FINE_CHUNK                              \
-                                                   : PAGED_FINE_SPLIT(length, (fine)*16))
-#define PAGED_FINE_SPLIT(length, sixteens) (((length) + (sixteens)-1) / (sixteens)*16)
-/* The number of parts. */
+/* The number of parts into which paged_decode cuts a sequence. */
 #define PAGED_DECODE_CHUNKS(length, chunk)                                                         \
     ((length) <= (chunk) ? 1 : ((length) + (chunk) / 2 - 1) / (chunk))
 

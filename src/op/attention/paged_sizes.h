@@ -23,6 +23,7 @@ enum { PAGED_FEW_LEAST = 128, PAGED_FEW_PARTS = 16 };
 #define PAGED_FEW_CHUNK(length)                                                                    \
     ((length) <= PAGED_FEW_PARTS * PAGED_FEW_LEAST ? PAGED_FEW_LEAST                               \
      : (length) >= PAGED_FEW_PARTS * PAGED_CHUNK   ? PAGED_CHUNK                                   \
-                                                   : PAGED_FINE_SPLIT(length, PAGED_FEW_PARTS * 16))
+                                                   : PAGED_FEW_SPLIT(length, PAGED_FEW_PARTS * 16))
+#define PAGED_FEW_SPLIT(length, sixteens) (((length) + (sixteens)-1) / (sixteens)*16)
 
 #endif

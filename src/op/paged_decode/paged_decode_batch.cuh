@@ -13,7 +13,7 @@
  * positions by the block that ends last; each block counts itself in `arrived`. How a sequence is
  * cut depends on its length alone, so its result does not depend on the batch. A remainder of less
  * than half a chunk belongs to the last chunk, because a block for it would cost more than it
- * reads. With few sequences chunks are smaller, so that one sequence fills the GPU.
+ * reads.
  *
  * If the longest sequence is not known, a grid with room for the longest possible times all
  * sequences would consist almost only of empty blocks, which take as long as the reading. Blocks
@@ -362,7 +362,7 @@ __device__ __forceinline__ int decode_chunks(const paged_attention &call, const 
 {
     int length = page_walk_of(call, sequence).length;
     length -= decode_skipped(limits, length) * 16;
-    return PAGED_DECODE_CHUNKS(length, PAGED_DECODE_CHUNK(length, call.fine));
+    return PAGED_DECODE_CHUNKS(length, PAGED_CHUNK);
 }
 
 /* Which part is this block's: from its place in the grid, or by counting the chunks of the
@@ -415,10 +415,10 @@ __device__ __forceinline__ void decode_block(const paged_attention &call, const 
     page_walk walk = page_walk_of(call, cut.sequence);
     int hidden = limits_first(limits, walk.length, 0), skipped = hidden / 16;
     walk.length -= skipped * 16;
-    int kv_head = (int)blockIdx.x, size = PAGED_DECODE_CHUNK(walk.length, call.fine);
-    int n_seen = cut.chunk + 1 < cut.n_chunks ? size : walk.length - cut.chunk * size;
+    int kv_head = (int)blockIdx.x;
+    int n_seen = cut.chunk + 1 < cut.n_chunks ? PAGED_CHUNK : walk.length - cut.chunk * PAGED_CHUNK;
     for (int i = (int)threadIdx.x; i * 16 < n_seen; i += THREADS) {
-        uint32_t sixteen = (uint32_t)(skipped + cut.chunk * (size / 16) + i);
+        uint32_t sixteen = (uint32_t)(skipped + cut.chunk * (PAGED_CHUNK / 16) + i);
         place[i].k = page_offset(walk, call.k_strides, sixteen);
         place[i].v = page_offset(walk, call.v_strides, sixteen);
     }
