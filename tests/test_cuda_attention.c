@@ -162,6 +162,30 @@ static void test_accepts(void **state)
     assert_false(cuda_prefill_pays(&single, &call));
 }
 
+/* A cache in FP8 is widened on its way, by kernels with wgmma alone. */
+static void test_f8(void **state)
+{
+    (void)state;
+    const cuda_device h200 = {.major = 9, .n_multiprocessors = 132}, a100 = {.major = 8};
+    const cuda_ops ops = {.device = (cuda_device *)&h200}, older = {.device = (cuda_device *)&a100};
+    op_call call = make_call(DTYPE_F8, 64);
+    assert_false(cuda_prefill_accepts(&call));
+    assert_string_equal(cuda_ops_choose(&ops, OP_PAGED_PREFILL, &call)->name, "cuda_f8");
+    assert_string_equal(cuda_ops_choose(&older, OP_PAGED_PREFILL, &call)->name, "cuda");
+    assert_int_equal(cuda_prefill_arguments(&call).k_strides.position, N_KV_HEADS * 64);
+    call.tensors[PAGED_PREFILL_Q].shape[0] = 8192;
+    assert_plan(&call, true, "run_paged_prefill_f8_64", 128, 512, 132);
+    call = make_call(DTYPE_F8, 128);
+    assert_plan(&call, true, "run_paged_prefill_f8_128", 128, 512, 132);
+    call.tensors[PAGED_PREFILL_Q].type = DTYPE_BF16;
+    assert_string_equal(cuda_ops_choose(&ops, OP_PAGED_PREFILL, &call)->name, "cuda_f8");
+    call.tensors[PAGED_PREFILL_Q].shape[0] = 64;
+    op_call decode = cuda_decode_of_prefill(&call);
+    assert_true(cuda_decode_accepts(&decode));
+    decode.tensors[PAGED_DECODE_V_CACHE].type = DTYPE_F16;
+    assert_false(cuda_decode_accepts(&decode));
+}
+
 /* Keys and values side by side are a cache in which every sequence is one page. */
 static void test_ragged(void **state)
 {
@@ -274,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_accepts),    cmocka_unit_test(test_ragged),
         cmocka_unit_test(test_decode),     cmocka_unit_test(test_decode_chunks),
         cmocka_unit_test(test_decode_few), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_f8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,11 +43,12 @@ static const struct {
     const char *model, *kv_type;
     int64_t page_size;
 } kinds[] = {
-    {"synthetic:tiny:BF16", "F16", 16},           {"synthetic:tiny:BF16", "F16", 64},
-    {"synthetic:tiny:BF16", "F16", 48},           {"synthetic:tiny:BF16", "BF16", 16},
-    {"synthetic:tiny:BF16", "BF16", 128},         {"synthetic:tiny:BF16", "F8", 16},
-    {"synthetic:smollm2-135m:BF16", "F16", 64},   {"synthetic:llama-3.2-1b:BF16", "BF16", 16},
-    {"synthetic:internlm2-1.8b:BF16", "F16", 32},
+    {"synthetic:tiny:BF16", "F16", 16},          {"synthetic:tiny:BF16", "F16", 64},
+    {"synthetic:tiny:BF16", "F16", 48},          {"synthetic:tiny:BF16", "BF16", 16},
+    {"synthetic:tiny:BF16", "BF16", 128},        {"synthetic:tiny:BF16", "F8", 16},
+    {"synthetic:tiny:BF16", "F8", 48},           {"synthetic:smollm2-135m:BF16", "F16", 64},
+    {"synthetic:llama-3.2-1b:BF16", "BF16", 16}, {"synthetic:internlm2-1.8b:BF16", "F16", 32},
+    {"synthetic:internlm2-1.8b:BF16", "F8", 16},
 };
 
 typedef struct sequences {

@@ -157,6 +157,7 @@ enum {
     CUDA_LIMIT_L2_FETCH = 5, /* MAX_L2_FETCH_GRANULARITY, in bytes */
     CUDA_MAP_BF16 = 9,       /* of tensor maps; F16 is copied with the same value */
     CUDA_MAP_SWIZZLE_NONE = 0,
+    CUDA_MAP_SWIZZLE_64 = 2,
     CUDA_MAP_SWIZZLE_128 = 3,
     CUDA_MAP_PROMOTION_128 = 2,
 };

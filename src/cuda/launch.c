@@ -66,10 +66,10 @@ qp_status cuda_map_encode(const cuda_device *device, const cuda_map *map, char a
                           qp_error *error)
 {
     static const uint32_t steps[5] = {1, 1, 1, 1, 1};
-    return cuda_check(device->driver->tensor_map(at, CUDA_MAP_BF16, map->rank,
-                                                 (void *)(uintptr_t)map->address, map->sizes,
-                                                 map->strides, map->box, steps, 0,
-                                                 CUDA_MAP_SWIZZLE_128, CUDA_MAP_PROMOTION_128, 0),
+    const int swizzle = map->box[0] <= 32 ? CUDA_MAP_SWIZZLE_64 : CUDA_MAP_SWIZZLE_128;
+    return cuda_check(device->driver->tensor_map(
+                          at, CUDA_MAP_BF16, map->rank, (void *)(uintptr_t)map->address, map->sizes,
+                          map->strides, map->box, steps, 0, swizzle, CUDA_MAP_PROMOTION_128, 0),
                       "describing a matrix to the GPU", error);
 }
 

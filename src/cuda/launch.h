@@ -27,8 +27,10 @@ bool cuda_area_find(cuda_address address, int *area, size_t *offset);
 
 /* ---- tensor maps --------------------------------------------------------------------------- */
 
-/* Tiles of a matrix of 16-bit elements, in shared memory in the 128-byte swizzle. Sizes are in
- * elements, innermost first. Strides are in bytes, for all dimensions except the innermost. */
+/* Tiles of a matrix of 16-bit elements, in shared memory in the 128-byte swizzle, or in the 64-byte
+ * swizzle if a box's rows have 32 elements: with a wider one they would lie 128 bytes apart. Sizes
+ * are in elements, innermost first. Strides are in bytes, for all dimensions except the innermost.
+ */
 typedef struct cuda_map {
     cuda_address address;
     uint64_t sizes[5], strides[4];

@@ -106,7 +106,7 @@ typedef struct cuda_kernel {
     /* And also of x in FP8, with scales of groups of columns (op/linear/linear_f8.h), or with a
      * scale a row (op/linear/linear_f8_rows.h). */
     enum { CUDA_F8_NONE, CUDA_F8_GROUPS, CUDA_F8_ROWS } takes_f8;
-    bool takes_moved_q; /* attention that reads q in the type of the cache, at any address */
+    bool takes_moved_q; /* attention that reads q in the type of its products, at any address */
     bool early;         /* launched by units; it waits for its predecessor itself */
     bool aligned;       /* tensors must lie at multiples of 16 bytes, as plans place them */
     bool whole;         /* the cut into units changes the last bits: only whole calls */

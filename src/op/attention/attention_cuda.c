@@ -77,15 +77,17 @@ static bool rows_are_aligned(const tensor *view, int64_t bytes)
 static bool is_cache(const tensor *cache)
 {
     int64_t page_bytes = cache->shape[1] * cache->stride[1]; /* the kernels use 32 bits */
-    return (cache->type == DTYPE_F16 || cache->type == DTYPE_BF16) && cache->shape[1] > 0 &&
-           cache->shape[1] % 16 == 0 && cache->stride[1] >= 0 && page_bytes <= UINT32_MAX &&
-           rows_are_aligned(cache, 16);
+    return (cache->type == DTYPE_F16 || cache->type == DTYPE_BF16 || cache->type == DTYPE_F8) &&
+           cache->shape[1] > 0 && cache->shape[1] % 16 == 0 && cache->stride[1] >= 0 &&
+           page_bytes <= UINT32_MAX && rows_are_aligned(cache, 16);
 }
 
 bool cuda_paged_accepts(const tensor *q, const tensor *k, const tensor *v, const tensor *out,
                         const tensor *lse)
 {
-    bool types = (q->type == DTYPE_F32 || q->type == k->type) && v->type == k->type &&
+    bool floats = q->type == DTYPE_F16 || q->type == DTYPE_BF16;
+    bool types = (q->type == DTYPE_F32 || (k->type == DTYPE_F8 ? floats : q->type == k->type)) &&
+                 v->type == k->type &&
                  (out->type == DTYPE_F32 || out->type == DTYPE_F16 || out->type == DTYPE_BF16) &&
                  (!lse->rank || lse->type == DTYPE_F32);
     bool near = q->stride[0] == (int32_t)q->stride[0] && q->stride[1] == (int32_t)q->stride[1];

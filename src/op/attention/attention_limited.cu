@@ -9,6 +9,7 @@
 
 typedef __nv_bfloat16 element_BF16;
 typedef __half element_F16;
+typedef element_f8 element_F8;
 
 /* By units, one head of a token each. */
 #define HEADS(name, wait)                                                                          \
@@ -36,18 +37,18 @@ HEADS(paged_prefill, device_let_next_begin) /* paged_prefill_block() itself wait
 PAGED_TYPES(PREFILL_MMA)
 
 #define DECODE_BATCH(type, head_dim)                                                               \
-    extern "C" __global__ void __launch_bounds__(PAGED_DECODE_WARPS * 32, head_dim == 64 ? 5 : 2)  \
+    extern "C" __global__ void __launch_bounds__(PAGED_DECODE_WARPS * 32,                          \
+                                                 decode_form<element_##type, head_dim>::BLOCKS)    \
         run_paged_decode_batch_##type##_##head_dim##_limited(                                      \
             const __grid_constant__ paged_attention call,                                          \
             const __grid_constant__ attention_limits limits)                                       \
     {                                                                                              \
-        paged_decode_batch<element_##type, head_dim, PAGED_DECODE_WARPS, head_dim / 64>(call,      \
-                                                                                        limits);   \
+        paged_decode_batch<element_##type, head_dim, PAGED_DECODE_WARPS>(call, limits);            \
     }
-PAGED_TYPES(DECODE_BATCH)
+PAGED_DECODE_TYPES(DECODE_BATCH)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#include "op/paged_prefill/paged_prefill_wgmma.cuh"
+#include "op/paged_prefill/paged_prefill_f8.cuh"
 
 #define PREFILL_WGMMA(type, head_dim, groups)                                                      \
     extern "C" __global__ void __launch_bounds__(groups * 128 + 128, 1)                            \
@@ -61,4 +62,16 @@ PAGED_TYPES(DECODE_BATCH)
                                                                             limits, shared);       \
     }
 PAGED_PREFILL_LIMITED_KERNELS(PREFILL_WGMMA)
+
+#define PREFILL_F8(head_dim)                                                                       \
+    extern "C" __global__ void __launch_bounds__(PAGED_PREFILL_F8_THREADS, 1)                      \
+        run_paged_prefill_f8_##head_dim##_limited(const __grid_constant__ paged_attention call,    \
+                                                  const __grid_constant__ tensor_map k_map,        \
+                                                  const __grid_constant__ tensor_map v_map,        \
+                                                  const __grid_constant__ attention_limits limits) \
+    {                                                                                              \
+        extern __shared__ __align__(1024) char shared[];                                           \
+        paged_prefill_f8<prefill_f8_form<head_dim>>(call, k_map, v_map, limits, shared);           \
+    }
+PAGED_PREFILL_F8_KERNELS(PREFILL_F8)
 #endif

@@ -5,6 +5,7 @@
 
 typedef __nv_bfloat16 element_BF16;
 typedef __half element_F16;
+typedef element_f8 element_F8;
 
 /* The number of blocks per multiprocessor that shared memory and registers have room for: without
  * it the compiler uses more registers than fit. */
@@ -17,19 +18,17 @@ typedef __half element_F16;
     }
 PAGED_TYPES(PREFILL_MMA)
 
-/* With head_dim 64 a warp has one fetch of 16 positions in flight and five blocks are resident,
- * with 128 two and two. */
 #define DECODE_BATCH(type, head_dim)                                                               \
-    extern "C" __global__ void __launch_bounds__(PAGED_DECODE_WARPS * 32, head_dim == 64 ? 5 : 2)  \
+    extern "C" __global__ void __launch_bounds__(PAGED_DECODE_WARPS * 32,                          \
+                                                 decode_form<element_##type, head_dim>::BLOCKS)    \
         run_paged_decode_batch_##type##_##head_dim(const __grid_constant__ paged_attention call)   \
     {                                                                                              \
-        paged_decode_batch<element_##type, head_dim, PAGED_DECODE_WARPS, head_dim / 64>(           \
-            call, no_limits());                                                                    \
+        paged_decode_batch<element_##type, head_dim, PAGED_DECODE_WARPS>(call, no_limits());       \
     }
-PAGED_TYPES(DECODE_BATCH)
+PAGED_DECODE_TYPES(DECODE_BATCH)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#include "op/paged_prefill/paged_prefill_wgmma.cuh"
+#include "op/paged_prefill/paged_prefill_f8.cuh"
 
 #define PREFILL_WGMMA(type, head_dim, groups)                                                      \
     extern "C" __global__ void __launch_bounds__(groups * 128 + 128, 1)                            \
@@ -42,4 +41,15 @@ PAGED_TYPES(DECODE_BATCH)
                                                                             no_limits(), shared);  \
     }
 PAGED_PREFILL_KERNELS(PREFILL_WGMMA)
+
+#define PREFILL_F8(head_dim)                                                                       \
+    extern "C" __global__ void __launch_bounds__(PAGED_PREFILL_F8_THREADS, 1)                      \
+        run_paged_prefill_f8_##head_dim(const __grid_constant__ paged_attention call,              \
+                                        const __grid_constant__ tensor_map k_map,                  \
+                                        const __grid_constant__ tensor_map v_map)                  \
+    {                                                                                              \
+        extern __shared__ __align__(1024) char shared[];                                           \
+        paged_prefill_f8<prefill_f8_form<head_dim>>(call, k_map, v_map, no_limits(), shared);      \
+    }
+PAGED_PREFILL_F8_KERNELS(PREFILL_F8)
 #endif

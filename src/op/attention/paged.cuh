@@ -9,15 +9,35 @@
  *
  * The arithmetic of a row depends only on its own query and on positions counted from 0: neither
  * the batch nor the cut of a prompt changes a bit. Queries and weights are rounded to the cache's
- * type before their products; sums are float32.
+ * type before their products, with a cache in FP8 to F16; sums are float32.
  */
 #ifndef QUIPU_OP_ATTENTION_PAGED_CUH
 #define QUIPU_OP_ATTENTION_PAGED_CUH
 
 #include "op/attention/paged_cuda.h"
+#include "tensor/decode.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+/* An element of a cache in FP8 (E4M3). Products have it as F16, to which it converts exactly. */
+struct element_f8 {
+    uint8_t bits;
+};
+template <typename T> struct product_of {
+    typedef T type;
+};
+template <> struct product_of<element_f8> {
+    typedef __half type;
+};
+
+/* Eight elements of a cache's row. */
+template <typename T> struct eight_of {
+    typedef uint4 type;
+};
+template <> struct eight_of<element_f8> {
+    typedef uint2 type;
+};
 
 /* Pairs of floats to and from a cache's type. */
 __device__ __forceinline__ uint32_t pack_pair(__nv_bfloat16, float low, float high)

@@ -12,7 +12,7 @@
  * position 0. Those with wgmma have the same steps, so the choice between them changes no bit.
  *
  * The kernels of paged_prefill with wgmma have two more parameters, tensor maps of the caches:
- * boxes of 64 elements of 16 positions of a head.
+ * boxes of 16 positions of a head, of 64 elements, or in FP8 of the whole head.
  */
 #ifndef QUIPU_OP_ATTENTION_PAGED_CUDA_H
 #define QUIPU_OP_ATTENTION_PAGED_CUDA_H
@@ -63,8 +63,9 @@ typedef struct paged_attention {
 #define PAGED_DECODE_CHUNKS(length, chunk)                                                         \
     ((length) <= (chunk) ? 1 : ((length) + (chunk) / 2 - 1) / (chunk))
 
-/* KERNEL(type, head_dim): paged_prefill with mma.sync, and paged_decode for batches. */
-#define PAGED_TYPES(KERNEL) KERNEL(BF16, 64) KERNEL(F16, 64) KERNEL(BF16, 128) KERNEL(F16, 128)
+/* KERNEL(type, head_dim): paged_prefill with mma.sync; and paged_decode. */
+#define PAGED_TYPES(KERNEL)        KERNEL(BF16, 64) KERNEL(F16, 64) KERNEL(BF16, 128) KERNEL(F16, 128)
+#define PAGED_DECODE_TYPES(KERNEL) PAGED_TYPES(KERNEL) KERNEL(F8, 64) KERNEL(F8, 128)
 
 enum { PAGED_PREFILL_MMA_ROWS = 128, PAGED_PREFILL_MMA_THREADS = 128 }; /* a warp: 32 rows */
 
@@ -96,5 +97,14 @@ enum {
                             PAGED_PREFILL_STEP) *                                                  \
          (head_dim)*2 +                                                                            \
      1024)
+
+/* KERNEL(head_dim): the same over a cache in FP8, which four more warps widen to F16. */
+#define PAGED_PREFILL_F8_KERNELS(KERNEL)   KERNEL(64) KERNEL(128)
+#define PAGED_PREFILL_F8_STAGES(head_dim)  ((head_dim) == 64 ? 4 : 2) /* of F16; and of FP8: */
+#define PAGED_PREFILL_RAW_STAGES(head_dim) ((head_dim) == 64 ? 2 : 1)
+#define PAGED_PREFILL_F8_SHARED(head_dim)                                                          \
+    ((4 * 64 + 2 * PAGED_PREFILL_F8_STAGES(head_dim) * PAGED_PREFILL_STEP) * (head_dim)*2 +        \
+     2 * PAGED_PREFILL_RAW_STAGES(head_dim) * PAGED_PREFILL_STEP * (head_dim) + 2048)
+enum { PAGED_PREFILL_F8_THREADS = 4 * 128 };
 
 #endif

@@ -5,18 +5,18 @@
 
 #include "op/attention/paged_cuda.h"
 
-/* A block's dynamic shared memory is a ring of stages of 16 positions of a KV head, of 16 bits. A
- * row of values is 16 bytes longer than in the cache, because lanes of a warp read the same columns
- * of every other row. */
+/* A block's dynamic shared memory is a ring of stages of 16 positions of a KV head, whose rows have
+ * `row` bytes. A row of values is 16 bytes longer than in the cache, because lanes of a warp read
+ * the same columns of every other row. */
 enum {
     PAGED_RING_BLOCKS = 2,        /* resident on a multiprocessor */
     PAGED_RING_BYTES = 93 * 1024, /* of a block's shared memory: two blocks fit */
     /* The warps that compute, and those that copy keys and values. */
     PAGED_RING_THREADS = (PAGED_DECODE_WARPS + 2) * 32,
 };
-#define PAGED_RING_STAGE(head_dim)  (16 * ((head_dim)*4 + 16))
-#define PAGED_RING_STAGES(head_dim) (PAGED_RING_BYTES / PAGED_RING_STAGE(head_dim))
-#define PAGED_RING_SHARED(head_dim) (PAGED_RING_STAGES(head_dim) * PAGED_RING_STAGE(head_dim))
+#define PAGED_RING_STAGE(row)  (16 * ((row)*2 + 16))
+#define PAGED_RING_STAGES(row) (PAGED_RING_BYTES / PAGED_RING_STAGE(row))
+#define PAGED_RING_SHARED(row) (PAGED_RING_STAGES(row) * PAGED_RING_STAGE(row))
 
 /* Positions of each part of a sequence, except the last. */
 enum { PAGED_FEW_LEAST = 128, PAGED_FEW_PARTS = 16 };

@@ -1,5 +1,9 @@
 /* The cache of attention in a chain: which KV heads a block has, and the copies of their keys and
  * values to the ring of weights. See chain_attention.cuh.
+ *
+ * A stage has sixteens of positions one after another, each as a tile of keys and one of values: in
+ * 16 bits boxes of rows of 128 bytes, in FP8 one box, whose rows have as many bytes as a head has
+ * elements. So a stage has twice as many sixteens in FP8.
  */
 #ifndef QUIPU_OP_CHAIN_CACHE_CUH
 #define QUIPU_OP_CHAIN_CACHE_CUH
@@ -7,13 +11,15 @@
 #include "op/linear/chain_block.cuh"
 
 enum {
-    CHAIN_BOX = 16 * 128,          /* bytes of 64 elements of 16 positions */
+    CHAIN_BOX = 16 * 128,          /* bytes of 64 elements of 16 positions, in 16 bits */
     CHAIN_BOXES = CHAIN_HEAD / 64, /* of a head's keys or values, one after another */
-    CHAIN_TILE = CHAIN_BOXES * CHAIN_BOX,
-    CHAIN_FOUR = 4,                            /* warps of a half */
-    CHAIN_SIXTEENS = CHAIN_FOUR / CHAIN_BOXES, /* of a stage */
-    CHAIN_COPIES = 2 * CHAIN_BOXES,            /* of a sixteen */
+    CHAIN_FOUR = 4,                /* warps of a half */
 };
+
+/* In a cache whose elements have so many bytes: those of a sixteen's keys or values, and the
+ * sixteens of a stage. */
+#define CHAIN_TILE(bytes)     (16 * CHAIN_HEAD * (bytes))
+#define CHAIN_SIXTEENS(bytes) (CHAIN_WEIGHT_BYTES / (2 * CHAIN_TILE(bytes)))
 
 /* ---- a block's heads ------------------------------------------------------------------------ */
 
@@ -30,7 +36,9 @@ DEVICE_FN chain_head chain_head_of(const chain_attention &c, int item)
     if (!h.there) return h;
     int pages = c.kv_indptr[h.sequence + 1] - c.kv_indptr[h.sequence];
     if (pages > 0) h.n_seen = (pages - 1) * c.page_size + c.kv_last_page_len[h.sequence];
-    h.rounds = (h.n_seen + CHAIN_SIXTEENS * 16 - 1) / (CHAIN_SIXTEENS * 16);
+    const int sixteens = (h.n_seen + 15) / 16;
+    h.rounds = c.type == DTYPE_F8 ? (sixteens + CHAIN_SIXTEENS(1) - 1) / CHAIN_SIXTEENS(1)
+                                  : (sixteens + CHAIN_SIXTEENS(2) - 1) / CHAIN_SIXTEENS(2);
     return h;
 }
 
@@ -105,26 +113,29 @@ DEVICE_FN chain_turn chain_turn_of(const chain_attention &c, const chain_walk &w
     return turn;
 }
 
-/* A warp: copies a stage. */
+/* A warp: copies a stage of a cache whose elements have BYTES. */
+template <int BYTES>
 DEVICE_FN void chain_fetch_round(const chain_attention &c, const chain_walk &walk,
                                  const chain_head &head, const chain_pages &pages, int round,
                                  const chain_ring &ring, uint64_t policy)
 {
-    int lane = (int)threadIdx.x % WARP, sixteen = round * CHAIN_SIXTEENS + lane / CHAIN_COPIES;
-    int n = min((head.n_seen + 15) / 16 - round * CHAIN_SIXTEENS, (int)CHAIN_SIXTEENS), page = 0;
-    int box = lane % CHAIN_COPIES; /* of keys, then of values */
-    int in_page = sixteen - chain_slot(walk, sixteen) * walk.sixteens;
+    constexpr int SIXTEENS = CHAIN_SIXTEENS(BYTES), BOXES = BYTES == 1 ? 1 : CHAIN_BOXES;
+    constexpr int COPIES = 2 * BOXES; /* of a sixteen: of keys, then of values */
+    const int lane = (int)threadIdx.x % WARP, sixteen = round * SIXTEENS + lane / COPIES;
+    const int n = min((head.n_seen + 15) / 16 - round * SIXTEENS, SIXTEENS), box = lane % COPIES;
+    const int in_page = sixteen - chain_slot(walk, sixteen) * walk.sixteens;
+    int page = 0;
 #pragma unroll
     for (int i = 0; i < CHAIN_PAGES; i++) {
         int found = __shfl_sync(0xffffffffu, pages.of[i], sixteen % WARP);
         if (sixteen / WARP == i) page = found;
     }
-    if (lane == 0) chain_ring_take(ring, n * 2 * CHAIN_TILE);
+    if (lane == 0) chain_ring_take(ring, n * 2 * CHAIN_TILE(BYTES));
     __syncwarp(); /* the stage is free and expects all of its bytes */
-    if (lane < CHAIN_COPIES * n)
-        chain_copy_box(chain_stage(ring) + lane * CHAIN_BOX, box >= CHAIN_BOXES ? c.v_map : c.k_map,
-                       box % CHAIN_BOXES * 64, head.kv_head, in_page * 16, page,
-                       ring.full + 4 * (ring.at & ~1u), policy);
+    if (lane < COPIES * n)
+        chain_copy_box(chain_stage(ring) + lane * (CHAIN_TILE(BYTES) / BOXES),
+                       box >= BOXES ? c.v_map : c.k_map, box % BOXES * 64, head.kv_head,
+                       in_page * 16, page, ring.full + 4 * (ring.at & ~1u), policy);
 }
 
 /* One of CHAIN_FETCHERS producer warps. */
@@ -169,7 +180,12 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
                         __syncwarp();
                         waited = true;
                     }
-                    chain_fetch_round(c, walk, head[half], turn.pages[half], round, ring, policy);
+                    if (c.type == DTYPE_F8)
+                        chain_fetch_round<1>(c, walk, head[half], turn.pages[half], round, ring,
+                                             policy);
+                    else
+                        chain_fetch_round<2>(c, walk, head[half], turn.pages[half], round, ring,
+                                             policy);
                 }
                 chain_ring_next(ring);
             }

@@ -7,7 +7,7 @@
 #include "op/linear/chain_cache.cuh"
 #include "op/linear/chain_rope.cuh"
 
-/* Two numbers of the cache's type; and four. */
+/* Two numbers of the products' type, which is the cache's except for FP8; and four. */
 DEVICE_FN uint32_t chain_pack(const chain_attention &c, float low, float high)
 {
     return c.type == DTYPE_BF16 ? pack_pair(__nv_bfloat16(), low, high)
@@ -38,6 +38,26 @@ DEVICE_FN void chain_put_query(const chain_attention &c, uint32_t heads, int hea
     float sign = c.sm_scale < 0 ? -1.0f : 1.0f; /* as load_query() */
     chain_put(heads, head, i,
               chain_narrow(c, make_float4(v.x * sign, v.y * sign, v.z * sign, v.w * sign)));
+}
+
+/* Stores elements [i, i + 4) of a new key or value, in the cache at `to` and in shared memory. In
+ * FP8 they fill a part of a row of 128 bytes. */
+DEVICE_FN void chain_put_cached(const chain_attention &c, uint32_t heads, int head, char *to, int i,
+                                const float4 &v)
+{
+    if (c.type != DTYPE_F8) {
+        const uint2 d = chain_narrow(c, v);
+        *(uint2 *)(to + i * 2) = d;
+        chain_put(heads, head, i, d);
+        return;
+    }
+    const uint32_t d = device_pack4_f8(v.x, v.y, v.z, v.w);
+    const int row = head * CHAIN_BOXES;
+    *(uint32_t *)(to + i) = d;
+    asm volatile(
+        "st.shared.u32 [%0], %1;" ::"r"(heads + row * 128 + (i / 16 ^ row % 8) * 16 + i % 16),
+        "r"(d)
+        : "memory");
 }
 
 /* The worker threads: copy the queries that others stored in q. */
@@ -98,11 +118,8 @@ DEVICE_FN void chain_turn_own(const linear_chain &call, int s, int nth, uint32_t
             chain_put_query(c, queries, own.head, own.of.a, fours.x);
             chain_put_query(c, queries, own.head, own.of.b, fours.y);
         } else {
-            const uint2 a = chain_narrow(c, fours.x), b = chain_narrow(c, fours.y);
-            *(uint2 *)(own.to + own.of.a * 2) = a;
-            *(uint2 *)(own.to + own.of.b * 2) = b;
-            chain_put(queries, own.head, own.of.a, a);
-            chain_put(queries, own.head, own.of.b, b);
+            chain_put_cached(c, queries, own.head, own.to, own.of.a, fours.x);
+            chain_put_cached(c, queries, own.head, own.to, own.of.b, fours.y);
         }
     }
 }

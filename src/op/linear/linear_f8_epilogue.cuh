@@ -120,7 +120,7 @@ DEVICE_FN void f8_leave_heads(const rope_rows &rope, const append_rows &append, 
 {
     const int thread = (int)threadIdx.x % 128, eight = thread % 16;
     const int feature = first_feature + eight * 8, head = feature / HEAD_DIM;
-    const int at = feature % HEAD_DIM * 2, n_kv_heads = rope.n_heads - rope.n_q_heads;
+    const int at = feature % HEAD_DIM, n_kv_heads = rope.n_heads - rope.n_q_heads;
     const int of_k = head - rope.n_q_heads;
     if (of_k >= 2 * n_kv_heads) return;
 #pragma unroll
@@ -135,7 +135,8 @@ DEVICE_FN void f8_leave_heads(const rope_rows &rope, const append_rows &append, 
             to = append.k_cache.data + places[row].x + of_k * append.k_cache_head;
         else
             to = append.v_cache.data + places[row].y + (of_k - n_kv_heads) * append.v_cache_head;
-        *(uint4 *)(to + at) = f8_load16(from + (i * 8 + in) * 256 + ((eight ^ in) * 16));
+        wide_store8(of_k >= 0 && append.k_cache.type == DTYPE_F8, to, at,
+                    f8_load16(from + (i * 8 + in) * 256 + ((eight ^ in) * 16)));
     }
 }
 
@@ -150,6 +151,7 @@ DEVICE_FN void f8_turn_heads(const linear_f8_wide &call, const rope_rows &rope,
     const uint32_t out = b.out + group * (F8_WIDE_OUT / 2);
     const uint32_t own = out + (thread / 32 * 8 + g) * 256 + t * 4;
     longlong2 *places = b.places + group * (F8_WIDE_ROWS / 2);
+    const bool in_f8 = append.k_cache.type == DTYPE_F8;
     if (feature + PANELS * F8_ROWS > rope.n_q_heads * HEAD_DIM) {
         wide_group_meets(group); /* the places of the tile before are no longer needed */
         wide_find_places(append, places, row, call.n_rows);
@@ -168,8 +170,10 @@ DEVICE_FN void f8_turn_heads(const linear_f8_wide &call, const rope_rows &rope,
 #pragma unroll
             for (int i = 0; i < 16; i++) {
                 const float *pair = &sums[p * 16 + i][2 * r];
+                const int first = feature + p * F8_ROWS + i * 8;
                 asm volatile("st.shared.b32 [%0], %1;" ::"r"(own + (i ^ g) * 16),
-                             "r"(device_pack2(rope.q.type, pair[0], pair[1]))
+                             "r"(wide_pack2(in_f8 && first >= rope.n_q_heads * HEAD_DIM,
+                                            rope.q.type, pair[0], pair[1]))
                              : "memory");
             }
             wide_group_meets(group); /* the rows are complete */

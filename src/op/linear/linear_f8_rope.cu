@@ -1,6 +1,6 @@
 /* rope and kv_append of q, k and v that a product of FP8 left in BF16: q is rotated in place, to
- * the type of the cache; rotated k, and v, go to the cache alone. A block has a token; a thread has
- * two eights of the same place in several heads.
+ * the type of attention's products; rotated k, and v, go to the cache alone. A block has a token; a
+ * thread has two eights of the same place in several heads.
  */
 #include "op/kv_append/kv_append.cuh"
 #include "op/rope/rope.cuh"
@@ -10,15 +10,19 @@ struct f8_heads {
     const rope_rows &rope;
     char *row;
     char *k, *v; /* the token's slots of the cache */
-    int64_t k_head, v_head, type;
+    int64_t k_head, v_head, cache_type;
 
     DEVICE_METHOD int count() const { return 2 * rope.n_heads - rope.n_q_heads; }
     DEVICE_METHOD uint16_t *at(int head) const { return (uint16_t *)(row + head * rope.q_head); }
-    DEVICE_METHOD uint16_t *to(int head) const
+    /* Stores eight elements of a head from `column` on. */
+    DEVICE_METHOD void store(int head, int column, const float (&v8)[8]) const
     {
-        if (head < rope.n_q_heads) return at(head);
-        if (head < rope.n_heads) return (uint16_t *)(k + (head - rope.n_q_heads) * k_head);
-        return (uint16_t *)(v + (head - rope.n_heads) * v_head);
+        const bool is_q = head < rope.n_q_heads;
+        device_rows to = {is_q                  ? (char *)at(head)
+                          : head < rope.n_heads ? k + (head - rope.n_q_heads) * k_head
+                                                : v + (head - rope.n_heads) * v_head,
+                          0, is_q && cache_type == DTYPE_F8 ? (int64_t)DTYPE_F16 : cache_type};
+        device_store8<true>(to, 0, column, column + 8, v8);
     }
 };
 
@@ -34,12 +38,6 @@ DEVICE_FN f8_heads f8_heads_of(const rope_rows &rope, const append_rows &append,
             append.k_cache_head,
             append.v_cache_head,
             append.k_cache.type};
-}
-
-DEVICE_FN void f8_store8(int64_t type, uint16_t *to, const float (&v)[8])
-{
-    *(uint4 *)to = make_uint4(device_pack2(type, v[0], v[1]), device_pack2(type, v[2], v[3]),
-                              device_pack2(type, v[4], v[5]), device_pack2(type, v[6], v[7]));
 }
 
 /* The angles are loaded before the product has ended. */
@@ -73,8 +71,8 @@ DEVICE_FN void f8_turn(const rope_rows &rope, const append_rows &append, int64_t
             device_unpack8(DTYPE_BF16, raw_a[h], a);
             device_unpack8(DTYPE_BF16, raw_b[h], b);
             if (head < rope.n_heads) rope_turn8(rope.interleaved, a, b, cosine, sine);
-            f8_store8(heads.type, heads.to(head) + a_at, a);
-            f8_store8(heads.type, heads.to(head) + b_at, b);
+            heads.store(head, a_at, a);
+            heads.store(head, b_at, b);
         }
     }
 }

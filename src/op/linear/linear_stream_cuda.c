@@ -138,12 +138,13 @@ qp_status cuda_stream_map_cache(const cuda_ops *ops, const tensor *cache, char *
                                 qp_error *error)
 {
     const int64_t *shape = cache->shape, *stride = cache->stride;
+    const int64_t words = shape[3] / (cache->type == DTYPE_F8 ? 2 : 1); /* of 16 bits */
     return cuda_stream_make_map(
         ops, map, 4, (cuda_address)(uintptr_t)cache->data,
-        (uint64_t[]){(uint64_t)shape[3], (uint64_t)shape[2], (uint64_t)shape[1],
-                     (uint64_t)shape[0]},
+        (uint64_t[]){(uint64_t)words, (uint64_t)shape[2], (uint64_t)shape[1], (uint64_t)shape[0]},
         (uint64_t[]){(uint64_t)stride[2], (uint64_t)stride[1], (uint64_t)stride[0]},
-        (uint32_t[]){LINEAR_STREAM_DEPTH, 1, 16, 1}, error);
+        (uint32_t[]){words < LINEAR_STREAM_DEPTH ? (uint32_t)words : LINEAR_STREAM_DEPTH, 1, 16, 1},
+        error);
 }
 
 static linear_stream arguments_of(const op_call *call, cuda_stream_cut cut, int stages)

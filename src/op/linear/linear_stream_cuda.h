@@ -59,8 +59,8 @@ qp_status cuda_stream_map_deep(const cuda_ops *ops, cuda_address at, int64_t row
                                int64_t pitch, int tile_rows, int depths, char *map,
                                qp_error *error);
 
-/* Describes a cache, (n_pages, page_size, heads, head_dim), in boxes of 64 elements of 16 positions
- * of a head. */
+/* Describes a cache, (n_pages, page_size, heads, head_dim), in boxes of 16 positions of a head: of
+ * 64 elements, or in FP8 of the whole head, two elements as one of 16 bits. */
 qp_status cuda_stream_map_cache(const cuda_ops *ops, const tensor *cache, char *map,
                                 qp_error *error);
 

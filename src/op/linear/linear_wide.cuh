@@ -248,6 +248,27 @@ DEVICE_FN void wide_find_places(const append_rows &append, longlong2 *places, in
                                  place.page * append.v_cache.stride + place.slot * append.v_slot);
 }
 
+/* Two sums of a head in its destination's 16 bits; for a cache in FP8 in 8 bits, in the lower half.
+ */
+DEVICE_FN uint32_t wide_pack2(bool in_f8, int64_t type, float low, float high)
+{
+    uint16_t pair;
+    if (!in_f8) return device_pack2(type, low, high);
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+/* Stores eight numbers of a head from column `at` on; those for a cache in FP8 are in the lower
+ * halves of the words. */
+DEVICE_FN void wide_store8(bool in_f8, char *to, int at, const uint4 &eight)
+{
+    if (in_f8)
+        *(uint2 *)(to + at) = make_uint2(__byte_perm(eight.x, eight.y, 0x5410),
+                                         __byte_perm(eight.z, eight.w, 0x5410));
+    else
+        *(uint4 *)(to + at * 2) = eight;
+}
+
 /* Of 32 of a warpgroup's rows, 8 of each 16 from `first_row` on, copies eights of features from
  * shared memory to q, or to their slots of the caches. */
 template <int HEAD_DIM>
@@ -256,7 +277,7 @@ DEVICE_FN void wide_leave_heads(const rope_rows &rope, const append_rows &append
                                 int n_rows)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x % 128 / WARP;
-    int head = (feature + lane * 8) / HEAD_DIM, at = lane * 8 % HEAD_DIM * 2;
+    int head = (feature + lane * 8) / HEAD_DIM, at = lane * 8 % HEAD_DIM;
     int n_kv_heads = rope.n_heads - rope.n_q_heads, of_k = head - rope.n_q_heads;
     if (of_k >= 2 * n_kv_heads) return;
 #pragma unroll
@@ -276,7 +297,7 @@ DEVICE_FN void wide_leave_heads(const rope_rows &rope, const append_rows &append
                      : "=r"(eight.x), "=r"(eight.y), "=r"(eight.z), "=r"(eight.w)
                      : "r"(place)
                      : "memory");
-        *(uint4 *)(to + at) = eight;
+        wide_store8(of_k >= 0 && append.k_cache.type == DTYPE_F8, to, at, eight);
     }
 }
 
@@ -290,6 +311,7 @@ DEVICE_FN void wide_turn_heads(const linear_wide &call, const rope_rows &rope,
     uint32_t out = b.out + group * (LINEAR_WIDE_OUT / WIDE_GROUPS);
     uint32_t own = out + (thread / 32 * 8 + g) * 512 + t * 4;
     longlong2 *places = b.places + group * (LINEAR_WIDE_ROWS / WIDE_GROUPS);
+    const bool in_f8 = append.k_cache.type == DTYPE_F8;
     if (feature + LINEAR_WIDE_FEATURES > rope.n_q_heads * HEAD_DIM) {
         wide_group_meets(group); /* the places of the tile before are no longer needed */
         wide_find_places(append, places, row, call.n_rows);
@@ -306,7 +328,8 @@ DEVICE_FN void wide_turn_heads(const linear_wide &call, const rope_rows &rope,
 #pragma unroll
         for (int i = 0; i < LINEAR_WIDE_FEATURES / 8; i++)
             asm volatile("st.shared.b32 [%0], %1;" ::"r"(own + (i ^ g) * 16),
-                         "r"(device_pack2(rope.q.type, sums[i][2 * r], sums[i][2 * r + 1]))
+                         "r"(wide_pack2(in_f8 && feature + i * 8 >= rope.n_q_heads * HEAD_DIM,
+                                        rope.q.type, sums[i][2 * r], sums[i][2 * r + 1]))
                          : "memory");
         wide_group_meets(group); /* the rows are complete */
         wide_leave_heads<HEAD_DIM>(rope, append, out, places, feature, row, r, call.n_rows);

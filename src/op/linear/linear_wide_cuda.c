@@ -97,9 +97,9 @@ qp_status cuda_linear_wide_silu(cuda_ops *ops, const op_call *calls, const cuda_
 
 /* ---- rope and kv_append -------------------------------------------------------------------- */
 
-static bool is_half_precision(int64_t type)
+static bool is_narrow(int64_t type)
 {
-    return type == DTYPE_F16 || type == DTYPE_BF16;
+    return type == DTYPE_F16 || type == DTYPE_BF16 || type == DTYPE_F8;
 }
 
 /* Whether the heads lie in a product's output, from feature `first` on. */
@@ -124,7 +124,7 @@ bool cuda_linear_is_turned(const op_call *calls)
            are_heads_of(out, k, n_q) && are_heads_of(out, v, n_q + n_kv) &&
            append->tensors[KV_APPEND_K].data == k->data && table->shape[1] == head_dim &&
            (uintptr_t)table->data % 8 == 0 && table->stride[0] % 8 == 0 &&
-           is_half_precision(rows.k_cache.type) && rows.v_cache.type == rows.k_cache.type &&
+           is_narrow(rows.k_cache.type) && rows.v_cache.type == rows.k_cache.type &&
            cuda_caches_on_vectors(&rows) && rope->begin == 0 && rope->end == out->shape[0] &&
            append->begin == 0 && append->end == out->shape[0];
 }
@@ -137,9 +137,10 @@ bool cuda_linear_wide_turns(const cuda_ops *ops, const op_call *calls)
 cuda_left cuda_linear_wide_rope_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x)
 {
     const tensor *q = &calls[1].tensors[ROPE_Q];
+    const dtype cache = calls[2].tensors[KV_APPEND_K_CACHE].type;
     cuda_left left = {.q = *q};
     (void)ops, (void)x;
-    left.q.type = calls[2].tensors[KV_APPEND_K_CACHE].type;
+    left.q.type = cache == DTYPE_F8 ? DTYPE_F16 : cache; /* what attention's products take */
     left.q.stride[2] = 2;
     left.q.stride[1] = q->shape[2] * 2;
     left.q.stride[0] = q->shape[1] * left.q.stride[1];

@@ -148,6 +148,14 @@ static const char *const cases[] = {
     "q:BF16 k_cache:BF16 v_cache:BF16 out:BF16 window=700",
     "n_sequences=2 n_heads=16 n_kv_heads=2 head_dim=128 n_pages=150 page_size=32 n_kv_indices=140 "
     "k_cache:F16 v_cache:F16 window=1100 logits_soft_cap=30",
+    "n_sequences=3 n_heads=4 n_kv_heads=1 head_dim=64 n_pages=200 page_size=16 n_kv_indices=180 "
+    "q:F16 k_cache:F8 v_cache:F8 out:F16 k_cache@0213 v_cache@0213 out=q sm_scale=-0.25",
+    "n_sequences=33 n_heads=14 n_kv_heads=2 head_dim=128 n_pages=20 page_size=48 n_kv_indices=36 "
+    "k_cache:F8 v_cache:F8 lse:-",
+    "n_sequences=4 n_heads=8 n_kv_heads=2 head_dim=64 n_pages=80 page_size=16 n_kv_indices=70 "
+    "window=100 k_cache:F8 v_cache:F8",
+    "n_sequences=2 n_heads=8 n_kv_heads=1 head_dim=128 n_pages=90 page_size=16 n_kv_indices=80 "
+    "k_cache:F8 v_cache:F8 window=500 logits_soft_cap=30",
     NULL,
 };
 
@@ -160,6 +168,8 @@ static const char *const workloads[] = {
     "page_size=16 n_kv_indices=4096 q:BF16 k_cache:BF16 v_cache:BF16 out:BF16 lse:-",
     "smollm2-135m: n_sequences=1 n_heads=9 n_kv_heads=3 head_dim=64 n_pages=64 page_size=16 "
     "n_kv_indices=64 k_cache:F16 v_cache:F16 lse:-",
+    "llama-3.2-1b cache F8: n_sequences=64 n_heads=32 n_kv_heads=8 head_dim=64 n_pages=4096 "
+    "page_size=16 n_kv_indices=4096 q:BF16 k_cache:F8 v_cache:F8 out:BF16 lse:-",
     NULL,
 };
 

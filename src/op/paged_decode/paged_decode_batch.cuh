@@ -30,32 +30,55 @@
 #include "op/attention/limits.cuh"
 #include "op/device.cuh"
 
-__device__ __forceinline__ uint4 load_once(const char *from)
+__device__ __forceinline__ void load_once(uint4 &d, const char *from)
 {
-    uint4 d;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w)
                  : "l"(from));
-    return d;
+}
+__device__ __forceinline__ void load_once(uint2 &d, const char *from)
+{
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(d.x), "=r"(d.y)
+                 : "l"(from));
 }
 
-/* Keys: rows g and g + 8, pieces t, t + 4 .. of each. All rows are loaded; scores of positions that
- * are not seen are dropped whatever they are. */
-template <int HEAD_DIM>
-__device__ __forceinline__ void decode_load_keys(uint4 (&piece)[2][HEAD_DIM / 32], const char *rows,
+/* What a lane reads of 16 positions, in the type of the cache: of keys, rows g and g + 8, pieces of
+ * 16 bytes t, t + 4 .. of each; of values, positions 2 t, 2 t + 1, 2 t + 8, 2 t + 9, eights of
+ * elements g, g + 8 .. of each. */
+template <typename T, int HEAD_DIM> struct decode_keys {
+    enum { PIECES = HEAD_DIM * (int)sizeof(T) / 64 };
+    uint4 piece[2][PIECES];
+};
+template <typename T, int HEAD_DIM> struct decode_values {
+    typename eight_of<T>::type eight[4][HEAD_DIM / 64];
+};
+
+/* How much of it is in flight, and how many blocks registers have room for. */
+template <typename T, int HEAD_DIM> struct decode_form {
+    enum {
+        DEPTH = HEAD_DIM / 64 * (2 / (int)sizeof(T)), /* sixteens of a warp */
+        BLOCKS = HEAD_DIM == 128  ? 2
+                 : sizeof(T) == 1 ? 4
+                                  : 5,
+    };
+};
+
+/* All rows are loaded; scores of positions that are not seen are dropped whatever they are. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void decode_load_keys(decode_keys<T, HEAD_DIM> &keys, const char *rows,
                                                  int64_t stride)
 {
     int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
 #pragma unroll
     for (int r = 0; r < 2; r++)
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 32; i++)
-            piece[r][i] = load_once(rows + (g + r * 8) * stride + (i * 4 + t) * 16);
+        for (int i = 0; i < decode_keys<T, HEAD_DIM>::PIECES; i++)
+            load_once(keys.piece[r][i], rows + (g + r * 8) * stride + (i * 4 + t) * 16);
 }
 
-/* Values: positions 2 t, 2 t + 1, 2 t + 8, 2 t + 9, pieces g, g + 8 .. of each. */
-template <int HEAD_DIM>
-__device__ __forceinline__ void decode_load_values(uint4 (&piece)[4][HEAD_DIM / 64],
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void decode_load_values(decode_values<T, HEAD_DIM> &values,
                                                    const char *rows, int64_t stride, int n_seen)
 {
     int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
@@ -63,9 +86,12 @@ __device__ __forceinline__ void decode_load_values(uint4 (&piece)[4][HEAD_DIM / 
     for (int r = 0; r < 4; r++) {
         int position = t * 2 + r % 2 + r / 2 * 8;
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 64; i++)
-            piece[r][i] = position < n_seen ? load_once(rows + position * stride + (i * 8 + g) * 16)
-                                            : make_uint4(0, 0, 0, 0);
+        for (int i = 0; i < HEAD_DIM / 64; i++) {
+            values.eight[r][i] = {};
+            if (position < n_seen)
+                load_once(values.eight[r][i],
+                          rows + position * stride + (i * 8 + g) * 8 * (int)sizeof(T));
+        }
     }
 }
 
@@ -73,12 +99,63 @@ __device__ __forceinline__ uint32_t word_of(const uint4 &piece, int i)
 {
     return i == 0 ? piece.x : i == 1 ? piece.y : i == 2 ? piece.z : piece.w;
 }
+__device__ __forceinline__ uint32_t word_of(const uint2 &piece, int i)
+{
+    return i == 0 ? piece.x : piece.y;
+}
+
+/* The first column of the i-th eight that a lane has of a query and of keys. */
+template <typename T> __device__ __forceinline__ int decode_column(int i)
+{
+    int t = (int)threadIdx.x % 4;
+    return sizeof(T) == 1 ? (i / 2 * 4 + t) * 16 + i % 2 * 8 : (i * 4 + t) * 8;
+}
+
+/* The i-th eight of keys, in the type of the products. */
+template <typename T, int PIECES>
+__device__ __forceinline__ uint4 decode_eight(T, const uint4 (&piece)[PIECES], int i)
+{
+    return piece[i];
+}
+template <int PIECES>
+__device__ __forceinline__ uint4 decode_eight(element_f8, const uint4 (&piece)[PIECES], int i)
+{
+    const uint4 &from = piece[i / 2];
+    uint32_t low = i % 2 ? from.z : from.x, high = i % 2 ? from.w : from.y;
+    return make_uint4(decode_f8x2(low), decode_f8x2(low >> 16), decode_f8x2(high),
+                      decode_f8x2(high >> 16));
+}
+
+/* Columns 2 i and 2 i + 1 of an eight of four positions, as the first operand of their product with
+ * weights, whose rows are columns of the values. */
+template <typename T>
+__device__ __forceinline__ void decode_columns(T, uint32_t (&a)[4], const uint4 (&of)[4], int i)
+{
+#pragma unroll
+    for (int r = 0; r < 4; r += 2) {
+        uint32_t one = word_of(of[r], i), next = word_of(of[r + 1], i);
+        a[r] = __byte_perm(one, next, 0x5410);
+        a[r + 1] = __byte_perm(one, next, 0x7632);
+    }
+}
+__device__ __forceinline__ void decode_columns(element_f8, uint32_t (&a)[4], const uint2 (&of)[4],
+                                               int i)
+{
+#pragma unroll
+    for (int r = 0; r < 4; r += 2) {
+        uint32_t pairs =
+            __byte_perm(word_of(of[r], i / 2), word_of(of[r + 1], i / 2), i % 2 ? 0x7362 : 0x5140);
+        a[r] = decode_f8x2(pairs);
+        a[r + 1] = decode_f8x2(pairs >> 16);
+    }
+}
 
 /* Scores of 16 positions: s[i] of positions 8 i + 2 t and + 1, for head g. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void decode_scores(float (&s)[2][4], const uint4 (&query)[HEAD_DIM / 32],
-                                              const uint4 (&key)[2][HEAD_DIM / 32])
+                                              const decode_keys<T, HEAD_DIM> &keys)
 {
+    typedef typename product_of<T>::type product;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
 #pragma unroll
@@ -88,8 +165,9 @@ __device__ __forceinline__ void decode_scores(float (&s)[2][4], const uint4 (&qu
         for (int i = 0; i < HEAD_DIM / 32; i++) {
             uint32_t low[4] = {query[i].x, 0, query[i].y, 0};
             uint32_t high[4] = {query[i].z, 0, query[i].w, 0};
-            mma_16816(T(), s[r], low, key[r][i].x, key[r][i].y);
-            mma_16816(T(), s[r], high, key[r][i].z, key[r][i].w);
+            const uint4 key = decode_eight(T(), keys.piece[r], i);
+            mma_16816(product(), s[r], low, key.x, key.y);
+            mma_16816(product(), s[r], high, key.z, key.w);
         }
     }
 }
@@ -97,21 +175,22 @@ __device__ __forceinline__ void decode_scores(float (&s)[2][4], const uint4 (&qu
 /* o (HEAD_DIM, 8) += v^T (HEAD_DIM, 16) weights^T (16, 8): o[4 p + i] has the heads 2 t and 2 t + 1
  * of column 64 p + 8 g + 2 i, then those of the next column. */
 template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void decode_values(float (&o)[HEAD_DIM / 16][4], const float (&s)[2][4],
-                                              const uint4 (&value)[4][HEAD_DIM / 64])
+__device__ __forceinline__ void decode_add_values(float (&o)[HEAD_DIM / 16][4],
+                                                  const float (&s)[2][4],
+                                                  const decode_values<T, HEAD_DIM> &values)
 {
-    uint32_t near = pack_pair(T(), s[0][0], s[0][1]), far = pack_pair(T(), s[1][0], s[1][1]);
+    typedef typename product_of<T>::type product;
+    uint32_t near = pack_pair(product(), s[0][0], s[0][1]);
+    uint32_t far = pack_pair(product(), s[1][0], s[1][1]);
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 16; i++) {
-        uint32_t word[4], a[4];
+        typename eight_of<T>::type of[4];
+        uint32_t a[4];
 #pragma unroll
         for (int r = 0; r < 4; r++)
-            word[r] = word_of(value[r][i / 4], i % 4);
-        a[0] = __byte_perm(word[0], word[1], 0x5410);
-        a[1] = __byte_perm(word[0], word[1], 0x7632);
-        a[2] = __byte_perm(word[2], word[3], 0x5410);
-        a[3] = __byte_perm(word[2], word[3], 0x7632);
-        mma_16816(T(), o[i], a, near, far);
+            of[r] = values.eight[r][i / 4];
+        decode_columns(T(), a, of, i % 4);
+        mma_16816(product(), o[i], a, near, far);
     }
 }
 
@@ -191,7 +270,8 @@ __device__ __forceinline__ void decode_store(const paged_attention &call, int se
             state.sum == 0 ? -INFINITY : state.base + log2f(state.sum);
 }
 
-/* A warp's sums over its positions so far, for head g; the outputs in decode_values()'s order. */
+/* A warp's sums over its positions so far, for head g; the outputs in decode_add_values()'s order.
+ */
 template <int HEAD_DIM> struct decode_sums {
     float o[HEAD_DIM / 16][4] = {}, maximum = -INFINITY, sum = 0;
 };
@@ -232,7 +312,7 @@ __device__ __forceinline__ float decode_rise(decode_sums<HEAD_DIM> &sums, float 
 /* 16 positions. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void decode_add(decode_sums<HEAD_DIM> &sums, float (&s)[2][4],
-                                           const uint4 (&value)[4][HEAD_DIM / 64], float base,
+                                           const decode_values<T, HEAD_DIM> &values, float base,
                                            float scale)
 {
 #pragma unroll
@@ -241,7 +321,7 @@ __device__ __forceinline__ void decode_add(decode_sums<HEAD_DIM> &sums, float (&
         score = exp2_fast(fmaf(score, scale, -base));
         sums.sum += score;
     }
-    decode_values<T, HEAD_DIM>(sums.o, s, value);
+    decode_add_values(sums.o, s, values);
 }
 
 /* Stores the part of the first HEADS heads of the group. */
@@ -287,17 +367,20 @@ typedef struct decode_place {
 
 /* The warp's part of a chunk of n_seen positions, of which the first `hidden` are not seen: DEPTH
  * sixteens, then those after the other warps'. */
-template <typename T, int HEAD_DIM, int WARPS, int DEPTH, typename LIMITS>
+template <typename T, int HEAD_DIM, int WARPS, typename LIMITS>
 __device__ __forceinline__ void
 decode_warp(const paged_attention &call, const LIMITS &limits, const char *query_row, int kv_head,
             const decode_place *place, int hidden, int n_seen, decode_part<HEAD_DIM> *part)
 {
-    int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    constexpr int DEPTH = decode_form<T, HEAD_DIM>::DEPTH;
+    int g = (int)threadIdx.x % 32 / 4;
     bool is_head = g < call.group;
     float scale = limits_scale(limits, call);
     const char *k_cache = call.k + kv_head * call.k_strides.head;
     const char *v_cache = call.v + kv_head * call.v_strides.head;
-    uint4 key[DEPTH][2][HEAD_DIM / 32], value[DEPTH][4][HEAD_DIM / 64], query[HEAD_DIM / 32];
+    decode_keys<T, HEAD_DIM> keys[DEPTH];
+    decode_values<T, HEAD_DIM> values[DEPTH];
+    uint4 query[HEAD_DIM / 32];
     int n = (n_seen + 15) / 16, i = (int)threadIdx.x / 32 * DEPTH;
     /* Loads what earlier passes stored in the cache while this pass's previous kernels run. */
 #pragma unroll
@@ -306,15 +389,16 @@ decode_warp(const paged_attention &call, const LIMITS &limits, const char *query
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
             if (when == 0 ? i + d >= n - 1 : i + d != n - 1) continue;
-            decode_load_keys<HEAD_DIM>(key[d], k_cache + place[i + d].k, call.k_strides.position);
-            decode_load_values<HEAD_DIM>(value[d], v_cache + place[i + d].v,
-                                         call.v_strides.position, n_seen - (i + d) * 16);
+            decode_load_keys(keys[d], k_cache + place[i + d].k, call.k_strides.position);
+            decode_load_values(values[d], v_cache + place[i + d].v, call.v_strides.position,
+                               n_seen - (i + d) * 16);
         }
     }
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 32; i++)
-        query[i] = is_head ? load_query<T>(call.q_type, query_row + g * call.q_strides.head,
-                                           (i * 4 + t) * 8, call.sm_scale < 0 ? -1.0f : 1.0f)
+        query[i] = is_head ? load_query<typename product_of<T>::type>(
+                                 call.q_type, query_row + g * call.q_strides.head,
+                                 decode_column<T>(i), call.sm_scale < 0 ? -1.0f : 1.0f)
                            : make_uint4(0, 0, 0, 0);
 
     decode_sums<HEAD_DIM> sums;
@@ -323,10 +407,9 @@ decode_warp(const paged_attention &call, const LIMITS &limits, const char *query
         float s[DEPTH][2][4], highest = sums.maximum;
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
-            decode_scores<T, HEAD_DIM>(s[d], query, key[d]);
+            decode_scores(s[d], query, keys[d]);
             if (next + d < n)
-                decode_load_keys<HEAD_DIM>(key[d], k_cache + place[next + d].k,
-                                           call.k_strides.position);
+                decode_load_keys(keys[d], k_cache + place[next + d].k, call.k_strides.position);
             decode_limit(s[d], limits, call, (i + d) * 16, hidden);
             highest = decode_highest(s[d], (i + d) * 16, n_seen, highest);
         }
@@ -334,10 +417,10 @@ decode_warp(const paged_attention &call, const LIMITS &limits, const char *query
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
             if (i + d >= n) continue;
-            decode_add<T, HEAD_DIM>(sums, s[d], value[d], base, scale);
+            decode_add(sums, s[d], values[d], base, scale);
             if (next + d < n)
-                decode_load_values<HEAD_DIM>(value[d], v_cache + place[next + d].v,
-                                             call.v_strides.position, n_seen - (next + d) * 16);
+                decode_load_values(values[d], v_cache + place[next + d].v, call.v_strides.position,
+                                   n_seen - (next + d) * 16);
         }
     }
     decode_leave<HEAD_DIM>(sums, scale, part);
@@ -403,7 +486,7 @@ __device__ __forceinline__ decode_cut decode_find(const paged_attention &call, c
  * and at least as many as there are chunks. `partial`: a decode_part for each sequence, chunk of
  * the grid and head, `arrived`: a counter for each sequence and KV head, 0 before the first launch
  * and again after each; neither is needed if no sequence has two chunks. */
-template <typename T, int HEAD_DIM, int WARPS, int DEPTH, typename LIMITS>
+template <typename T, int HEAD_DIM, int WARPS, typename LIMITS>
 __device__ __forceinline__ void decode_block(const paged_attention &call, const LIMITS &limits)
 {
     constexpr int THREADS = WARPS * 32, MERGED = 8;
@@ -424,11 +507,11 @@ __device__ __forceinline__ void decode_block(const paged_attention &call, const 
     }
     __syncthreads(); /* the places are known */
     int first_head = kv_head * call.group;
-    decode_warp<T, HEAD_DIM, WARPS, DEPTH>(
-        call, limits,
-        (const char *)call.q + cut.sequence * call.q_strides.token +
-            first_head * call.q_strides.head,
-        kv_head, place, cut.chunk == 0 ? hidden % 16 : 0, n_seen, parts[threadIdx.x / 32]);
+    decode_warp<T, HEAD_DIM, WARPS>(call, limits,
+                                    (const char *)call.q + cut.sequence * call.q_strides.token +
+                                        first_head * call.q_strides.head,
+                                    kv_head, place, cut.chunk == 0 ? hidden % 16 : 0, n_seen,
+                                    parts[threadIdx.x / 32]);
     __syncthreads(); /* the warps' parts are there */
 
     int n_heads = call.n_kv_heads * call.group;
@@ -466,12 +549,12 @@ __device__ __forceinline__ void decode_block(const paged_attention &call, const 
     }
 }
 
-template <typename T, int HEAD_DIM, int WARPS, int DEPTH, typename LIMITS>
+template <typename T, int HEAD_DIM, int WARPS, typename LIMITS>
 __device__ __forceinline__ void paged_decode_batch(const paged_attention &call,
                                                    const LIMITS &limits)
 {
     device_let_next_begin();
-    decode_block<T, HEAD_DIM, WARPS, DEPTH>(call, limits);
+    decode_block<T, HEAD_DIM, WARPS>(call, limits);
     const bool is_last =
         blockIdx.x + 1 == gridDim.x && blockIdx.y + 1 == gridDim.y && blockIdx.z + 1 == gridDim.z;
     if (call.beside && is_last) device_wait_for_last();

@@ -16,12 +16,13 @@ template <typename T, int HEAD_DIM> struct ring_sizes {
         ROW = HEAD_DIM * (int)sizeof(T),
         VALUE_ROW = ROW + 16,
         VALUES = 16 * ROW, /* where they begin in a stage */
-        STAGE = PAGED_RING_STAGE(HEAD_DIM),
+        STAGE = PAGED_RING_STAGE(ROW),
+        STAGES = PAGED_RING_STAGES(ROW),
         /* Chunks of 16 bytes of odd rows of keys change places with those 64 bytes away, because
          * lanes of a warp read the same columns of neighbouring rows. */
-        SWAP = 4,
+        SWAP = ROW > 64 ? 4 : 0,
         /* So many sixteens at a time, so that a warp raises its maximum seldom enough. */
-        DEPTH = ROW > 128 ? 2 : 1,
+        DEPTH = decode_form<T, HEAD_DIM>::DEPTH,
     };
 };
 

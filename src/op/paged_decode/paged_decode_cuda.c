@@ -171,6 +171,12 @@ static paged_attention arguments_of(const cuda_ops *ops, const op_call *call,
     return a;
 }
 
+/* The cache's type in kernels' names. */
+static const char *type_name(const tensor *cache)
+{
+    return cache->type == DTYPE_BF16 ? "BF16" : cache->type == DTYPE_F8 ? "F8" : "F16";
+}
+
 /* `parts`: of a sequence; of all sequences if blocks search. */
 static qp_status start_decode(cuda_ops *ops, const op_call *call, paged_attention arguments,
                               int64_t parts, qp_error *error)
@@ -180,8 +186,8 @@ static qp_status start_decode(cuda_ops *ops, const op_call *call, paged_attentio
         .image = "attention_paged",
         .grid = {(unsigned)arguments.n_kv_heads, (unsigned)arguments.n_sequences, (unsigned)parts},
         .threads = PAGED_DECODE_WARPS * 32};
-    snprintf(start.name, sizeof start.name, "run_paged_decode_batch_%s_%d",
-             k->type == DTYPE_BF16 ? "BF16" : "F16", k->shape[3] == 128 ? 128 : 64);
+    snprintf(start.name, sizeof start.name, "run_paged_decode_batch_%s_%d", type_name(k),
+             k->shape[3] == 128 ? 128 : 64);
     if (arguments.n_sequences == 0) return QP_OK;
     if (arguments.search) start.grid[1] = (unsigned)parts, start.grid[2] = 1;
     int64_t blocks = (int64_t)start.grid[0] * start.grid[1] * start.grid[2];
@@ -210,18 +216,19 @@ static qp_status launch_few(cuda_ops *ops, const cuda_kernel *kernel, const op_c
     attention_limits limits = CUDA_ATTENTION_LIMITS(call, PAGED_DECODE);
     const bool limited = cuda_is_limited(&limits);
     const int head_dim = (int)k->shape[3];
+    const int shared = PAGED_RING_SHARED(head_dim * (k->type == DTYPE_F8 ? 1 : 2));
     const int64_t blocks = most_parts(call, true) * arguments.n_kv_heads;
     const int64_t resident = PAGED_RING_BLOCKS * (int64_t)ops->device->n_multiprocessors;
     cuda_start start = {.image = "attention_ring",
-                        .shared_most = PAGED_RING_SHARED(head_dim),
+                        .shared_most = (size_t)shared,
                         .grid = {(unsigned)(blocks < resident ? blocks : resident), 1, 1},
                         .threads = PAGED_RING_THREADS,
-                        .shared_bytes = PAGED_RING_SHARED(head_dim),
+                        .shared_bytes = (unsigned)shared,
                         .cluster = 1};
     (void)kernel;
     if (arguments.n_sequences == 0) return QP_OK;
-    snprintf(start.name, sizeof start.name, "run_paged_decode_ring_%s_%d%s",
-             k->type == DTYPE_BF16 ? "BF16" : "F16", head_dim, limited ? "_limited" : "");
+    snprintf(start.name, sizeof start.name, "run_paged_decode_ring_%s_%d%s", type_name(k), head_dim,
+             limited ? "_limited" : "");
     if (!limited)
         return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(arguments)), error);
     return cuda_ops_start(ops, &start,

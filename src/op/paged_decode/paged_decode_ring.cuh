@@ -30,12 +30,6 @@ enum { RING_THREADS = PAGED_DECODE_WARPS * 32 }; /* that compute */
 
 /* ---- computing ----------------------------------------------------------------------------- */
 
-/* The first column of a lane's i-th piece of queries and keys, eight neighbours. */
-__device__ __forceinline__ int ring_column(int i, int t)
-{
-    return (i * 4 + t) * 8;
-}
-
 /* Eight elements of an item's queries as they are in memory; only F32 fills `high`. They are
  * converted where they are used, so that the load does not stall the warp before. */
 typedef struct ring_query {
@@ -58,7 +52,7 @@ __device__ __forceinline__ ring_query ring_fetch_query(const paged_attention &ca
     return raw;
 }
 
-/* Leaves them in the cache's type, with the sign of the scale. */
+/* Leaves them in the type of the products, with the sign of the scale. */
 template <typename T, int HEAD_DIM, int STAGES>
 __device__ __forceinline__ void ring_leave_query(const paged_attention &call, const ring_query &raw,
                                                  ring_shared<HEAD_DIM, STAGES> &shared)
@@ -75,15 +69,15 @@ __device__ __forceinline__ void ring_leave_query(const paged_attention &call, co
                           ? make_float2(__uint_as_float(two[0]), __uint_as_float(two[1]))
                       : call.q_type == DTYPE_BF16 ? unpack_pair(__nv_bfloat16(), low[i])
                                                   : unpack_pair(__half(), low[i]);
-        word[i] = pack_pair(T(), pair.x * sign, pair.y * sign);
+        word[i] = pack_pair(typename product_of<T>::type(), pair.x * sign, pair.y * sign);
     }
     if (threadIdx.x < PAGED_DECODE_MAX_GROUP * HEAD_DIM / 8)
         shared.query[0][threadIdx.x] = make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-/* Rows g and g + 8 of a stage's keys. */
+/* A stage's keys. */
 template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void ring_keys(uint4 (&piece)[2][HEAD_DIM / 32], const char *stage)
+__device__ __forceinline__ void ring_keys(decode_keys<T, HEAD_DIM> &keys, const char *stage)
 {
     typedef ring_sizes<T, HEAD_DIM> sizes;
     int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4, swap = g % 2 * sizes::SWAP * 16;
@@ -91,17 +85,17 @@ __device__ __forceinline__ void ring_keys(uint4 (&piece)[2][HEAD_DIM / 32], cons
     for (int r = 0; r < 2; r++) {
         const char *row = stage + (g + r * 8) * sizes::ROW;
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 32; i++)
-            piece[r][i] = *(const uint4 *)(row + (ring_column(i, t) * 2 ^ swap));
+        for (int i = 0; i < decode_keys<T, HEAD_DIM>::PIECES; i++)
+            keys.piece[r][i] = *(const uint4 *)(row + ((i * 4 + t) * 16 ^ swap));
     }
 }
 
-/* Positions 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of a stage's values, zeros from n_seen on; eights g,
- * g + 8 .. of each. */
+/* A stage's values, zeros from n_seen on. */
 template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void ring_values(uint4 (&piece)[4][HEAD_DIM / 64], const char *stage,
+__device__ __forceinline__ void ring_values(decode_values<T, HEAD_DIM> &values, const char *stage,
                                             int n_seen)
 {
+    typedef typename eight_of<T>::type eight;
     typedef ring_sizes<T, HEAD_DIM> sizes;
     int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
 #pragma unroll
@@ -110,8 +104,7 @@ __device__ __forceinline__ void ring_values(uint4 (&piece)[4][HEAD_DIM / 64], co
         const char *row = stage + sizes::VALUES + position * sizes::VALUE_ROW;
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 64; i++)
-            piece[r][i] = position >= n_seen ? make_uint4(0, 0, 0, 0)
-                                             : *(const uint4 *)(row + (i * 8 + g) * 16);
+            values.eight[r][i] = position >= n_seen ? eight{} : ((const eight *)row)[i * 8 + g];
     }
 }
 
@@ -130,18 +123,18 @@ ring_consume(decode_sums<HEAD_DIM> &sums, const paged_attention &call, const LIM
     uint4 query[HEAD_DIM / 32];
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 32; i++)
-        query[i] = shared.query[threadIdx.x % 32 / 4][ring_column(i, (int)threadIdx.x % 4) / 8];
+        query[i] = shared.query[threadIdx.x % 32 / 4][decode_column<T>(i) / 8];
     turn.step(warp * DEPTH);
     for (int i = warp * DEPTH; i < n; i += ROUND, turn.step(ROUND)) {
         float s[DEPTH][2][4], highest = sums.maximum;
         ring_turn<STAGES> at = turn;
 #pragma unroll
         for (int d = 0; d < DEPTH; d++, at.step(1)) {
-            uint4 key[2][HEAD_DIM / 32];
+            decode_keys<T, HEAD_DIM> keys;
             if (i + d >= n) continue;
             barrier_wait(shared_address(&shared.full[at.place]), at.parity);
-            ring_keys<T, HEAD_DIM>(key, stages + at.place * sizes::STAGE);
-            decode_scores<T, HEAD_DIM>(s[d], query, key);
+            ring_keys(keys, stages + at.place * sizes::STAGE);
+            decode_scores(s[d], query, keys);
             decode_limit(s[d], limits, call, (i + d) * 16, item.hidden);
             highest = decode_highest(s[d], (i + d) * 16, item.n_seen, highest);
         }
@@ -149,11 +142,10 @@ ring_consume(decode_sums<HEAD_DIM> &sums, const paged_attention &call, const LIM
         at = turn;
 #pragma unroll
         for (int d = 0; d < DEPTH; d++, at.step(1)) {
-            uint4 value[4][HEAD_DIM / 64];
+            decode_values<T, HEAD_DIM> values;
             if (i + d >= n) continue;
-            ring_values<T, HEAD_DIM>(value, stages + at.place * sizes::STAGE,
-                                     item.n_seen - (i + d) * 16);
-            decode_add<T, HEAD_DIM>(sums, s[d], value, base, scale);
+            ring_values(values, stages + at.place * sizes::STAGE, item.n_seen - (i + d) * 16);
+            decode_add(sums, s[d], values, base, scale);
             __syncwarp(); /* all lanes have read the stage */
             if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(&shared.empty[at.place]));
         }
@@ -325,14 +317,14 @@ __device__ __forceinline__ void ring_compute(const paged_attention &call, const 
 }
 
 /* Grid: any number of blocks, best as many as are resident, of PAGED_RING_THREADS. `stages`:
- * STAGES * PAGED_RING_STAGE bytes of shared memory. `partial`: a decode_part for each part of a
+ * PAGED_RING_SHARED bytes of shared memory. `partial`: a decode_part for each part of a
  * sequence and head, `arrived`: a counter for each sequence and KV head, 0 before the first launch
  * and again after each; neither is needed if no sequence has two parts. */
-template <typename T, int HEAD_DIM, int STAGES, typename LIMITS>
+template <typename T, int HEAD_DIM, typename LIMITS>
 __device__ __forceinline__ void paged_decode_ring(const paged_attention &call, const LIMITS &limits,
                                                   char *stages)
 {
-    __shared__ ring_shared<HEAD_DIM, STAGES> shared;
+    __shared__ ring_shared<HEAD_DIM, ring_sizes<T, HEAD_DIM>::STAGES> shared;
     const int warp = (int)threadIdx.x / 32;
     device_let_next_begin();
     if (threadIdx.x == 0) ring_begin(shared);

@@ -193,6 +193,14 @@ static const char *const cases[] = {
     "n_kv_indices=40 n_mask_words=4010 logits_soft_cap=20 k_cache:F16 v_cache:F16",
     "n_tokens=70 n_sequences=1 n_heads=8 n_kv_heads=1 head_dim=128 n_pages=30 page_size=16 "
     "n_kv_indices=30 window=130 logits_soft_cap=50 causal=0 k_cache:BF16 v_cache:BF16",
+    "n_tokens=300 n_sequences=3 n_heads=4 n_kv_heads=2 head_dim=64 n_pages=50 page_size=16 "
+    "n_kv_indices=45 q:F16 k_cache:F8 v_cache:F8 out:F16 k_cache@0213 v_cache@0213 out=q",
+    "n_tokens=150 n_sequences=2 n_heads=4 n_kv_heads=2 head_dim=128 n_pages=20 page_size=32 "
+    "n_kv_indices=18 causal=0 k_cache:F8 v_cache:F8 lse:-",
+    "n_tokens=300 n_sequences=3 n_heads=4 n_kv_heads=1 head_dim=64 n_pages=50 page_size=16 "
+    "n_kv_indices=45 window=100 q:BF16 k_cache:F8 v_cache:F8 out:BF16",
+    "n_tokens=100 n_sequences=2 n_heads=4 n_kv_heads=2 head_dim=128 n_pages=30 page_size=16 "
+    "n_kv_indices=24 n_mask_words=1210 logits_soft_cap=20 k_cache:F8 v_cache:F8",
     NULL,
 };
 
@@ -205,6 +213,8 @@ static const char *const workloads[] = {
     "page_size=16 n_kv_indices=128 q:BF16 k_cache:BF16 v_cache:BF16 out:BF16 lse:-",
     "smollm2-135m: n_tokens=512 n_sequences=1 n_heads=9 n_kv_heads=3 head_dim=64 n_pages=32 "
     "page_size=16 n_kv_indices=32 k_cache:F16 v_cache:F16 lse:-",
+    "llama-3.2-1b cache F8: n_tokens=2048 n_sequences=1 n_heads=32 n_kv_heads=8 head_dim=64 "
+    "n_pages=128 page_size=16 n_kv_indices=128 q:BF16 k_cache:F8 v_cache:F8 out:BF16 lse:-",
     NULL,
 };
 

@@ -47,7 +47,12 @@ static bool has_map(const tensor *cache)
     return cache->stride[0] >= 0 && cache->stride[1] >= 0 && cache->stride[2] >= 0;
 }
 
-bool cuda_prefill_accepts(const op_call *call)
+static bool is_in_f8(const op_call *call)
+{
+    return call->tensors[PAGED_PREFILL_K_CACHE].type == DTYPE_F8;
+}
+
+static bool tiles_accept(const op_call *call)
 {
     const tensor *t = call->tensors;
     const tensor k = whole_pages(call, PAGED_PREFILL_K_CACHE),
@@ -55,6 +60,16 @@ bool cuda_prefill_accepts(const op_call *call)
     return k.shape[0] > 0 && has_map(&k) && has_map(&v) &&
            cuda_paged_accepts(&t[PAGED_PREFILL_Q], &k, &v, &t[PAGED_PREFILL_OUT],
                               &t[PAGED_PREFILL_LSE]);
+}
+
+bool cuda_prefill_accepts(const op_call *call)
+{
+    return !is_in_f8(call) && tiles_accept(call);
+}
+
+static bool f8_accepts(const op_call *call)
+{
+    return is_in_f8(call) && tiles_accept(call);
 }
 
 bool cuda_prefill_pays(const cuda_ops *ops, const op_call *call)
@@ -98,7 +113,8 @@ static int64_t blocks_of(const op_call *call, int rows)
 static int groups_of(const op_call *call, int n_multiprocessors)
 {
     attention_limits limits = CUDA_PREFILL_LIMITS(call, PAGED_PREFILL);
-    bool have = call->tensors[PAGED_PREFILL_Q].shape[2] == 64 && !cuda_is_limited(&limits);
+    bool have = call->tensors[PAGED_PREFILL_Q].shape[2] == 64 && !cuda_is_limited(&limits) &&
+                !is_in_f8(call);
     return have && blocks_of(call, 192) >= 6 * n_multiprocessors ? 3 : 2;
 }
 
@@ -121,6 +137,12 @@ cuda_prefill_launch cuda_prefill_plan(const op_call *call, bool has_wgmma, int n
     launch.shared_bytes = PAGED_PREFILL_SHARED(head_dim, groups);
     int64_t tiles = blocks_of(call, launch.rows);
     launch.blocks = (unsigned)(tiles < n_multiprocessors ? tiles : n_multiprocessors);
+    if (is_in_f8(call)) {
+        launch.threads = PAGED_PREFILL_F8_THREADS;
+        launch.shared_bytes = PAGED_PREFILL_F8_SHARED(head_dim);
+        snprintf(launch.function, sizeof launch.function, "run_paged_prefill_f8_%d", head_dim);
+        return launch;
+    }
     snprintf(launch.function, sizeof launch.function, "run_paged_prefill_wgmma%d_%s_%d", groups,
              type, head_dim);
     return launch;
@@ -210,6 +232,17 @@ const cuda_kernel paged_prefill_cuda[] = {
      .narrow_form = CUDA_NARROWS_ALONE,
      .takes_moved_q = true,
      .accepts = cuda_prefill_accepts,
+     .pays = cuda_prefill_pays,
+     .launch = cuda_prefill,
+     .aligned = true,
+     .tolerances = cuda_attention_tolerances},
+    {.op = OP_PAGED_PREFILL,
+     .name = "cuda_f8",
+     .architecture = CUDA_HOPPER_ONLY,
+     .narrows = cuda_narrows_always,
+     .narrow_form = CUDA_NARROWS_ALONE,
+     .takes_moved_q = true,
+     .accepts = f8_accepts,
      .pays = cuda_prefill_pays,
      .launch = cuda_prefill,
      .aligned = true,

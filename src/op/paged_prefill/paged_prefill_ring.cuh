@@ -53,10 +53,10 @@ template <int STAGES, int BYTES, int FIRST, int BARRIERS> struct prefill_ring {
     {
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
-    __device__ __forceinline__ void initialise(int arrivals) const
+    __device__ __forceinline__ void initialise(int arrivals, int fillers = 1) const
     {
         for (int i = 0; i < STAGES; i++) {
-            barrier_init(shared + BARRIERS + 8 * i, 1);
+            barrier_init(shared + BARRIERS + 8 * i, fillers);
             barrier_init(empty(i), arrivals);
         }
     }
@@ -213,14 +213,16 @@ __device__ __forceinline__ void prefill_find_tiles(const paged_attention &call,
 
 /* The warp that copies keys, or that of values, tile after tile. Each lane has one box of a step.
  * Keys that no row sees are left out, because their scores are replaced. Values are not, because a
- * weight of 0 must not meet NaN. */
+ * weight of 0 must not meet NaN. Of a cache in FP8 those after the sequence's end are made zeros
+ * when they are widened. */
 template <typename FORM, bool VALUES, typename LIMITS, typename RING, typename SLOTS>
 __device__ __forceinline__ void prefill_copy(const paged_attention &call, const tensor_map &map,
                                              const LIMITS &limits, char *shared, RING ring,
                                              SLOTS slots)
 {
-    constexpr int STEP = FORM::STEP, WIDE = FORM::HEAD_DIM / 64, BOXES = STEP / 16 * WIDE,
-                  BOX = 16 * 128;
+    constexpr int STEP = FORM::STEP, WIDE = FORM::WIDENS ? 1 : FORM::HEAD_DIM / 64,
+                  BOXES = STEP / 16 * WIDE, BOX = FORM::WIDENS ? 16 * FORM::HEAD_DIM : 16 * 128;
+    constexpr bool ZEROS = VALUES && !FORM::WIDENS;
     static_assert(BOXES <= 32, "a box a lane");
     const prefill_tile *tiles = (const prefill_tile *)(shared + prefill_memory<FORM>::TILES);
     int lane = (int)threadIdx.x % 32, element = lane % WIDE * 64;
@@ -234,14 +236,16 @@ __device__ __forceinline__ void prefill_copy(const paged_attention &call, const 
         page_walk walk = page_walk_of(call, tile.sequence);
         int seen = prefill_visible(call, tile, tile.first_row + FORM::ROWS - 1);
         uint32_t first = (uint32_t)steps.start / 16, last = (uint32_t)(tile.length - 1) / 16;
-        uint32_t end = VALUES ? (uint32_t)tile.length / 16 : (uint32_t)(seen + 15) / 16;
+        uint32_t end = ZEROS    ? (uint32_t)tile.length / 16
+                       : VALUES ? (uint32_t)(tile.length + 15) / 16
+                                : (uint32_t)(seen + 15) / 16;
         int kv_head = tile.kv_head;
         prefill_box box = prefill_box_of(call, walk, element, min(first + own, last));
 #pragma unroll 1
         for (int i = steps.count; i > 0; i--) {
             int there = min((int)(end - first), STEP / 16) * WIDE;
             ring.wait_empty();
-            if (VALUES && there < BOXES)
+            if (ZEROS && there < BOXES)
                 prefill_copy_end<FORM::HEAD_DIM, STEP>(call, tile, walk, first, ring.at());
             if (lane == 0) barrier_expect(ring.full(), there * BOX);
             __syncwarp();

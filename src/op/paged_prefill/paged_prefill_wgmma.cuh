@@ -24,7 +24,8 @@ template <int DIM, int N_GROUPS> struct prefill_form {
         /* Registers of a thread that computes and of one that copies; 64K in all. */
         REGISTERS = GROUPS == 2 ? 216 : 160,
         COPYING = GROUPS == 2 ? 72 : 32,
-        SHARED = PAGED_PREFILL_SHARED(DIM, GROUPS)
+        SHARED = PAGED_PREFILL_SHARED(DIM, GROUPS),
+        WIDENS = false, /* the cache has the products' type */
     };
 };
 

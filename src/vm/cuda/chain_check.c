@@ -191,7 +191,9 @@ static qp_status check_attention(checking *c, const chain_attention *a)
 {
     cuda_map k, v;
     MUST(cuda_map_read(a->k_map, &k) && cuda_map_read(a->v_map, &v), "a tensor map is missing");
-    MUST(k.sizes[0] == (uint64_t)c->chain->head && k.sizes[1] == (uint64_t)a->n_kv && a->group > 0,
+    const uint64_t words =
+        (uint64_t)c->chain->head / (a->type == DTYPE_F8 ? 2 : 1); /* of 16 bits */
+    MUST(k.sizes[0] == words && k.sizes[1] == (uint64_t)a->n_kv && a->group > 0,
          "the cache has another shape");
     MUST(a->narrowed, "its output goes nowhere");
     c->narrowed = a->narrowed;

@@ -165,11 +165,12 @@ static void take_moved_q(launch_builder *b, tensor *q, launch_entry *entry)
 }
 
 /* Whether attention is two launches: of prompts, and of the sequences that decode beside them. A
- * tile of paged_prefill has a hundred rows, of which a sequence with one token uses a few. */
+ * tile of paged_prefill has a hundred rows, of which a sequence with one token uses a few. Only
+ * kernels with tiles let the other launch begin at the right time. */
 static bool is_split(const launch_builder *b, const launch_entry *entry, const op_call *call)
 {
     op_call decode, others;
-    if (entry->kernel->op != OP_PAGED_PREFILL || b->of->n_decode == 0 ||
+    if (entry->kernel->launch != cuda_prefill || b->of->n_decode == 0 ||
         entry->kernel->custom_launch)
         return false;
     cuda_split_prefill(call, b->of->n_decode, &decode, &others);
