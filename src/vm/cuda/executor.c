@@ -42,7 +42,7 @@ static size_t decoding_workspace(const program *p, const cuda_kernel *custom,
     const int64_t rows = call.tensors[PAGED_DECODE_Q].shape[0];
     call.tensors[PAGED_DECODE_Q].shape[0] = p->options.max_sequences;
     const bool decodes =
-        (p->options.max_sequences > 1 || cuda_weights_in_f8(p)) && cuda_decode_accepts(&call);
+        (p->options.max_sequences > 1 || cuda_single_is_batch(p)) && cuda_decode_accepts(&call);
     const cuda_kernel *kernel = cuda_ops_custom(custom, OP_PAGED_DECODE, &call);
     size_t bytes = decodes ? cuda_decode_workspace_of(&call, rows, p->options.context) : 0;
     return kernel && kernel->workspace ? larger(bytes, kernel->workspace(&call)) : bytes;

@@ -23,7 +23,8 @@ static void place_exchange(launch_setting *setting)
 int cuda_few_rows(const program *program, const cuda_device *device)
 {
     const bool several = program->options.max_sequences > 1 && !program->options.few_alike;
-    if (cuda_device_is_hopper(device) && cuda_weights_in_f8(program) && !program->options.few_alike)
+    if (cuda_device_is_hopper(device) && cuda_single_is_batch(program) &&
+        !program->options.few_alike)
         return 0;
     return several && cuda_device_is_hopper(device) ? 1 : CUDA_FEW_ROWS;
 }

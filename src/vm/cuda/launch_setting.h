@@ -40,10 +40,10 @@ typedef struct launch_setting {
     bool without_chains;       /* for measurements */
 } launch_setting;
 
-/* Up to how many rows products keep x in float32 (cuda_ops.few_rows): none where the GPU multiplies
- * FP8 by rows, so that all passes of up to 64 rows run as chains; one where the GPU has the
- * kernels for batches and the program has several sequences, because batches of 2 to 64 rows then
- * have the same bits and run as chains. The engine's settings decide that, never a batch. */
+/* Up to how many rows products keep x in float32 (cuda_ops.few_rows): none where
+ * cuda_single_is_batch(), so that all passes of up to 64 rows run as chains; one where the GPU has
+ * the kernels for batches and the program has several sequences, because batches of 2 to 64 rows
+ * then have the same bits and run as chains. The engine's settings decide that, never a batch. */
 int cuda_few_rows(const program *program, const cuda_device *device);
 
 /* The GPU may be a description only: the function needs the device's properties, and no cuBLAS

@@ -59,6 +59,20 @@ bool cuda_weights_in_f8(const program *p)
     return false;
 }
 
+static bool multiplies_bf16_alone(const program *p)
+{
+    for (int i = 0; i < p->n_weights; i++) {
+        const tensor part = program_weight_part(&p->weights[i]);
+        if (part.rank == 2 && part.type != DTYPE_BF16 && is_read(p, i, true)) return false;
+    }
+    return true;
+}
+
+bool cuda_single_is_batch(const program *p)
+{
+    return cuda_weights_in_f8(p) || (p->options.kv_type == DTYPE_F8 && multiplies_bf16_alone(p));
+}
+
 static size_t stored_bytes(const tensor *part)
 {
     return round_up(tensor_bytes(part), CUDA_ALIGNMENT);

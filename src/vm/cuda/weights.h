@@ -45,6 +45,10 @@ bool cuda_weights_by_rows(const program *program, int weight);
 /* Whether there are such matrices. */
 bool cuda_weights_in_f8(const program *program);
 
+/* Whether a single sequence runs by the kernels for batches too, because it has no faster ones:
+ * with matrices of FP8 by rows, and over a cache in FP8 with matrices in BF16. */
+bool cuda_single_is_batch(const program *program);
+
 /* The exact number of bytes that the weights take on the GPU. */
 size_t cuda_weights_bytes(const program *program);
 
