@@ -99,6 +99,36 @@ static void test_plan(void **state)
     assert_int_equal(cuda_prefill_plan(&call, true, 132).blocks, 0);
 }
 
+/* Tensor maps describe queries and outputs of 16 bits whose tiles are whole tokens. */
+static void test_carried(void **state)
+{
+    (void)state;
+    op_call good = make_call(DTYPE_F16, 64);
+    good.tensors[PAGED_PREFILL_Q].type = DTYPE_F16;
+    paged_attention a = cuda_prefill_arguments(&good);
+    assert_false(cuda_prefill_is_carried(&good, &a)); /* float32 out */
+    a.out_type = DTYPE_BF16;
+    assert_true(cuda_prefill_is_carried(&good, &a));
+    const paged_attention carried = a;
+    a.q_type = DTYPE_F32;
+    assert_false(cuda_prefill_is_carried(&good, &a));
+    a = carried;
+    a.sm_scale = -1;
+    assert_false(cuda_prefill_is_carried(&good, &a));
+    a = carried;
+    a.group = 3;
+    assert_false(cuda_prefill_is_carried(&good, &a));
+    a = carried;
+    a.begin = 1;
+    assert_false(cuda_prefill_is_carried(&good, &a));
+    a = carried;
+    a.out_strides.head += 8;
+    assert_false(cuda_prefill_is_carried(&good, &a));
+    a = carried;
+    a.q_strides.token = -a.q_strides.token;
+    assert_false(cuda_prefill_is_carried(&good, &a));
+}
+
 /* Calls with limits have kernels of their own. */
 static void test_limits(void **state)
 {
@@ -297,8 +327,8 @@ int main(void)
         cmocka_unit_test(test_arguments),  cmocka_unit_test(test_plan),
         cmocka_unit_test(test_accepts),    cmocka_unit_test(test_ragged),
         cmocka_unit_test(test_decode),     cmocka_unit_test(test_decode_chunks),
-        cmocka_unit_test(test_decode_few), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_f8),
+        cmocka_unit_test(test_decode_few), cmocka_unit_test(test_carried),
+        cmocka_unit_test(test_limits),     cmocka_unit_test(test_f8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

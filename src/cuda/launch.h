@@ -13,7 +13,7 @@
 
 enum {
     CUDA_MAX_AREAS = 88,
-    CUDA_MAX_ARGUMENTS = 4,
+    CUDA_MAX_ARGUMENTS = 7,
     CUDA_MAP_BYTES = 128, /* of a CUtensorMap */
 };
 

@@ -87,6 +87,10 @@ qp_status cuda_prefill(cuda_ops *ops, const cuda_kernel *kernel, const op_call *
 /* The kernels' arguments, from a call of paged_prefill that cuda_prefill_accepts(). */
 paged_attention cuda_prefill_arguments(const op_call *call);
 
+/* Whether a warp of the kernels with wgmma copies queries and outputs by tensor maps: queries are
+ * not converted, all units are wanted, and 64 rows are all heads of a KV head of some tokens. */
+bool cuda_prefill_is_carried(const op_call *call, const paged_attention *arguments);
+
 /* A kernel of paged_prefill and its launch. */
 typedef struct cuda_prefill_launch {
     char function[CUDA_KERNEL_NAME];

@@ -53,21 +53,17 @@ PAGED_DECODE_TYPES(DECODE_BATCH)
 #define PREFILL_WGMMA(type, head_dim, groups)                                                      \
     extern "C" __global__ void __launch_bounds__(groups * 128 + 128, 1)                            \
         run_paged_prefill_wgmma##groups##_##type##_##head_dim##_limited(                           \
-            const __grid_constant__ paged_attention call,                                          \
-            const __grid_constant__ tensor_map k_map, const __grid_constant__ tensor_map v_map,    \
-            const __grid_constant__ attention_limits limits)                                       \
+            PREFILL_PARAMETERS, const __grid_constant__ attention_limits limits)                   \
     {                                                                                              \
         extern __shared__ __align__(1024) char shared[];                                           \
-        paged_prefill_wgmma<element_##type, prefill_form<head_dim, groups>>(call, k_map, v_map,    \
-                                                                            limits, shared);       \
+        paged_prefill_wgmma<element_##type, prefill_form<head_dim, groups>>(                       \
+            call, k_map, v_map, q_map, out_map, carried, limits, shared);                          \
     }
 PAGED_PREFILL_LIMITED_KERNELS(PREFILL_WGMMA)
 
 #define PREFILL_F8(head_dim)                                                                       \
     extern "C" __global__ void __launch_bounds__(PAGED_PREFILL_F8_THREADS, 1)                      \
-        run_paged_prefill_f8_##head_dim##_limited(const __grid_constant__ paged_attention call,    \
-                                                  const __grid_constant__ tensor_map k_map,        \
-                                                  const __grid_constant__ tensor_map v_map,        \
+        run_paged_prefill_f8_##head_dim##_limited(PREFILL_PARAMETERS,                              \
                                                   const __grid_constant__ attention_limits limits) \
     {                                                                                              \
         extern __shared__ __align__(1024) char shared[];                                           \

@@ -157,27 +157,56 @@ static void leave_narrowed(const op_call *call, cuda_address to, paged_attention
     arguments->out_strides = (row_strides){shape[1] * shape[2] * 2, shape[2] * 2};
 }
 
-/* The kernels with wgmma: blocks take tiles from a counter, and caches are copied by tensor maps.
- */
+/* A map of rows of queries or outputs, (n_tokens, n_kv_heads, group, head_dim), in boxes of 64
+ * elements of a computing group's 64 rows: see paged_prefill_carry.cuh. */
+static qp_status map_rows(const cuda_ops *ops, const op_call *call, const void *data,
+                          row_strides strides, char *map, qp_error *error)
+{
+    const int64_t *shape = call->tensors[PAGED_PREFILL_Q].shape;
+    uint32_t group = (uint32_t)(shape[1] / call->tensors[PAGED_PREFILL_K_CACHE].shape[2]);
+    return cuda_stream_make_map(
+        ops, map, 4, cuda_device_form(data),
+        (uint64_t[]){(uint64_t)shape[2], group, (uint64_t)shape[1] / group, (uint64_t)shape[0]},
+        (uint64_t[]){(uint64_t)strides.head, group * (uint64_t)strides.head,
+                     (uint64_t)strides.token},
+        (uint32_t[]){64, group, 1, 64 / group}, error);
+}
+
+bool cuda_prefill_is_carried(const op_call *call, const paged_attention *a)
+{
+    const int64_t *shape = call->tensors[PAGED_PREFILL_Q].shape;
+    const row_strides q = a->q_strides, out = a->out_strides;
+    return a->q_type == (int32_t)call->tensors[PAGED_PREFILL_K_CACHE].type && a->sm_scale > 0 &&
+           a->out_type != DTYPE_F32 && 64 % a->group == 0 && a->begin == 0 &&
+           a->end == shape[0] * shape[1] && q.token >= 0 && q.head >= 0 && out.token >= 0 &&
+           out.head >= 0 && ((out.token | out.head) & 15) == 0 && (uintptr_t)a->out % 16 == 0;
+}
+
+/* The kernels with wgmma: blocks take tiles from a counter, and tensor maps describe what they
+ * copy. */
 static qp_status start_wgmma(cuda_ops *ops, const op_call *call, cuda_start *start,
                              paged_attention arguments, attention_limits limits, qp_error *error)
 {
-    _Alignas(64) char k_map[CUDA_MAP_BYTES], v_map[CUDA_MAP_BYTES];
-    TRY(cuda_stream_map_cache(ops, &call->tensors[PAGED_PREFILL_K_CACHE], k_map, error));
-    TRY(cuda_stream_map_cache(ops, &call->tensors[PAGED_PREFILL_V_CACHE], v_map, error));
+    _Alignas(64) char k[CUDA_MAP_BYTES], v[CUDA_MAP_BYTES];
+    _Alignas(64) char q[CUDA_MAP_BYTES] = {0}, out[CUDA_MAP_BYTES] = {0};
+    int32_t carried = cuda_prefill_is_carried(call, &arguments);
+    TRY(cuda_stream_map_cache(ops, &call->tensors[PAGED_PREFILL_K_CACHE], k, error));
+    TRY(cuda_stream_map_cache(ops, &call->tensors[PAGED_PREFILL_V_CACHE], v, error));
+    if (carried) {
+        TRY(map_rows(ops, call, arguments.q, arguments.q_strides, q, error));
+        TRY(map_rows(ops, call, arguments.out, arguments.out_strides, out, error));
+    }
     arguments.arrived =
         (uint32_t *)cuda_host_form(cuda_ops_counters(ops)) + CUDA_COUNTERS - CUDA_PREFILL_COUNTERS;
     start->cluster = 1;
-    if (!cuda_is_limited(&limits))
-        return cuda_ops_start(
-            ops, start,
-            CUDA_ARGUMENTS(CUDA_ARGUMENT(arguments), CUDA_ARGUMENT(k_map), CUDA_ARGUMENT(v_map)),
-            error);
-    cuda_attention_limit(start);
-    return cuda_ops_start(ops, start,
-                          CUDA_ARGUMENTS(CUDA_ARGUMENT(arguments), CUDA_ARGUMENT(k_map),
-                                         CUDA_ARGUMENT(v_map), CUDA_ARGUMENT(limits)),
-                          error);
+    cuda_argument list[] = {
+        CUDA_ARGUMENT(arguments), CUDA_ARGUMENT(k),       CUDA_ARGUMENT(v),      CUDA_ARGUMENT(q),
+        CUDA_ARGUMENT(out),       CUDA_ARGUMENT(carried), CUDA_ARGUMENT(limits), {0}};
+    if (cuda_is_limited(&limits))
+        cuda_attention_limit(start);
+    else
+        list[6] = (cuda_argument){0};
+    return cuda_ops_start(ops, start, list, error);
 }
 
 static qp_status launch_prefill(cuda_ops *ops, const op_call *call, const cuda_forms *forms,

@@ -32,7 +32,7 @@ template <int DIM> struct prefill_f8_form {
 template <typename FORM> struct prefill_raw {
     enum {
         STAGE = FORM::STEP * FORM::HEAD_DIM,
-        K = (prefill_memory<FORM>::slots::END + 1023) / 1024 * 1024, /* swizzled by 1 KB */
+        K = (prefill_memory<FORM>::END + 1023) / 1024 * 1024, /* swizzled by 1 KB */
         V = K + FORM::RAW_STAGES * STAGE,
         BARRIERS = V + FORM::RAW_STAGES * STAGE,
     };
@@ -132,6 +132,7 @@ __device__ __forceinline__ void paged_prefill_f8(const paged_attention &call,
         raw_keys.initialise(4);
         raw_values.initialise(4);
         slots.initialise(FORM::GROUPS * 4 + 2 + 4); /* those that copy and widen read them too */
+        barrier_init(address + memory::WANTED, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads(); /* the mbarriers are initialised */
@@ -143,16 +144,16 @@ __device__ __forceinline__ void paged_prefill_f8(const paged_attention &call,
         else if (warp % 4 == 0)
             prefill_find_tiles<FORM>(call, limits, shared, slots);
         else if (warp % 4 == 1)
-            prefill_copy<FORM, false>(call, k_map, limits, shared, raw_keys, slots);
+            prefill_copy<FORM, false>(call, k_map, limits, false, shared, raw_keys, slots);
         else if (warp % 4 == 2)
-            prefill_copy<FORM, true>(call, v_map, limits, shared, raw_values, slots);
+            prefill_copy<FORM, true>(call, v_map, limits, false, shared, raw_values, slots);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)FORM::REGISTERS));
         prefill_take_turn(call);
         int row = warp * 16 + (int)threadIdx.x % 32 / 4;
         prefill_group<__half, FORM, LIMITS> group = {
-            call, limits, shared, limits_scale(limits, call), row, 0, 0, 0, 0, 0, 0, {},
-            keys, values, slots};
+            call, limits, shared, limits_scale(limits, call), row,  0, 0, 0, 0, 0, 0, {},
+            keys, values, slots,  {address, warp / 4},        false};
         prefill_compute(group);
     }
 }

@@ -154,8 +154,12 @@ __device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, c
         }
         prefill_mma_values<T, HEAD_DIM, STEP>(o, s, v + stage * STAGE);
     }
-    prefill_store<HEAD_DIM>(call, tile, row, rows[0], scale, o[0]);
-    prefill_store<HEAD_DIM>(call, tile, row + 16, rows[1], scale, o[1]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float factor[2];
+        prefill_factors(call, tile, row + i * 16, rows[i], scale, factor);
+        prefill_store<HEAD_DIM>(call, tile, row + i * 16, factor, o[i]);
+    }
 }
 
 #endif

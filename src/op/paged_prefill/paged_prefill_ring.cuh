@@ -20,6 +20,12 @@ typedef struct alignas(64) tensor_map {
     char bytes[128];
 } tensor_map;
 
+/* Before the first copy by it. */
+__device__ __forceinline__ void map_prefetch(const tensor_map &map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 /* STAGES pieces of shared memory of BYTES each, FIRST bytes from the beginning, and their
  * mbarriers. The warp that fills it arrives at `full`, one thread of each other warp at `empty`. */
 template <int STAGES, int BYTES, int FIRST, int BARRIERS> struct prefill_ring {
@@ -75,7 +81,8 @@ template <typename FORM> struct prefill_memory {
     typedef prefill_ring<FORM::K_STAGES, STAGE, K, BARRIERS> keys;
     typedef prefill_ring<FORM::V_STAGES, STAGE, V, keys::END> values;
     typedef prefill_ring<PAGED_PREFILL_SLOTS, (int)sizeof(prefill_tile), TILES, values::END> slots;
-    static_assert((int)slots::END <= (int)FORM::SHARED, "as PAGED_PREFILL_SHARED counts");
+    enum { WANTED = slots::END, END = WANTED + 8 }; /* an mbarrier: the next tile is wanted */
+    static_assert((int)END <= (int)FORM::SHARED, "as PAGED_PREFILL_SHARED counts");
 };
 
 /* The steps of a tile: from position `start` on. */
@@ -150,65 +157,66 @@ __device__ __forceinline__ void prefill_store_nothing(const paged_attention &cal
     const float o[HEAD_DIM / 8][4] = {};
     const softmax_rows nothing = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
 #pragma unroll 1
-    for (int row = (int)threadIdx.x % 32 / 4; row < rows; row += 16)
-        prefill_store<HEAD_DIM>(call, tile, row, nothing, 1, o);
+    for (int row = (int)threadIdx.x % 32 / 4; row < rows; row += 16) {
+        float factor[2];
+        prefill_factors(call, tile, row, nothing, 1, factor);
+        prefill_store<HEAD_DIM>(call, tile, row, factor, o);
+    }
 }
 
-/* Tiles: numbers come from a counter, one ahead of the tile that is looked up.
- */
-struct prefill_source {
-    uint32_t taken; /* lane 0 */
+/* The next number from the counter of tiles. By a warp. */
+__device__ __forceinline__ int prefill_take(const paged_attention &call)
+{
+    uint32_t taken = threadIdx.x % 32 == 0 ? gridDim.x + atomicAdd(call.arrived, 1u) : 0;
+    return (int)__shfl_sync(0xffffffffu, taken, 0);
+}
 
-    __device__ __forceinline__ void take(const paged_attention &call)
-    {
-        taken = threadIdx.x % 32 == 0 ? gridDim.x + atomicAdd(call.arrived, 1u) : 0;
-    }
-    /* The next tile; n_tokens -1: there are no more. */
-    __device__ __forceinline__ prefill_tile next(const paged_attention &call, int rows)
-    {
-        prefill_tile tile = {0, -1, 0, 0, 0, 0, 0};
-        int number = (int)__shfl_sync(0xffffffffu, taken, 0);
-        take(call);
-        prefill_tile_find(call, rows, number, tile);
-        return tile;
-    }
-    /* After the last. The block that ends last resets the counter. */
-    __device__ __forceinline__ void close(const paged_attention &call) const
-    {
-        if (threadIdx.x % 32 != 0) return;
-        __threadfence(); /* the last number has been taken */
-        if (taken != 0 && atomicInc(call.arrived + 1, gridDim.x - 1) == gridDim.x - 1)
-            *(volatile uint32_t *)call.arrived = 0;
-    }
-};
+/* After the last one. The block that ends last resets the counter. */
+__device__ __forceinline__ void prefill_close_counter(const paged_attention &call)
+{
+    if (threadIdx.x % 32 != 0) return;
+    __threadfence(); /* the last number has been taken */
+    if (atomicInc(call.arrived + 1, gridDim.x - 1) == gridDim.x - 1)
+        *(volatile uint32_t *)call.arrived = 0;
+}
 
-/* The warp that looks for tiles, while those before them are copied and computed. */
+/* The warp that looks for tiles. The first one is found while the last kernel runs, the others when
+ * they are wanted: when the keys of a tile's last step are to be copied, some steps before the
+ * groups need the next tile, or those of its first step if the groups themselves copy queries. Not
+ * earlier, because a block that took more tiles would keep them from blocks that have nothing else
+ * to do. */
 template <typename FORM, typename LIMITS, typename SLOTS>
 __device__ __forceinline__ void prefill_find_tiles(const paged_attention &call,
                                                    const LIMITS &limits, char *shared, SLOTS slots)
 {
     prefill_tile *tiles = (prefill_tile *)(shared + prefill_memory<FORM>::TILES);
-    prefill_source source = {0};
+    uint32_t wanted = slots.shared + prefill_memory<FORM>::WANTED, parity = 0;
     prefill_tile tile = {0, -1, 0, 0, 0, 0, 0};
-    prefill_tile_find(call, FORM::ROWS, (int)blockIdx.x, tile); /* while the last kernel runs */
-    device_wait_for_last();
-    source.take(call);
-    for (;; tile = source.next(call, FORM::ROWS)) {
-        if (tile.n_tokens >= 0 &&
-            prefill_steps_of<FORM::STEP>(call, limits, tile, FORM::ROWS).count <= 0) {
-            prefill_store_nothing<FORM::HEAD_DIM>(call, tile, FORM::ROWS);
-            continue;
+    prefill_tile_find(call, FORM::ROWS, (int)blockIdx.x, tile);
+    for (bool first = true;; first = false) {
+        bool nothing = tile.n_tokens >= 0 &&
+                       prefill_steps_of<FORM::STEP>(call, limits, tile, FORM::ROWS).count <= 0;
+        if (!nothing) {
+            slots.wait_empty();
+            if (threadIdx.x % 32 == 0) {
+                tiles[slots.stage] = tile;
+                barrier_arrive(slots.full());
+            }
+            __syncwarp();
+            slots.next();
         }
-        slots.wait_empty();
-        if (threadIdx.x % 32 == 0) {
-            tiles[slots.stage] = tile;
-            barrier_arrive(slots.full());
-        }
-        __syncwarp();
-        slots.next();
+        if (first) device_wait_for_last();
         if (tile.n_tokens < 0) break;
+        if (nothing) {
+            prefill_store_nothing<FORM::HEAD_DIM>(call, tile, FORM::ROWS);
+        } else {
+            barrier_wait(wanted, parity);
+            parity ^= 1;
+        }
+        tile.n_tokens = -1;
+        prefill_tile_find(call, FORM::ROWS, prefill_take(call), tile);
     }
-    source.close(call);
+    prefill_close_counter(call);
 }
 
 /* The warp that copies keys, or that of values, tile after tile. Each lane has one box of a step.
@@ -217,8 +225,8 @@ __device__ __forceinline__ void prefill_find_tiles(const paged_attention &call,
  * when they are widened. */
 template <typename FORM, bool VALUES, typename LIMITS, typename RING, typename SLOTS>
 __device__ __forceinline__ void prefill_copy(const paged_attention &call, const tensor_map &map,
-                                             const LIMITS &limits, char *shared, RING ring,
-                                             SLOTS slots)
+                                             const LIMITS &limits, bool carried, char *shared,
+                                             RING ring, SLOTS slots)
 {
     constexpr int STEP = FORM::STEP, WIDE = FORM::WIDENS ? 1 : FORM::HEAD_DIM / 64,
                   BOXES = STEP / 16 * WIDE, BOX = FORM::WIDENS ? 16 * FORM::HEAD_DIM : 16 * 128;
@@ -226,8 +234,8 @@ __device__ __forceinline__ void prefill_copy(const paged_attention &call, const 
     static_assert(BOXES <= 32, "a box a lane");
     const prefill_tile *tiles = (const prefill_tile *)(shared + prefill_memory<FORM>::TILES);
     int lane = (int)threadIdx.x % 32, element = lane % WIDE * 64;
+    map_prefetch(map);
     uint32_t own = (uint32_t)lane / WIDE, to = (uint32_t)(lane % WIDE * STEP * 128) + own * BOX;
-    device_wait_for_last();
     for (;; slots.next()) {
         slots.wait();
         const prefill_tile &tile = tiles[slots.stage];
@@ -241,8 +249,12 @@ __device__ __forceinline__ void prefill_copy(const paged_attention &call, const 
                                 : (uint32_t)(seen + 15) / 16;
         int kv_head = tile.kv_head;
         prefill_box box = prefill_box_of(call, walk, element, min(first + own, last));
+        device_wait_for_last(); /* the first tile's pages are looked up while the last kernel runs
+                                 */
 #pragma unroll 1
         for (int i = steps.count; i > 0; i--) {
+            if (!VALUES && i == (carried ? 1 : steps.count) && lane == 0)
+                barrier_arrive(ring.shared + prefill_memory<FORM>::WANTED);
             int there = min((int)(end - first), STEP / 16) * WIDE;
             ring.wait_empty();
             if (ZEROS && there < BOXES)

@@ -159,34 +159,58 @@ __device__ __forceinline__ void store_columns(float, char *out, int r, float fac
         pair[i * 4] = make_float2(o[i][2 * r] * factor, o[i][2 * r + 1] * factor);
 }
 
-/* Divides by the sums and stores a lane's two rows; `row`: the first one's number in the tile. */
-template <int HEAD_DIM>
-__device__ __forceinline__ void prefill_store(const paged_attention &call, const prefill_tile &tile,
-                                              int row, const softmax_rows &rows, float scale,
-                                              const float (&o)[HEAD_DIM / 8][4])
+/* A row of the tile in the call; `wanted`: it is of the sequence and of the call's units. */
+struct prefill_place {
+    int64_t token, head;
+    bool wanted;
+};
+__device__ __forceinline__ prefill_place prefill_place_of(const paged_attention &call,
+                                                          const prefill_tile &tile, int row)
+{
+    int unit = tile.first_row + row, of_sequence = prefill_token(call, unit);
+    int64_t token = tile.first_token + of_sequence;
+    int64_t head = tile.kv_head * call.group + unit - of_sequence * call.group;
+    return {token, head, unit < tile.n_rows && is_wanted(call, token, head)};
+}
+
+/* The factors of a lane's two rows of outputs, which divide by the sums; stores the log-sum-exp.
+ * `row`: the first one's number in the tile. */
+__device__ __forceinline__ void prefill_factors(const paged_attention &call,
+                                                const prefill_tile &tile, int row,
+                                                const softmax_rows &rows, float scale,
+                                                float (&factor)[2])
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float sum = quad_sum(rows.sum[r]);
-        int unit = tile.first_row + row + r * 8;
-        int of_sequence = prefill_token(call, unit);
-        int64_t token = tile.first_token + of_sequence;
-        int64_t head = tile.kv_head * call.group + unit - of_sequence * call.group;
-        bool wanted = unit < tile.n_rows && is_wanted(call, token, head);
-        char *out = wanted ? (char *)call.out + token * call.out_strides.token +
-                                 head * call.out_strides.head
-                           : nullptr;
-        float factor = sum == 0 ? 0 : 1 / sum;
-        if (call.out_type == DTYPE_F32)
-            store_columns<HEAD_DIM>(0.0f, out, r, factor, o);
-        else if (call.out_type == DTYPE_BF16)
-            store_columns<__nv_bfloat16, HEAD_DIM>(__nv_bfloat16(), out, r, factor, o);
-        else
-            store_columns<__half, HEAD_DIM>(__half(), out, r, factor, o);
-        if (wanted && call.lse && threadIdx.x % 4 == 0)
-            *(float *)((char *)call.lse + token * call.lse_strides.token +
-                       head * call.lse_strides.head) =
+        factor[r] = sum == 0 ? 0 : 1 / sum;
+        if (!call.lse || threadIdx.x % 4 != 0) continue;
+        prefill_place place = prefill_place_of(call, tile, row + r * 8);
+        if (place.wanted)
+            *(float *)((char *)call.lse + place.token * call.lse_strides.token +
+                       place.head * call.lse_strides.head) =
                 sum == 0 ? -INFINITY : softmax_base(rows.maximum[r], scale) + log2f(sum);
+    }
+}
+
+/* Stores a lane's two rows times their factors. */
+template <int HEAD_DIM>
+__device__ __forceinline__ void prefill_store(const paged_attention &call, const prefill_tile &tile,
+                                              int row, const float (&factor)[2],
+                                              const float (&o)[HEAD_DIM / 8][4])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        prefill_place place = prefill_place_of(call, tile, row + r * 8);
+        char *out = place.wanted ? (char *)call.out + place.token * call.out_strides.token +
+                                       place.head * call.out_strides.head
+                                 : nullptr;
+        if (call.out_type == DTYPE_F32)
+            store_columns<HEAD_DIM>(0.0f, out, r, factor[r], o);
+        else if (call.out_type == DTYPE_BF16)
+            store_columns<__nv_bfloat16, HEAD_DIM>(__nv_bfloat16(), out, r, factor[r], o);
+        else
+            store_columns<__half, HEAD_DIM>(__half(), out, r, factor[r], o);
     }
 }
 

@@ -9,8 +9,14 @@
 #ifndef QUIPU_OP_PAGED_PREFILL_WGMMA_CUH
 #define QUIPU_OP_PAGED_PREFILL_WGMMA_CUH
 
-#include "op/paged_prefill/paged_prefill_ring.cuh"
+#include "op/paged_prefill/paged_prefill_carry.cuh"
 #include "op/paged_prefill/paged_prefill_softmax.cuh"
+
+/* A kernel's parameters; those of calls with limits follow. */
+#define PREFILL_PARAMETERS                                                                         \
+    const __grid_constant__ paged_attention call, const __grid_constant__ tensor_map k_map,        \
+        const __grid_constant__ tensor_map v_map, const __grid_constant__ tensor_map q_map,        \
+        const __grid_constant__ tensor_map out_map, int carried
 
 /* The sizes of a kernel: see paged_cuda.h. */
 template <int DIM, int N_GROUPS> struct prefill_form {
@@ -59,7 +65,8 @@ __device__ __forceinline__ void prefill_meet(void)
     asm volatile("bar.sync %0, 128;" ::"r"((int)threadIdx.x / 128 + 1) : "memory");
 }
 
-/* Requests the queries of a group's 64 rows, from `first` on, for shared memory at `to`. */
+/* Requests the queries of a group's 64 rows, from `first` on, for shared memory at `to`, where no
+ * tensor map describes them. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void prefill_queries(const paged_attention &call,
                                                 const prefill_tile &tile, char *to, int first)
@@ -95,30 +102,28 @@ template <typename T, typename FORM, typename LIMITS> struct prefill_group {
     float scale;
     int row;                 /* the lane's first row in the tile */
     int present, next;       /* slots of the tiles; -1: there is none */
-    int buffer;              /* of the queries */
+    int number;              /* of the present tile */
     int n_steps, first, end; /* left in the tile; position of the step; of the first masked step */
     softmax_rows rows;
     typename memory::keys keys;
     typename memory::values values;
     typename memory::slots slots;
+    prefill_places<FORM> places;
+    bool carried; /* queries and outputs, by the warp for that */
 
     __device__ __forceinline__ const prefill_tile &tile(int slot) const
     {
         return ((const prefill_tile *)(shared + memory::TILES))[slot];
     }
-    /* The group's queries in a buffer. */
-    __device__ __forceinline__ char *queries(int of) const
-    {
-        return shared + of * memory::QUERIES + row / 64 * 64 * HEAD_DIM * 2;
-    }
-
-    /* Looks at the next tile, and requests its queries for a buffer. */
-    __device__ __forceinline__ void seek(int to)
+    /* Looks at the next tile, whose number is n, and requests its queries. */
+    __device__ __forceinline__ void seek(int n)
     {
         slots.wait();
         next = tile(slots.stage).n_tokens < 0 ? -1 : slots.stage;
         slots.next();
-        if (next >= 0) prefill_queries<T, HEAD_DIM>(call, tile(next), queries(to), row / 64 * 64);
+        if (next >= 0 && !carried)
+            prefill_queries<T, HEAD_DIM>(call, tile(next), shared + (places.at(n) - places.shared),
+                                         row / 64 * 64);
     }
 
     __device__ __forceinline__ limited_rows<LIMITS> limited() const
@@ -126,12 +131,22 @@ template <typename T, typename FORM, typename LIMITS> struct prefill_group {
         return limited_rows<LIMITS>(limits, call, tile(present), row);
     }
 
-    /* Makes the next tile the present one, when its queries have come. */
-    __device__ __forceinline__ void begin()
+    /* The next tile's queries have come; no warp reads those of the tile before any more. */
+    __device__ __forceinline__ void await(void)
     {
-        copy_wait<0>();
-        wgmma_publish();
-        prefill_meet(); /* the queries have come; no warp reads the other buffer any more */
+        if (carried) {
+            barrier_wait(places.full(number), places.parity(number));
+        } else {
+            copy_wait<0>();
+            wgmma_publish();
+        }
+        prefill_meet();
+    }
+
+    /* Makes the next tile the present one, and looks at the one after it if the group copies
+     * queries itself. */
+    __device__ __forceinline__ void begin(void)
+    {
         present = next;
         const prefill_tile &now = tile(present);
         prefill_steps<STEP> steps = prefill_steps_of<STEP>(call, limits, now, FORM::ROWS);
@@ -139,7 +154,7 @@ template <typename T, typename FORM, typename LIMITS> struct prefill_group {
         first = steps.start;
         end = prefill_visible(call, now, now.first_row + (row & ~15)) - STEP;
         rows = prefill_rows(call, now, row);
-        seek(buffer ^ 1);
+        if (!carried) seek(number + 1);
     }
 
     /* Starts the product of the queries with the next keys. */
@@ -148,8 +163,7 @@ template <typename T, typename FORM, typename LIMITS> struct prefill_group {
         keys.wait();
         wgmma_hold(s);
         wgmma_begin();
-        prefill_scores<T, HEAD_DIM, STEP>(s, (uint32_t)__cvta_generic_to_shared(queries(buffer)),
-                                          keys.at());
+        prefill_scores<T, HEAD_DIM, STEP>(s, places.at(number), keys.at());
     }
     /* Starts the product of the weights with the next values. */
     __device__ __forceinline__ void start_values(float (&o)[HEAD_DIM / 8][4],
@@ -159,6 +173,30 @@ template <typename T, typename FORM, typename LIMITS> struct prefill_group {
         wgmma_hold(o);
         wgmma_begin();
         prefill_values<T, HEAD_DIM, STEP>(o, weights, values.at());
+    }
+
+    /* The factors of the present tile's outputs; returns its slot. */
+    __device__ __forceinline__ int factors(float (&factor)[2]) const
+    {
+        prefill_factors(call, tile(present), row, rows, scale, factor);
+        return present;
+    }
+
+    /* Stores the outputs of tile n, which is in a slot, or leaves them to the warp that carries. */
+    __device__ __forceinline__ void finish(int n, int slot, const float (&factor)[2],
+                                           const float (&o)[HEAD_DIM / 8][4])
+    {
+        const prefill_tile &of = tile(slot);
+        if (!carried || !prefill_is_whole(of, row / 64 * 64))
+            prefill_store<HEAD_DIM>(call, of, row, factor, o);
+        else if (call.out_type == DTYPE_BF16)
+            prefill_lay<HEAD_DIM>(__nv_bfloat16(), places.at(n), row % 64 & ~15, factor, o);
+        else
+            prefill_lay<HEAD_DIM>(__half(), places.at(n), row % 64 & ~15, factor, o);
+        if (carried) wgmma_publish();
+        __syncwarp(); /* all lanes have read the tile */
+        slots.give(slot);
+        if (carried && threadIdx.x % 32 == 0) barrier_arrive(places.empty(n));
     }
 
     /* The scores have come. */
@@ -212,24 +250,22 @@ template <typename T, typename FORM, typename LIMITS>
 __device__ __forceinline__ void prefill_compute(prefill_group<T, FORM, LIMITS> &group)
 {
     constexpr int HEAD_DIM = FORM::HEAD_DIM, STEP = FORM::STEP;
-    float s[STEP / 8][4], o[HEAD_DIM / 8][4] = {}, shrink[2];
+    float s[STEP / 8][4], o[HEAD_DIM / 8][4] = {}, shrink[2], factor[2];
     uint32_t weights[STEP / 16][4];
     bool moves[2] = {true, true}, anew = false; /* anew: the step is a tile's first one */
-    softmax_rows done;                          /* of the tile before, and its slot */
-    int before = 0;
+    int before = 0; /* the slot of the tile before; `factor` is of its outputs */
     auto store = [&]() {
-        prefill_store<HEAD_DIM>(group.call, group.tile(before), group.row, done, group.scale, o);
-        __syncwarp(); /* all lanes have read the tile */
-        group.slots.give(before);
+        group.finish(group.number - 1, before, factor, o);
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 2; i++)
             o[i / 4][i % 4] = 0;
     };
     group.seek(0);
     if (group.next < 0) return;
+    group.await();
+    group.start_scores(s);
     group.begin();
     limited_rows<LIMITS> limited = group.limited();
-    group.start_scores(s);
     wgmma_wait<0>();
     group.take_scores(s, limited);
     for (;;) {
@@ -255,27 +291,31 @@ __device__ __forceinline__ void prefill_compute(prefill_group<T, FORM, LIMITS> &
         if (!anew) continue;
 
         moves[0] = moves[1] = true;
-        done = group.rows;
-        before = group.present;
+        if (group.carried) group.seek(group.number + 1);
         if (group.next < 0) break;
-        group.buffer ^= 1;
-        group.begin();
-        limited = group.limited();
+        group.number++;
+        group.await();
         group.start_scores(s);
         group.start_values(o, weights);
+        before = group.factors(factor); /* while the products run, as the next two */
+        group.begin();
+        limited = group.limited();
         wgmma_wait<1>();
         group.take_scores(s, limited);
     }
     group.start_values(o, weights);
+    before = group.factors(factor);
     wgmma_wait<0>();
     wgmma_hold(o);
     group.values.give();
-    store();
+    prefill_meet(); /* no warp reads the queries any more */
+    group.finish(group.number, before, factor, o);
 }
 
 template <typename T, typename FORM, typename LIMITS>
 __device__ __forceinline__ void
 paged_prefill_wgmma(const paged_attention &call, const tensor_map &k_map, const tensor_map &v_map,
+                    const tensor_map &q_map, const tensor_map &out_map, bool carried,
                     const LIMITS &limits, char *shared)
 {
     typedef prefill_memory<FORM> memory;
@@ -288,22 +328,29 @@ paged_prefill_wgmma(const paged_attention &call, const tensor_map &k_map, const 
     if (threadIdx.x == 0) {
         keys.initialise(FORM::GROUPS * 4);
         values.initialise(FORM::GROUPS * 4);
-        slots.initialise(FORM::GROUPS * 4 + 2); /* those that copy read them too */
+        slots.initialise(FORM::GROUPS * 4 + 2 + carried); /* those that copy read them too */
+        barrier_init(address + memory::WANTED, 1);
+        for (int i = 0; i < FORM::GROUPS; i++)
+            prefill_places<FORM>{address, i}.initialise();
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads(); /* the mbarriers are initialised */
     if (warp >= FORM::GROUPS * 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)FORM::COPYING));
         if (warp % 4 == 0) prefill_find_tiles<FORM>(call, limits, shared, slots);
-        if (warp % 4 == 1) prefill_copy<FORM, false>(call, k_map, limits, shared, keys, slots);
-        if (warp % 4 == 2) prefill_copy<FORM, true>(call, v_map, limits, shared, values, slots);
+        if (warp % 4 == 1)
+            prefill_copy<FORM, false>(call, k_map, limits, carried, shared, keys, slots);
+        if (warp % 4 == 2)
+            prefill_copy<FORM, true>(call, v_map, limits, carried, shared, values, slots);
+        if (warp % 4 == 3 && carried)
+            prefill_carry<FORM>(call, q_map, out_map, shared, {address, 0}, slots);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)FORM::REGISTERS));
         prefill_take_turn(call);
         int row = warp * 16 + (int)threadIdx.x % 32 / 4;
         prefill_group<T, FORM, LIMITS> group = {
-            call, limits, shared, limits_scale(limits, call), row, 0, 0, 0, 0, 0, 0, {},
-            keys, values, slots};
+            call, limits, shared, limits_scale(limits, call), row,    0, 0, 0, 0, 0, 0, {},
+            keys, values, slots,  {address, warp / 4},        carried};
         prefill_compute(group);
     }
 }
