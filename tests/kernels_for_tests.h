@@ -75,8 +75,10 @@ static inline qp_status find_delayed_batch(qp_engine *engine, cuda_function *out
     char name[40];
     snprintf(name, sizeof name, "mega_batch_%d_F16_1_delayed",
              (int)engine->program.config.head_dim);
-    return find_test_kernel(&engine->device, "mega_batch_delayed", name,
-                            a->stages * a->stage_bytes + (int)a->shared.bytes, out, error);
+    return find_test_kernel(&engine->device,
+                            mega_of(engine)->quantized ? "mega_batch_mixed_delayed"
+                                                       : "mega_batch_delayed",
+                            name, a->stages * a->stage_bytes + (int)a->shared.bytes, out, error);
 }
 
 /* The same of chains on a GPU; `ranks`: "", or "_ranks" for those that sum rows over ranks. */

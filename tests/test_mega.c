@@ -9,6 +9,7 @@
 #include "plan/plan.h"
 #include "schedule/verify.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,18 +200,28 @@ static void its_bits_do_not_depend_on_the_order(void **state)
 /* ---- several sequences ---- */
 
 enum { SEQUENCES = 8, STEPS = 70 };
+/* How far logits may be from those of exact x, as a part of the largest, where x is 16 bits or 8.
+ */
+#define EXACT_X 1e-3f
+#define BF16_X  2e-2f
 
 /* Prompts of other tokens and lengths; all blocks read parts of the last. */
 static const int prompt_lengths[SEQUENCES] = {21, 40, 3, 64, 130, 17, 95, 790};
 
-static qp_engine *open_for_several(const char *model, const char *exec)
+static qp_engine *open_for_several_on(const char *model, const char *exec, int workers)
 {
     return open_engine((qp_engine_options){.model = model,
                                            .device = "cuda",
                                            .exec = exec,
+                                           .workers = workers,
                                            .context = 1024,
                                            .max_sessions = SEQUENCES,
                                            .max_outputs = SEQUENCES});
+}
+
+static qp_engine *open_for_several(const char *model, const char *exec)
+{
+    return open_for_several_on(model, exec, 0);
 }
 
 static qp_session *open_prompted(qp_engine *engine, int which)
@@ -337,6 +348,86 @@ static void its_bits_do_not_depend_on_neighbours(void **state)
         for (int i = 0; i < SEQUENCES; i++) {
             qp_session_close(sessions[i]);
             free(alone[i]);
+            free(found[i]);
+        }
+        qp_engine_close(engine);
+    }
+}
+
+/* The largest difference of two rows of logits, relative to the largest logit. */
+static float differ(const float *a, const float *b, size_t n)
+{
+    float most = 0, largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        most = fmaxf(most, fabsf(a[i] - b[i]));
+        largest = fmaxf(largest, fabsf(a[i]));
+        if (!(fabsf(b[i]) < INFINITY)) return INFINITY;
+    }
+    return most / largest;
+}
+
+/* Quantised weights with two to eight sequences in any order: nearly the logits of one row's
+ * kernel, whose x is more exact, and the same bits whatever the neighbours are. */
+static void it_reads_quantised_weights_of_several(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    static const struct {
+        const char *model;
+        int workers; /* of small models not all blocks would have a part of each step */
+        bool delays;
+        float apart; /* the most */
+    } cases[] = {{"synthetic:tiny:Q4_0", 16, false, EXACT_X},
+                 {"synthetic:tiny:Q4_0", 8, false, EXACT_X},
+                 {"synthetic:smollm2-135m:Q4_0", 48, false, EXACT_X},
+                 {"synthetic:llama-3.2-1b:Q4_0", 0, false, EXACT_X},
+                 {"synthetic:tiny:Q8_0", 16, true, EXACT_X},
+                 {"synthetic:tiny:Q4_1", 16, true, EXACT_X},
+                 {"synthetic:tiny:Q4_K", 16, true, EXACT_X},
+                 {"synthetic:tiny:Q6_K", 16, true, EXACT_X},
+                 {"synthetic:tiny:Q4_0+Q6_K", 8, true, EXACT_X},
+                 {"synthetic:llama-3.2-1b:Q4_K+Q6_K", 0, false, EXACT_X},
+                 {"synthetic:llama-3.2-3b:Q4_0", 0, false, BF16_X},
+                 {"synthetic:llama-3.1-8b:Q4_0", 0, false, BF16_X}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        qp_engine *engine = open_for_several_on(cases[c].model, "megakernel", cases[c].workers);
+        cuda_function usual = mega_of(engine)->batch_kernel, delayed = usual;
+        qp_error error;
+        assert_non_null(usual);
+        mega_of(engine)->batch.delay = DELAY_NS;
+        if (cases[c].delays) assert_ok(find_delayed_batch(engine, &delayed, &error));
+        const size_t vocab = (size_t)qp_engine_get_info(engine)->vocab_size;
+        qp_session *sessions[SEQUENCES];
+        float *alone[SEQUENCES], *first[SEQUENCES], *found[SEQUENCES];
+        for (int i = 0; i < SEQUENCES; i++) {
+            sessions[i] = open_prompted(engine, i);
+            alone[i] = malloc(vocab * sizeof **alone);
+            first[i] = calloc(vocab, sizeof **first);
+            found[i] = malloc(vocab * sizeof **found);
+            assert_true(alone[i] && first[i] && found[i]);
+            eval_several(engine, sessions, &i, 1, &alone[i]);
+        }
+        for (int run = 0; run < RUNS; run++) {
+            int which[SEQUENCES], n = 2 + run % 7;
+            choose_several(run, n, which);
+            mega_of(engine)->batch_kernel = run % 2 ? delayed : usual;
+            eval_several(engine, sessions, which, n, found);
+            for (int i = 0; i < n; i++) {
+                const int k = which[i];
+                const float apart = differ(alone[k], found[i], vocab);
+                if (!(apart < cases[c].apart))
+                    fail_msg("%s: logits of sequence %d as number %d of %d differ by %g",
+                             cases[c].model, k, i, n, (double)apart);
+                if (first[k][0] == 0) memcpy(first[k], found[i], vocab * sizeof **first);
+                if (memcmp(first[k], found[i], vocab * sizeof **first) != 0)
+                    fail_msg("%s: other logits of sequence %d as number %d of %d in run %d",
+                             cases[c].model, k, i, n, run);
+            }
+        }
+        for (int i = 0; i < SEQUENCES; i++) {
+            qp_session_close(sessions[i]);
+            free(alone[i]);
+            free(first[i]);
             free(found[i]);
         }
         qp_engine_close(engine);
@@ -600,6 +691,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(its_bits_do_not_depend_on_the_order),
         cmocka_unit_test(it_makes_the_same_tokens_of_several),
         cmocka_unit_test(its_bits_do_not_depend_on_neighbours),
+        cmocka_unit_test(it_reads_quantised_weights_of_several),
         cmocka_unit_test(it_says_what_it_does_not_run),
         cmocka_unit_test(it_runs_on_no_cpu),
         cmocka_unit_test(every_wait_is_carried),

@@ -85,12 +85,17 @@ static qp_status plan_speculation(qp_engine *e, const qp_engine_options *options
 }
 
 /* Where the megakernel makes a pass of several sequences faster than `cuda`: eight of llama-3.2-1b
- * take 747 us for 826 with contexts of up to 160 positions, and 984 for 928 at 1,024. */
-enum { MEGAKERNEL_SEQUENCES = 4, MEGAKERNEL_CONTEXT = 512 };
+ * take 747 us for 826 with contexts of up to 160 positions, and 984 for 928 at 1,024; in Q4_0 528
+ * for 698, and 919 for 1,180 at 4,000. */
+enum { MEGAKERNEL_SEQUENCES = 4, MEGAKERNEL_CONTEXT = 512, MEGAKERNEL_QUANTISED_CONTEXT = 4096 };
 
-static bool runs_alone(const plan_options *o)
+static bool runs_alone(const program *p)
 {
-    return o->max_sequences > MEGAKERNEL_SEQUENCES && o->context > MEGAKERNEL_CONTEXT;
+    const int q = program_find_weight(p, WEIGHT_ATTN_Q, 0, false);
+    const int64_t context = dtype_is_quantized(p->weights[q].whole.type)
+                                ? MEGAKERNEL_QUANTISED_CONTEXT
+                                : MEGAKERNEL_CONTEXT;
+    return p->options.max_sequences > MEGAKERNEL_SEQUENCES && p->options.context > context;
 }
 
 /* The megakernel has no launches that custom kernels could take the place of. */
@@ -127,7 +132,7 @@ static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
     machine_setup setup = engine_machine_setup(e, options, &machine_megakernel, &blocks);
     machine *m = &e->slots[0];
     setup.over = engine_memory(e);
-    setup.alone = !type && runs_alone(&e->program.options);
+    setup.alone = !type && runs_alone(&e->program);
     setup.verifies = verifies;
     if (option_is(options->exec, "cuda")) return QP_OK;
     if (e->ranks.gpus && e->ranks.gpus->by != CUDA_BY_PEERS)

@@ -7,6 +7,7 @@
  * of each step in every block. With an assignment strategy that does not give that, the megakernel
  * does not run several sequences.
  */
+#include "vm/mega/batch_fragments.h"
 #include "vm/mega/parts.h"
 
 #include "base/checked.h"
@@ -48,10 +49,14 @@ static bool has_kernels(const program *p)
            p->options.ranks == 1;
 }
 
-/* Whether rows may be of several sequences: elsewhere chains read them faster. */
+/* Whether rows may be of several sequences: elsewhere chains read them faster. Quantised weights
+ * have kernels for nothing else, because those give other bits than one row's. */
 static bool has_sequences(const program *p)
 {
-    return has_kernels(p) && mega_column_blocks(&p->config) == 1 && !mega_is_half(p);
+    const int blocks = mega_column_blocks(&p->config);
+    if (p->options.ranks > 1) return false;
+    if (!mega_is_quantized(p)) return has_kernels(p) && blocks == 1 && !mega_is_half(p);
+    return mega_batch_image(p) && (blocks == 1 || (blocks == 2 && p->config.head_dim == 128));
 }
 
 static bool runs_batches(const program *p, bool verifies)
@@ -61,7 +66,7 @@ static bool runs_batches(const program *p, bool verifies)
 
 static int most_rows(const cuda_mega *m)
 {
-    return MEGA_ROWS / mega_column_blocks(&m->executor->program->config);
+    return m->quantized ? MEGA_ROWS : MEGA_ROWS / mega_column_blocks(&m->executor->program->config);
 }
 
 size_t mega_count_batch(const program *p, bool verifies)
@@ -111,7 +116,26 @@ static size_t sums_bytes(const cuda_mega *m)
     const size_t norm = 128 * sizeof(float);
     if (most_rows(m) < MEGA_ROWS)
         return MEGA_WARPS * (2 * MEGA_TILE * MEGA_ROWS / 2 * sizeof(float) + 2 * norm);
-    return (size_t)2 * MEGA_WARPS * 2 * MEGA_TILE * MEGA_ROWS * sizeof(float);
+    const size_t tiles = m->quantized ? FRAGMENT_TURN_TILES : 1; /* of 16 rows */
+    return 2 * tiles * MEGA_WARPS * FRAGMENT_ROWS * MEGA_ROWS * sizeof(float);
+}
+
+/* Bytes of a block's features of all rows, as planes. */
+static size_t feature_bytes(int64_t features)
+{
+    return MEGA_PARTS * MEGA_ROWS * feature_row((size_t)features) * sizeof(uint16_t);
+}
+
+/* Of quantised weights a box is a fragment's rows, for 32 features. */
+static down_boxes fragment_boxes(const cuda_mega *m, int64_t features)
+{
+    const int below = fragments_below((int)m->executor->program->config.hidden_size);
+    down_boxes boxes = {.rows = (int32_t)features, .groups = 1, .chunks = below, .peers = 1};
+    for (int n = MEGA_PEERS; n > 1 && boxes.peers == 1; n--)
+        if (m->n_blocks % n == 0 && below % n == 0 &&
+            (size_t)(n - 1) * feature_bytes(features) <= sums_bytes(m))
+            boxes.peers = n;
+    return boxes;
 }
 
 down_boxes mega_down_boxes(const cuda_mega *m)
@@ -119,8 +143,9 @@ down_boxes mega_down_boxes(const cuda_mega *m)
     int64_t features = most_features(&m->schedule);
     int64_t groups = m->executor->program->config.hidden_size / 64, all = groups;
     int64_t last = (int64_t)round_up((size_t)features, MEGA_FEATURES);
-    size_t planes = MEGA_PARTS * MEGA_ROWS * feature_row((size_t)features) * sizeof(uint16_t);
+    const size_t planes = feature_bytes(features);
     down_boxes boxes = {.rows = (int32_t)features, .peers = 1};
+    if (features && m->quantized) return fragment_boxes(m, features);
     if (!features || last > MAX_BOX) return boxes;
     if (groups > MEGA_WARPS / 4) groups = MEGA_WARPS / 4;
     if (groups > (MAX_BOX - last) / features + 1) groups = (MAX_BOX - last) / features + 1;
@@ -153,14 +178,14 @@ static void set_turns(mega_arguments *a)
 static bool set_boxes(const cuda_mega *m, mega_arguments *a)
 {
     down_boxes boxes = mega_down_boxes(m);
-    if (!boxes.groups || boxes.chunks > MEGA_TURNS ||
+    if (!boxes.groups || (!m->quantized && boxes.chunks > MEGA_TURNS) ||
         a->hidden > m->n_blocks * MEGA_PUBLISHED_COLUMNS)
         return false;
     a->down_rows = boxes.rows;
     a->down_groups = boxes.groups;
     a->down_share = boxes.chunks / boxes.peers;
     a->peers = boxes.peers;
-    set_turns(a);
+    if (!m->quantized) set_turns(a);
     return true;
 }
 
@@ -181,7 +206,7 @@ static void lay_out(const cuda_mega *m, mega_arguments *a, bool joins)
     mega_shared *s = &a->shared;
     size_t group = (size_t)(c->n_heads / c->n_kv_heads), heads = group * (size_t)c->head_dim;
     size_t results_rows = one.sum_pitch;
-    const mega_attention_bytes attention = mega_attention_of(m);
+    const mega_attention_bytes attention = mega_attention_of(m, MEGA_BOX);
     size_t features = feature_row((size_t)a->down_rows), used = 0;
     const size_t rows = (size_t)most_rows(m);
     size_t head_sums = heads / 64 * one.sum_pitch * rows * sizeof(float);
@@ -244,6 +269,8 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
                                          &a->down_maps, &a->features, &a->published};
     char name[32];
     *a = m->arguments;
+    if (m->quantized) a->stage_bytes = mega_batch_stage_bytes(x->program);
+    a->tiles[0].beside = 1; /* a warp has the same columns of every tile */
     if (!runs_batches(x->program, m->verifies) || !m->one_each || !set_boxes(m, a)) return QP_OK;
     lay_out_rows(m, a);
     if (a->stages < 3) return QP_OK;
@@ -260,12 +287,11 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
     TRY(cuda_check(
         x->device->driver->memory_set(a->published, 0xff, bytes[OWN_PARTS - 1], x->device->stream),
         "clearing x of several sequences", error));
-    TRY(mega_make_down_maps(m, error));
+    if (!m->quantized) TRY(mega_make_down_maps(m, error));
     snprintf(name, sizeof name, "mega_batch_%d_%s_%d", (int)c->head_dim,
              x->program->options.kv_type == DTYPE_F16 ? "F16" : "BF16", mega_column_blocks(c));
-    return cuda_device_function(x->device,
-                                mega_is_half(x->program) ? "mega_batch_f16" : "mega_batch", name,
-                                shared_bytes(a), &m->batch_kernel, error);
+    return cuda_device_function(x->device, mega_batch_image(x->program), name, shared_bytes(a),
+                                &m->batch_kernel, error);
 }
 
 /* Passes of n rows in all, of n_sequences sequences. */

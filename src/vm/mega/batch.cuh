@@ -8,7 +8,11 @@
 #ifndef QUIPU_VM_MEGA_BATCH_CUH
 #define QUIPU_VM_MEGA_BATCH_CUH
 
+#if MEGA_QUANT_TYPES
+#include "vm/mega/batch_fragments.cuh"
+#else
 #include "vm/mega/batch_product.cuh"
+#endif
 #include "vm/mega/rows.cuh"
 #include "vm/mega/batch_attention.cuh"
 
@@ -118,12 +122,16 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega
         split_float(v, parts, 1);
 #pragma unroll
         for (int p = 0; p < MEGA_PARTS; p++)
-            planes[i + p * a.shared.feature_plane] = parts[p];
+            planes[plane_place(i) + p * a.shared.feature_plane] = parts[p];
         if (i < n && a.peers > 1)
             store_relaxed(feature_list(a, row) + e.in.units.begin + i, tagged_feature(parts, tag));
     }
     b.sync();
+#if MEGA_QUANT_TYPES
+    multiply_down_fragments(a, b, e, tag);
+#else
     batch_transposed<BLOCKS>(a, b, e, tag);
+#endif
 }
 
 /* ---- logits ---- */
@@ -172,15 +180,29 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
     int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
     int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
     int at_once = logits ? (int)(a.shared.result_pitch - 4) / MEGA_TILE : tiles;
+    if (MEGA_QUANT_TYPES && logits) at_once &= ~3; /* whole chunks */
     fetch_pair_inputs<DIM>(a, b, e.in);
+#if MEGA_QUANT_TYPES
+    row_vectors<BLOCKS> x;
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block++)
+        read_batch<1>(a, b, e, step, x.of + 8 * block, block);
+    x.add_up();
+#else
     uint32_t x[8][MEGA_PARTS][2];
     read_batch<BLOCKS>(a, b, e, step, x);
+#endif
     int turn = 0;
     for (int first = 0;;) {
 #pragma unroll 1
         for (int matrix = 0; matrix <= mlp; matrix++)
+#if MEGA_QUANT_TYPES
+            multiply_fragments<DIM>(a, b, x, matrix, min(at_once, tiles - first),
+                                    matrix * tiles * MEGA_TILE, turn);
+#else
             multiply_batch<BLOCKS>(a, b, x, min(at_once, tiles - first), matrix * tiles * MEGA_TILE,
                                    logits, turn);
+#endif
         b.sync();
         if (!logits) break;
         finish_batch_logits(a, b, e.in.units.begin + first * MEGA_TILE,
@@ -201,6 +223,19 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
 
 /* ---- a pass's two ends ---- */
 
+/* Elements of a token's row of the embedding from a column on, which is a multiple of their number.
+ */
+enum { EMBEDDING_EACH = MEGA_QUANT_TYPES ? 8 : 1 };
+MEGA_FN void embedding_elements(const mega_arguments &a, int token, int column, float *out)
+{
+#if MEGA_QUANT_TYPES
+    const char *row = (const char *)a.embedding + (int64_t)token * a.embedding_bytes;
+    decode8<DTYPE_COUNT>((dtype)a.embedding_type, row, column, out);
+#else
+    out[0] = wide_float(((const uint16_t *)a.embedding)[(int64_t)token * a.hidden + column]);
+#endif
+}
+
 MEGA_FN void run_batch_embedding(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     const int begin = e.in.units.begin, n = e.in.units.end - begin;
@@ -211,22 +246,28 @@ MEGA_FN void run_batch_embedding(const mega_arguments &a, mega_block &b, const m
     b.sync();
     bool given = b.pass() == a.first_pass;
     volatile uint64_t *keys = (volatile uint64_t *)a.key;
-    int64_t *sums = batch_sums(a, b.pass() + 1, 0);
+    int64_t *sums = batch_sums(a, b.pass(), 0), *next = batch_sums(a, b.pass() + 1, 0);
     uint32_t *published = batch_published(a, b.pass() + 1, 0);
+    const int each = EMBEDDING_EACH, aligned = begin / each * each;
+    const int groups = (begin + n - aligned + each - 1) / each;
 #pragma unroll 1
-    for (int i = b.thread; i < n * MEGA_ROWS; i += MEGA_CONSUMERS) {
-        int row = i / n, column = begin + i % n;
+    for (int i = b.thread; i < groups * MEGA_ROWS; i += MEGA_CONSUMERS) {
+        int row = i / groups, column = aligned + i % groups * each;
         if (row >= a.n_rows) break;
         int token = given ? a.rows[row].token
                           : a.vocab - 1 - (int)(uint32_t)keys[(b.pass() & 1) * MEGA_ROWS + row];
-        float v = wide_float(((const uint16_t *)a.embedding)[(int64_t)token * a.hidden + column]);
-        store_relaxed(batch_sums(a, b.pass(), 0) + residual_place(column, row), fixed_part(v));
+        float v[each];
+        embedding_elements(a, token, column, v);
+#pragma unroll
+        for (int j = 0; j < each; j++)
+            if (column + j >= begin && column + j < begin + n)
+                store_relaxed(sums + residual_place(column + j, row), fixed_part(v[j]));
     }
     int share = n * MEGA_ROWS;
 #pragma unroll 1
     for (int i = b.thread; i < share * (2 * a.n_layers + 1); i += MEGA_CONSUMERS) {
         size_t at = residual_step(a, i / share) + begin * MEGA_ROWS + i % share;
-        sums[at] = 0;
+        next[at] = 0;
         published[at] = NOT_PUBLISHED;
     }
     signal_added(a, b);

@@ -8,7 +8,11 @@
 #ifndef QUIPU_VM_MEGA_BATCH_ATTENTION_CUH
 #define QUIPU_VM_MEGA_BATCH_ATTENTION_CUH
 
+#if MEGA_QUANT_TYPES
+#include "vm/mega/batch_fragments.cuh"
+#else
 #include "vm/mega/batch_product.cuh"
+#endif
 #include "vm/mega/heads.cuh"
 
 MEGA_FN int row_position(const mega_arguments &a, uint32_t pass, int row)
@@ -49,6 +53,15 @@ template <int DIM> MEGA_FN int rows_joined(const mega_arguments &a, int row, int
     return alike ? 2 : 1;
 }
 
+/* Chunks in a part, until there are as many parts as the KV head has blocks. With quantised weights
+ * more than one, because a block stores the state of each part: the bits need not be those of one
+ * row's kernel, but depend on no other row. */
+enum { PART_CHUNKS = MEGA_QUANT_TYPES ? 4 : 1 };
+template <int DIM> MEGA_FN int context_parts(const instruction &in, int old)
+{
+    return min((context_chunks<DIM>(old) + PART_CHUNKS - 1) / PART_CHUNKS, (int)in.parts);
+}
+
 /* The number of parts of the group that begins at a row, and its rows; 0: the row is not in parts.
  */
 template <int DIM>
@@ -59,7 +72,7 @@ MEGA_FN int group_parts(const mega_arguments &a, const instruction &in, int firs
     if (!in_parts(a, first, pass_here)) return 0;
     *count = rows_joined<DIM>(a, first, pass_here);
     int old = a.rows[first + *count - 1].position + pass_here;
-    return min(context_chunks<DIM>(old), (int)in.parts);
+    return context_parts<DIM>(in, old);
 }
 template <int DIM>
 MEGA_FN int all_parts(const mega_arguments &a, const instruction &in, int pass_here)
@@ -103,9 +116,11 @@ template <int DIM>
 MEGA_FN int row_chunks(const mega_arguments &a, const instruction &in, bool parts, int old,
                        int *first)
 {
-    if (parts) return attention_chunks<DIM>(a, in, old, first);
-    *first = 0;
-    return context_chunks<DIM>(old);
+    const int n = context_chunks<DIM>(old);
+    if (parts && (PART_CHUNKS == 1 || n > PART_CHUNKS * (int)in.parts))
+        return attention_chunks<DIM>(a, in, old, first);
+    *first = parts ? in.part * PART_CHUNKS : 0;
+    return parts ? min((int)PART_CHUNKS, n - *first) : n;
 }
 
 MEGA_FN int64_t *head_list(const mega_arguments &a, const instruction &in, int row, int kv_head,
@@ -179,7 +194,7 @@ MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, int
     const int position = first + b.thread / made::UNITS, unit = b.thread % made::UNITS;
     if (b.thread < n * made::UNITS && position >= 0 && position < shape::POSITIONS) {
         const int value = unit / (made::UNITS / 2), column = unit % (made::UNITS / 2);
-        char *to = b.memory - (b.own - b.ring) + b.place.stage * MEGA_STAGE +
+        char *to = b.memory - (b.own - b.ring) + b.place.stage * stage_bytes(a) +
                    (value * 8 + position / shape::PIECE) * shape::PITCH +
                    position % shape::PIECE * DIM * 2 + column * 16;
         *(uint4 *)to = *b.at<uint4>(made::at(a) + 16 * b.thread);
@@ -234,7 +249,7 @@ MEGA_FN void run_batch_attention(const mega_arguments &a, mega_block &b, const m
         if (!in_parts(a, row, pass_here)) continue;
         int64_t *list = head_list(a, e.in, row, kv_head, a.group * DIM);
         merge_parts<DIM>(a, b, e.in, row * a.n_kv_heads + kv_head,
-                         context_chunks<DIM>(row_position(a, b.pass(), row)),
+                         context_parts<DIM>(e.in, row_position(a, b.pass(), row)),
                          [&](int i, const float *out) {
                              store_tagged(b, list, i, out[0]);
                              store_tagged(b, list, i + 1, out[1]);
@@ -268,11 +283,19 @@ MEGA_FN void wait_heads(const mega_arguments &a, mega_block &b, const instructio
                 mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_QKV, b.pass() + 1,
                            (uint32_t)((uint64_t)v[0].x >> 32));
         }
-        uint32_t *planes = b.at<uint32_t>(a.shared.heads) + (row * a.shared.head_row + at) / 2;
-#pragma unroll
-        for (int j = 0; j < 2; j++)
-            split_pair(__uint_as_float((uint32_t)v[j].x), __uint_as_float((uint32_t)v[j].y),
-                       planes + j, (int)a.shared.head_plane / 2);
+        uint32_t *planes =
+            b.at<uint32_t>(a.shared.heads) + (row * a.shared.head_row + plane_place(at)) / 2;
+        const int pitch = (int)a.shared.head_plane / 2;
+        const float four[4] = {__uint_as_float((uint32_t)v[0].x), __uint_as_float((uint32_t)v[0].y),
+                               __uint_as_float((uint32_t)v[1].x),
+                               __uint_as_float((uint32_t)v[1].y)};
+        if (MEGA_QUANT_TYPES) {
+            split_pair(four[0], four[2], planes, pitch);
+            split_pair(four[1], four[3], planes + 4, pitch);
+        } else {
+            split_pair(four[0], four[1], planes, pitch);
+            split_pair(four[2], four[3], planes + 1, pitch);
+        }
     }
     b.sync();
 }
@@ -285,7 +308,11 @@ MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega
     int n = e.in.units.end - e.in.units.begin, groups = a.group * DIM / 64;
     wait_heads<DIM>(a, b, e.in, kv_head);
     b.stamp(a, MEGA_WORKS);
+#if MEGA_QUANT_TYPES
+    groups = multiply_heads<DIM>(a, b, e, n);
+#else
     batch_heads<rows>(a, b, n, groups);
+#endif
     b.stamp(a, MEGA_SIGNALS);
     const float *sums = b.at<float>(a.shared.sums);
     int first = begin & ~1, end = (begin + n - first + 1) / 2 * 2 * MEGA_ROWS;

@@ -226,7 +226,7 @@ MEGA_FN void wait_peers(const mega_arguments &a, mega_block &b, const mega_entry
                 b.at<uint16_t>(feature_planes(a, k + 1)) + row * a.shared.feature_row;
 #pragma unroll
             for (int p = 0; p < MEGA_PARTS; p++)
-                planes[i + p * a.shared.feature_plane] =
+                planes[plane_place(i) + p * a.shared.feature_plane] =
                     there ? (uint16_t)((uint64_t)v[k] >> 16 * p) : 0;
         }
     }

@@ -4,6 +4,7 @@
 #ifndef QUIPU_VM_MEGA_BATCH_X_CUH
 #define QUIPU_VM_MEGA_BATCH_X_CUH
 
+#include "vm/mega/batch_fragments.h"
 #include "vm/mega/block.cuh"
 
 enum {
@@ -13,8 +14,9 @@ enum {
 /* BLOCKS: blocks of 2,048 columns in a row of weights. */
 template <int BLOCKS> struct batch_shape {
     enum {
-        ROWS = MEGA_ROWS / BLOCKS,              /* of x */
-        TILES = 2 / BLOCKS,                     /* of eight rows of weights, multiplied at once */
+        ROWS = MEGA_QUANT_TYPES ? (int)MEGA_ROWS : MEGA_ROWS / BLOCKS, /* of x */
+        /* Of eight rows of weights, multiplied at once. */
+        TILES = MEGA_QUANT_TYPES ? 2 * (int)FRAGMENT_TURN_TILES : 2 / BLOCKS,
         SUMS = TILES * (int)MEGA_TILE * ROWS,   /* that a warp has then */
         HALF = BLOCKS > 1 ? 4 : (int)MEGA_TILE, /* rows of weights in a chunk */
     };
@@ -49,11 +51,20 @@ MEGA_FN int residual_place(int column, int row)
 }
 
 /* Layout of the published residual: the columns that one instruction of the tensor cores
- * multiplies, four of each eight, of all rows. */
+ * multiplies, of all rows: four of each eight, or with fragments 16 neighbours. */
 MEGA_FN int published_place(int column, int row)
 {
+    if (MEGA_QUANT_TYPES) return (column >> 4) * 16 * MEGA_ROWS + 16 * row + (column & 15);
     int step = (column >> 5) * 2 + (column >> 2 & 1);
     return step * 16 * MEGA_ROWS + 16 * row + 4 * (column >> 3 & 3) + (column & 3);
+}
+
+/* Where a column is in a row of planes in shared memory. With fragments a lane's four columns of 16
+ * are the first and third, then the second and fourth, of an instruction (batch_numbers.cuh). */
+MEGA_FN int plane_place(int column)
+{
+    if (!MEGA_QUANT_TYPES) return column;
+    return (column & ~15) + 8 * (column & 1) + (column >> 2 & 3) * 2 + (column >> 1 & 1);
 }
 
 /* How many parts a sum has: the embedding's row, then one of each KV head or each block, because
@@ -158,18 +169,21 @@ MEGA_FN int first_column(const mega_arguments &a, const mega_block &b, int block
 template <int BLOCKS>
 MEGA_FN uint32_t norm_place(const mega_arguments &a, const mega_block &b, int block)
 {
-    const int sums = 2 * 4 * MEGA_WARPS * batch_shape<BLOCKS>::SUMS;
-    return b.own + a.shared.sums + (BLOCKS > 1 ? sums : 0) + 512 * (b.warp * BLOCKS + block);
+    const int each = 4 * batch_shape<BLOCKS>::SUMS, sums = 2 * MEGA_WARPS * each;
+    return b.own + a.shared.sums +
+           (BLOCKS > 1 ? sums + 512 * (b.warp * BLOCKS + block) : each * b.warp);
 }
 
 /* Copies it there. */
 template <int BLOCKS>
-MEGA_FN void fetch_norm(const mega_arguments &a, const mega_block &b, const mega_entry &e)
+MEGA_FN void fetch_norm(const mega_arguments &a, const mega_block &b, const mega_entry &e,
+                        int first_block)
 {
     int size = e.weights.norm_is_f32 ? 4 : 2;
 #pragma unroll
     for (int block = 0; block < BLOCKS; block++) {
-        int first = first_column(a, b, block), bytes = min(128, a.hidden - first) * size;
+        int first = first_column(a, b, first_block + block),
+            bytes = min(128, a.hidden - first) * size;
         uint32_t to = norm_place<BLOCKS>(a, b, block) + 16 * b.lane;
         if (16 * b.lane < bytes)
             copy_16(to, (const char *)e.weights.norm + first * size + 16 * b.lane);
@@ -263,36 +277,45 @@ MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const in
  * without a row or columns load others' and do not use them. */
 template <int BLOCKS>
 MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry &e, int step,
-                        uint32_t (*planes)[MEGA_PARTS][2])
+                        uint32_t (*planes)[MEGA_PARTS][2], int first_block = 0)
 {
     const int rows = batch_shape<BLOCKS>::ROWS, g = b.lane >> 2, t = b.lane & 3;
-    const int row = g % rows, block = BLOCKS > 1 ? g / rows : 0;
+    const int row = g % rows, block = BLOCKS > 1 ? g / rows : first_block;
     int first = first_column(a, b, block);
     const bool there = block * MEGA_COLUMNS + b.warp * 128 < a.hidden;
     bool used = row < a.n_rows && there, whole = first + 128 <= a.hidden;
     const uint32_t *x = batch_published(a, b.pass(), step) + published_place(first, 0);
-    fetch_norm<BLOCKS>(a, b, e);
+    fetch_norm<BLOCKS>(a, b, e, first_block);
     copies_commit();
     wait_last(a, b, e.in, x, whole);
     float2 raw[16];
-    load_columns(a, b, e.in, x + published_place(8 * t, used ? row : 0), whole, raw);
+    const int each = MEGA_QUANT_TYPES ? 4 : 8; /* neighbouring columns of a lane */
+    load_columns(a, b, e.in, x + published_place(each * t, used ? row : 0), whole, raw);
     copies_arrived<0>();
     __syncwarp();
     /* No branches: columns that are not there are multiplied by 0. */
-    norm_pairs norm(norm_place<BLOCKS>(a, b, block), e.weights.norm_is_f32);
+    norm_pairs norm(norm_place<BLOCKS>(a, b, block - first_block), e.weights.norm_is_f32);
     float scales[2] = {there ? 1.f : 0.f, whole ? 1.f : 0.f};
-    int pair = 4 * t, later = whole ? 0 : 32;
+    int pair = each / 2 * t, later = whole ? 0 : 32;
     /* Of four neighbours each: even and odd ones of the first 32 columns, then of 64. */
     float sums[4];
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         float square = 0;
+        float2 scaled[2];
 #pragma unroll
         for (int i = 2 * j; i < 2 * j + 2; i++) {
-            float2 w = norm[pair + j / 2 * 16 + i % 4 - (i < 8 ? 0 : later)];
+            const int further = MEGA_QUANT_TYPES ? 8 * j + (i & 1) : j / 2 * 16 + i % 4;
+            float2 w = norm[pair + further - (i < 8 ? 0 : later)];
             float v0 = raw[i].x * scales[i / 8], v1 = raw[i].y * scales[i / 8];
             square = fmaf(v1, v1, fmaf(v0, v0, square));
-            split_pair(__fmul_rn(v0, w.x), __fmul_rn(v1, w.y), &planes[j][0][i & 1], 2);
+            scaled[i & 1] = make_float2(__fmul_rn(v0, w.x), __fmul_rn(v1, w.y));
+            if (!MEGA_QUANT_TYPES)
+                split_pair(scaled[i & 1].x, scaled[i & 1].y, &planes[j][0][i & 1], 2);
+        }
+        if (MEGA_QUANT_TYPES) {
+            split_pair(scaled[0].x, scaled[1].x, &planes[j][0][0], 2);
+            split_pair(scaled[0].y, scaled[1].y, &planes[j][0][1], 2);
         }
         if (BLOCKS > 1) {
             /* Lanes of the second block go on from the first one's sum. */
@@ -311,8 +334,9 @@ MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry
 #pragma unroll
         for (int i = 0; i < 2; i++)
             pairs[i] += __shfl_xor_sync(~0u, pairs[i], o);
-    if (t == 0 && block == BLOCKS - 1)
-        b.at<float>(a.shared.squares)[b.warp * MEGA_ROWS + row] = pairs[0] + pairs[1];
+    float *squares = b.at<float>(a.shared.squares) + b.warp * MEGA_ROWS + row;
+    if (t == 0 && block - first_block == BLOCKS - 1)
+        *squares = first_block ? *squares + (pairs[0] + pairs[1]) : pairs[0] + pairs[1];
     b.stamp(a, MEGA_WORKS);
 }
 

@@ -1,5 +1,6 @@
 /* Quantised weights as fragments (fragments.h): which models have them, their offsets, and the
  * conversion on the GPU from the stored weights. */
+#include "vm/mega/batch_fragments.h"
 #include "vm/mega/parts.h"
 
 #include "base/checked.h"
@@ -137,6 +138,14 @@ const char *mega_image(const program *p)
     return "mega_mixed";
 }
 
+const char *mega_batch_image(const program *p)
+{
+    if (!mega_is_quantized(p)) return mega_is_half(p) ? "mega_batch_f16" : "mega_batch";
+    const unsigned kinds = kinds_of(p);
+    if (kinds & numbers) return NULL;
+    return kinds == 1u << FRAGMENT_Q4_0 ? "mega_batch_q4_0" : "mega_batch_mixed";
+}
+
 int mega_stage_bytes(const program *p)
 {
     unsigned kinds = kinds_of(p);
@@ -145,6 +154,17 @@ int mega_stage_bytes(const program *p)
         if (kinds & 1u << kind && MEGA_WARPS * fragment_bytes(kind) > most)
             most = MEGA_WARPS * fragment_bytes(kind);
     return most;
+}
+
+int mega_batch_stage_bytes(const program *p)
+{
+    const unsigned kinds = kinds_of(p);
+    int most = MEGA_STAGE;
+    for (int kind = FRAGMENT_NONE + 1; kind < FRAGMENT_KINDS; kind++) {
+        const int bytes = fragment_chunk_units(kind) * MEGA_WARPS * fragment_bytes(kind);
+        if (kinds & 1u << kind && bytes > most) most = bytes;
+    }
+    return most + MEGA_SHIFT;
 }
 
 static qp_status add_bytes(void *context, weight_slot slot, int64_t layer,

@@ -78,12 +78,17 @@ static mega_tiles tiles_over(int64_t columns)
                         across < MEGA_WARPS ? MEGA_WARPS / across : 1, (255 + across) / across};
 }
 
-mega_attention_bytes mega_attention_of(const cuda_mega *m)
+size_t mega_cache_chunk(const cuda_mega *m)
+{
+    return m->quantized ? MEGA_CACHE_FRAGMENTS : MEGA_BOX;
+}
+
+mega_attention_bytes mega_attention_of(const cuda_mega *m, size_t chunk)
 {
     const model_config *c = &m->executor->program->config;
     size_t group = (size_t)(c->n_heads / c->n_kv_heads), dim = (size_t)c->head_dim;
     /* As in attention.cuh: eighths of a chunk's positions, and floats of a share's outputs. */
-    size_t shares = (size_t)(m->quantized ? MEGA_CACHE_FRAGMENTS : MEGA_BOX) / 4 / dim / 8;
+    size_t shares = chunk / 4 / dim / 8;
     size_t pitch = round_up(group * (dim + 8) - 16, 32) + 16;
     size_t outputs = shares * pitch * sizeof(float), merged = MEGA_CONSUMERS * 4 * sizeof(float);
     return (mega_attention_bytes){
@@ -117,7 +122,7 @@ void mega_lay_out_shared(cuda_mega *m)
     rows = 2 * features > rows ? 2 * features : rows;
     rows = output_rows > rows ? output_rows : rows;
     rows = qkv_rows > rows ? qkv_rows : rows;
-    const mega_attention_bytes attention = mega_attention_of(m);
+    const mega_attention_bytes attention = mega_attention_of(m, mega_cache_chunk(m));
     s->plane = plane_pitch(m, padded);
     s->head_plane = plane_pitch(m, heads);
     s->feature_plane = plane_pitch(m, features);

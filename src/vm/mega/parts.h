@@ -12,12 +12,14 @@
 size_t mega_count_activations(const model_config *config, int n_blocks);
 /* Lays out shared memory, and computes how many stages of the ring fit before the other parts. */
 void mega_lay_out_shared(cuda_mega *mega);
-/* Bytes of shared memory for a KV head's attention: queries with the newest key and value; states;
- * outputs of a block or of parts that are to be merged. */
+/* Bytes of shared memory for a KV head's attention by chunks of so many bytes: queries with the
+ * newest key and value; states; outputs of a block or of parts that are to be merged. */
 typedef struct mega_attention_bytes {
     size_t inputs, states, outputs;
 } mega_attention_bytes;
-mega_attention_bytes mega_attention_of(const cuda_mega *mega);
+mega_attention_bytes mega_attention_of(const cuda_mega *mega, size_t chunk);
+/* Bytes of a chunk of the cache in the kernels for one row. */
+size_t mega_cache_chunk(const cuda_mega *mega);
 /* Allocates what mega_count_activations() counts, and the pinned memory. */
 qp_status mega_take_memory(cuda_mega *mega, qp_error *error);
 
@@ -45,8 +47,12 @@ bool mega_is_half(const program *program);
 /* The GPU image whose kernels read the model's weights: the image that has all of the model's types
  * and the fewest others. */
 const char *mega_image(const program *program);
+/* The same of the kernels for several rows; NULL: there are none. */
+const char *mega_batch_image(const program *program);
 /* Bytes of a stage that holds a chunk of any of the model's fragments. */
 int mega_stage_bytes(const program *program);
+/* The same for several rows. */
+int mega_batch_stage_bytes(const program *program);
 size_t mega_count_fragments(const program *program);
 qp_status mega_make_fragments(cuda_mega *mega, qp_error *error);
 
