@@ -38,10 +38,7 @@ typedef struct silu_rows {
     int64_t begin, end;
     int32_t n; /* elements of a row of out */
 } silu_rows;
-enum {
-    SILU_THREADS = 256,
-    SILU_VECTORS = 2, /* of eight elements, per thread */
-};
+enum { SILU_THREADS = 256 };
 
 /* rope; half of a head's rotated elements is a multiple of 8. */
 typedef struct rope_rows {

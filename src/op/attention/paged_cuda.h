@@ -11,8 +11,9 @@
  * Every kernel of paged_prefill updates the maximum once a step, and steps are counted from
  * position 0. Those with wgmma have the same steps, so the choice between them changes no bit.
  *
- * The kernels of paged_prefill with wgmma have two more parameters, tensor maps of the caches:
- * boxes of 16 positions of a head, of 64 elements, or in FP8 of the whole head.
+ * The kernels of paged_prefill with wgmma have more parameters (paged_prefill_wgmma.cuh): tensor
+ * maps of the caches, whose boxes are 16 positions of a head, of 64 elements, or in FP8 of the
+ * whole head; and of queries and outputs.
  */
 #ifndef QUIPU_OP_ATTENTION_PAGED_CUDA_H
 #define QUIPU_OP_ATTENTION_PAGED_CUDA_H
