@@ -1,22 +1,22 @@
-/* Attention in a chain, for one token of each sequence: the arithmetic of paged_decode_batch.cuh on
+/* Attention in a chain, for one token of each sequence: the arithmetic of paged_decode_warp.cuh on
  * keys and values that come through the ring of weights.
  *
- * Half of a block's worker threads takes a KV head of a sequence, as one block of that kernel does.
- * A stage of the ring has the next sixteens of positions; stages of the two halves alternate. The
- * half's four warps take them as that kernel deals them: with heads of 64 elements a stage has a
- * turn of each warp, of a sixteen in 16 bits and of two in FP8; with heads of 128 it has a turn of
- * the next warp, of two sixteens, or of four in FP8. Where the step before is a rope step
- * without blocks, this block's worker threads make the queries and the new keys and values from the
- * parts of the product before. They keep them in shared memory too, and the warp that takes a
- * head's last sixteen puts the new key and value into it, so no copy waits for them. Elsewhere the
- * last sixteen waits for the step before.
+ * Half of a block's worker threads takes a KV head of a sequence, as one block of
+ * paged_decode_batch.cuh does. A stage of the ring has the next sixteens of positions; stages of
+ * the two halves alternate. The half's four warps take them as that kernel deals them: with heads
+ * of 64 elements a stage has a turn of each warp, of a sixteen in 16 bits and of two in FP8; with
+ * heads of 128 it has a turn of the next warp, of two sixteens, or of four in FP8. Where the step
+ * before is a rope step without blocks, this block's worker threads make the queries and the new
+ * keys and values from the parts of the product before. They keep them in shared memory too, and
+ * the warp that takes a head's last sixteen puts the new key and value into it, so no copy waits
+ * for them. Elsewhere the last sixteen waits for the step before.
  */
 #ifndef QUIPU_OP_CHAIN_ATTENTION_CUH
 #define QUIPU_OP_CHAIN_ATTENTION_CUH
 
 #include "op/linear/chain_cache.cuh"
 #include "op/linear/chain_rope.cuh"
-#include "op/paged_decode/paged_decode_batch.cuh"
+#include "op/paged_decode/paged_decode_warp.cuh"
 #include "op/linear/chain_query.cuh"
 
 enum {

@@ -5,7 +5,7 @@
 
 #include "op/attention/paged_sizes.h"
 #include "op/barrier.cuh"
-#include "op/paged_decode/paged_decode_batch.cuh"
+#include "op/paged_decode/paged_decode_warp.cuh"
 
 enum {
     RING_ITEMS = 3, /* that are announced and not finished */

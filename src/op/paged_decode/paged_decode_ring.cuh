@@ -1,5 +1,5 @@
 /* paged_decode of few sequences, through a ring in shared memory: the arithmetic of
- * paged_decode_batch.cuh on keys and values that warps of their own copy ahead.
+ * paged_decode_warp.cuh on keys and values that warps of their own copy ahead.
  *
  * The grid has no more blocks than are resident. Each takes every gridDim.x-th item, which is a
  * part of a sequence and a KV head:
