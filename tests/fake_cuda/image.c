@@ -65,6 +65,8 @@ static bool read_elf(const unsigned char *elf, struct CUmod_st *module)
     for (int i = 0; i < header->e_shnum; i++) {
         const char *name = names + sections[i].sh_name;
         if (strncmp(name, prefix, n_prefix) != 0) continue;
+        if (strncmp(name + n_prefix, "_Z", 2) == 0)
+            continue; /* called by kernels, which are extern "C" */
         struct CUfunc_st *function = calloc(1, sizeof *function);
         if (!function || strlen(name + n_prefix) >= sizeof function->name) abort();
         strcpy(function->name, name + n_prefix);
