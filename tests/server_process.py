@@ -73,7 +73,7 @@ class Server:
     def stream(self, path, body):
         """The events of a stream: parsed, and "[DONE]" as it is."""
         status, _, text = self.request("POST", path, {**body, "stream": True})
-        assert status == 200, text
+        assert status == 200, (status, text)
         blocks = [b for b in text.decode().split("\n\n") if b]
         lines = [[line for line in b.split("\n") if line.startswith("data: ")][0] for b in blocks]
         return [line[6:] if line == "data: [DONE]" else json.loads(line[6:]) for line in lines]
@@ -95,7 +95,7 @@ def refusal(s, path, body, param=None, status=400):
     got, reply = s.post(path, body)
     assert got == status, (got, reply)
     error = reply["error"]
-    assert set(error) - {"n_prompt_tokens", "n_ctx"} == {"message", "type", "param", "code"}
+    assert set(error) - {"n_prompt_tokens", "n_ctx"} == {"message", "type", "param", "code"}, error
     if param:
         assert error["param"] == param, error
     return error

@@ -178,9 +178,10 @@ def prompts_have_progress(_):
                 first, total = reads[0], reads[0]["total"]
                 assert first["processed"] == first["cache"] and (first["cache"] > 0) == again, reads
                 assert first["time_ms"] == 0 and reads[-1]["processed"] == total > 64, reads
-                assert [r["processed"] for r in reads] == sorted({r["processed"] for r in reads})
+                assert [r["processed"] for r in reads] == sorted({r["processed"] for r in reads}), reads
                 assert len(reads) == (2 if again else 2 + (total - 1) // 64), reads
-                assert all("prompt_progress" in e and e["timings"]["predicted_n"] == 0 for e in events[:len(reads)])
+                begin = events[:len(reads)]
+                assert all("prompt_progress" in e and e["timings"]["predicted_n"] == 0 for e in begin), events
                 plain = s.stream(path, {**ask, "temperature": 0})
                 assert len(plain) == len(events) - len(reads), (plain, events)
         error = refusal(s, "/completion", {"prompt": [5] * 600}, "prompt")
@@ -190,7 +191,7 @@ def prompts_have_progress(_):
         assert refusal(s, "/v1/chat/completions", long, "messages")["type"] == "invalid_request_error"
         body = {"messages": HELLO, "max_tokens": 2, "verbose": True}
         reply = s.post("/v1/chat/completions", body)[1]
-        assert "hello" in reply["__verbose"]["prompt"] and reply["__verbose"]["tokens_predicted"] == 2
+        assert "hello" in reply["__verbose"]["prompt"] and reply["__verbose"]["tokens_predicted"] == 2, reply
         last = s.stream("/v1/chat/completions", body)[-2]
         assert "hello" in last["__verbose"]["prompt"] and last["choices"][0]["finish_reason"], last
 
