@@ -44,7 +44,7 @@ template <typename FORM> struct prefill_places {
     }
 };
 
-/* Whether all of a group's rows, from `first` of the tile on, are of the sequence. */
+/* Whether all of a group's rows, which begin at the tile's row `first`, belong to the sequence. */
 __device__ __forceinline__ bool prefill_is_whole(const prefill_tile &tile, int first)
 {
     return tile.n_rows - tile.first_row - first >= 64;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void prefill_lay(T, uint32_t place, int row, const fl
 
 /* Where a tile is in the tensor maps. */
 struct prefill_load {
-    int token, kv_head, rows; /* rows: that are of the sequence */
+    int token, kv_head, rows; /* rows: how many belong to the sequence */
 };
 
 __device__ __forceinline__ void prefill_box_store(const tensor_map &map, const prefill_box &box,

@@ -148,13 +148,7 @@ __device__ __forceinline__ void paged_prefill_f8(const paged_attention &call,
         else if (warp % 4 == 2)
             prefill_copy<FORM, true>(call, v_map, limits, false, shared, raw_values, slots);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)FORM::REGISTERS));
-        prefill_take_turn(call);
-        int row = warp * 16 + (int)threadIdx.x % 32 / 4;
-        prefill_group<__half, FORM, LIMITS> group = {
-            call, limits, shared, limits_scale(limits, call), row,  0, 0, 0, 0, 0, 0, {},
-            keys, values, slots,  {address, warp / 4},        false};
-        prefill_compute(group);
+        prefill_computing_warp<__half, FORM>(call, limits, false, shared, keys, values, slots);
     }
 }
 

@@ -159,7 +159,7 @@ __device__ __forceinline__ void store_columns(float, char *out, int r, float fac
         pair[i * 4] = make_float2(o[i][2 * r] * factor, o[i][2 * r + 1] * factor);
 }
 
-/* A row of the tile in the call; `wanted`: it is of the sequence and of the call's units. */
+/* A row of the tile in the call; `wanted`: it belongs to the sequence and to the call's units. */
 struct prefill_place {
     int64_t token, head;
     bool wanted;

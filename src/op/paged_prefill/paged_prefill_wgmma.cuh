@@ -253,7 +253,7 @@ __device__ __forceinline__ void prefill_compute(prefill_group<T, FORM, LIMITS> &
     float s[STEP / 8][4], o[HEAD_DIM / 8][4] = {}, shrink[2], factor[2];
     uint32_t weights[STEP / 16][4];
     bool moves[2] = {true, true}, anew = false; /* anew: the step is a tile's first one */
-    int before = 0; /* the slot of the tile before; `factor` is of its outputs */
+    int before = 0; /* the slot of the last tile, whose outputs `factor` scales */
     auto store = [&]() {
         group.finish(group.number - 1, before, factor, o);
 #pragma unroll
@@ -312,6 +312,23 @@ __device__ __forceinline__ void prefill_compute(prefill_group<T, FORM, LIMITS> &
     group.finish(group.number, before, factor, o);
 }
 
+/* A warp of a group, for all tiles of the block. */
+template <typename T, typename FORM, typename LIMITS>
+__device__ __forceinline__ void
+prefill_computing_warp(const paged_attention &call, const LIMITS &limits, bool carried,
+                       char *shared, const typename prefill_memory<FORM>::keys &keys,
+                       const typename prefill_memory<FORM>::values &values,
+                       const typename prefill_memory<FORM>::slots &slots)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)FORM::REGISTERS));
+    prefill_take_turn(call);
+    int warp = (int)threadIdx.x / 32, row = warp * 16 + (int)threadIdx.x % 32 / 4;
+    prefill_group<T, FORM, LIMITS> group = {
+        call, limits, shared, limits_scale(limits, call), row,    0, 0, 0, 0, 0, 0, {},
+        keys, values, slots,  {keys.shared, warp / 4},    carried};
+    prefill_compute(group);
+}
+
 template <typename T, typename FORM, typename LIMITS>
 __device__ __forceinline__ void
 paged_prefill_wgmma(const paged_attention &call, const tensor_map &k_map, const tensor_map &v_map,
@@ -345,13 +362,7 @@ paged_prefill_wgmma(const paged_attention &call, const tensor_map &k_map, const 
         if (warp % 4 == 3 && carried)
             prefill_carry<FORM>(call, q_map, out_map, shared, {address, 0}, slots);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)FORM::REGISTERS));
-        prefill_take_turn(call);
-        int row = warp * 16 + (int)threadIdx.x % 32 / 4;
-        prefill_group<T, FORM, LIMITS> group = {
-            call, limits, shared, limits_scale(limits, call), row,    0, 0, 0, 0, 0, 0, {},
-            keys, values, slots,  {address, warp / 4},        carried};
-        prefill_compute(group);
+        prefill_computing_warp<T, FORM>(call, limits, carried, shared, keys, values, slots);
     }
 }
 
