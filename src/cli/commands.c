@@ -2,6 +2,7 @@
  * variables are made. Their options are in options_*.c. */
 #include "base/version.h"
 #include "cli/option_groups.h"
+#include "engine/sampling.h"
 
 #define GROUPS(...)                                                                                \
     (const option_group *const[])                                                                  \
@@ -13,9 +14,12 @@
 #define COMMAND(words, function) .name = (words), .run = (void (*)(void))(function)
 
 /* For commands that sample by cli_sampling_likely(). */
+#define TEXT_(value) #value
+#define TEXT(value)  TEXT_(value)
 #define UNLIKELY                                                                                   \
     "Where the model's files have no settings of sampling, unlikely tokens are excluded: "         \
-    "--temp 0.8 --top-k 40 --top-p 0.95 --min-p 0.05. Options replace each of these."
+    "--temp " TEXT(SAMPLING_LIKELY_TEMPERATURE) " --top-k " TEXT(                                  \
+        SAMPLING_LIKELY_TOP_K) " --top-p " TEXT(SAMPLING_LIKELY_TOP_P) " --min-p " TEXT(SAMPLING_LIKELY_MIN_P) ". Options replace each of these."
 
 static const command_spec commands[] = {
     {COMMAND("run", command_run), .heading = "Answers",

@@ -76,7 +76,10 @@ void sampling_exclude_unlikely(const qp_engine *engine, qp_sampling *sampling)
     static const struct {
         qp_setting setting;
         double value;
-    } likely[] = {{QP_TEMPERATURE, 0.8}, {QP_TOP_K, 40}, {QP_TOP_P, 0.95}, {QP_MIN_P, 0.05}};
+    } likely[] = {{QP_TEMPERATURE, SAMPLING_LIKELY_TEMPERATURE},
+                  {QP_TOP_K, SAMPLING_LIKELY_TOP_K},
+                  {QP_TOP_P, SAMPLING_LIKELY_TOP_P},
+                  {QP_MIN_P, SAMPLING_LIKELY_MIN_P}};
     if (says_how_to_draw(&engine->defaults)) return;
     for (size_t i = 0; i < sizeof likely / sizeof *likely; i++)
         if (sampling->source[likely[i].setting] == QP_FROM_NEUTRAL)

@@ -353,14 +353,7 @@ static void reserve_columns(bench_page *page, const op_info *op)
         cells[1] = name;
         page_reserve(&page->table, cells);
     }
-    for (const op_variant *v = op->variants; !options->device && v && v->name; v++) {
-        cells[2] = v->name;
-        page_reserve(&page->table, cells);
-    }
-    for (const cuda_kernel *k = op->cuda; options->device && k && k->name; k++) {
-        cells[2] = k->name;
-        page_reserve(&page->table, cells);
-    }
+    describe_reserve(op, options->device, cells, 2, &page->table);
 }
 
 static qp_status bench_ops(bench_page *page, strbuf *out, qp_error *error)
@@ -373,13 +366,13 @@ static qp_status bench_ops(bench_page *page, strbuf *out, qp_error *error)
     if (options->device) TRY(device_is_here("--device cuda", error));
     int n = options->n_ops ? options->n_ops : OP_COUNT;
     for (int i = 0; i < n && options->rows; i++) {
-        const op_info *op = op_get((op_code)(options->n_ops ? 0 : i));
-        if (options->n_ops) TRY(describe_find(options->ops[i], &op, error));
+        const op_info *op;
+        TRY(describe_nth(options->ops, options->n_ops, i, &op, error));
         reserve_columns(page, op);
     }
     for (int i = 0; i < n; i++) {
-        const op_info *op = op_get((op_code)(options->n_ops ? 0 : i));
-        if (options->n_ops) TRY(describe_find(options->ops[i], &op, error));
+        const op_info *op;
+        TRY(describe_nth(options->ops, options->n_ops, i, &op, error));
         TRY(options->kernel ? bench_file(page, op, out, error) : bench_op(page, op, NULL, error));
         if (i == n - 1 && options->workload && page->n_wanted == 0)
             return no_workload(options, op, error);

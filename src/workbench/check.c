@@ -251,18 +251,11 @@ static qp_status reserve_names(report *report, qp_error *error)
     const workbench_check_options *options = report->options;
     const int n = options->n_ops ? options->n_ops : OP_COUNT;
     for (int i = 0; i < n; i++) {
-        const op_info *op = op_get((op_code)(options->n_ops ? 0 : i));
-        if (options->n_ops) TRY(describe_find(options->ops[i], &op, error));
+        const op_info *op;
+        TRY(describe_nth(options->ops, options->n_ops, i, &op, error));
         const char *cells[] = {op->name, "reference", "PASSED", "", "", ""};
         page_reserve(&report->table, cells);
-        for (const op_variant *v = op->variants; !options->device && v && v->name; v++) {
-            cells[1] = v->name;
-            page_reserve(&report->table, cells);
-        }
-        for (const cuda_kernel *k = op->cuda; options->device && k && k->name; k++) {
-            cells[1] = k->name;
-            page_reserve(&report->table, cells);
-        }
+        describe_reserve(op, options->device, cells, 1, &report->table);
     }
     return QP_OK;
 }
@@ -278,8 +271,8 @@ static qp_status check_ops(report *report, strbuf *out, qp_error *error)
     if (options->rows && !report->results) TRY(reserve_names(report, error));
     int n = options->n_ops ? options->n_ops : OP_COUNT;
     for (int i = 0; i < n; i++) {
-        const op_info *op = op_get((op_code)(options->n_ops ? 0 : i));
-        if (options->n_ops) TRY(describe_find(options->ops[i], &op, error));
+        const op_info *op;
+        TRY(describe_nth(options->ops, options->n_ops, i, &op, error));
         if (options->kernel)
             TRY(check_file(report, op, out, error));
         else if (options->device)

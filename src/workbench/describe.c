@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/suggest.h"
+#include "op/cuda_ops.h"
 #include "op/harness/case.h"
 #include "workbench/sources.h"
 #include "workbench/workbench.h"
@@ -29,6 +30,26 @@ qp_status describe_find(const char *name, const op_info **out, qp_error *error)
                   strbuf_text(&names));
     strbuf_free(&names);
     return QP_INVALID;
+}
+
+qp_status describe_nth(const char *const *ops, int n_ops, int i, const op_info **out,
+                       qp_error *error)
+{
+    if (n_ops) return describe_find(ops[i], out, error);
+    *out = op_get((op_code)i);
+    return QP_OK;
+}
+
+void describe_reserve(const op_info *op, bool device, const char **cells, int column, page *page)
+{
+    for (const op_variant *v = op->variants; !device && v && v->name; v++) {
+        cells[column] = v->name;
+        page_reserve(page, cells);
+    }
+    for (const cuda_kernel *k = op->cuda; device && k && k->name; k++) {
+        cells[column] = k->name;
+        page_reserve(page, cells);
+    }
 }
 
 void describe_types(unsigned types, strbuf *out)

@@ -10,6 +10,14 @@
 /* Finds the operator; QP_INVALID lists all names. */
 qp_status describe_find(const char *name, const op_info **out, qp_error *error);
 
+/* The i-th of the operators that are named, or of all if n_ops is 0. */
+qp_status describe_nth(const char *const *ops, int n_ops, int i, const op_info **out,
+                       qp_error *error);
+
+/* page_reserve() for each kernel of the operator, CPU or CUDA, whose name is in one of the cells.
+ */
+void describe_reserve(const op_info *op, bool device, const char **cells, int column, page *page);
+
 /* "F32, F16" */
 void describe_types(unsigned types, strbuf *out);
 

@@ -1,6 +1,8 @@
 /* Prints pages as plain text or Markdown: see page.h. */
 #include "workbench/page.h"
 
+#include "text/utf8.h"
+
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,13 +78,9 @@ void page_code(page *page, const char *language, const char *text, size_t length
     strbuf_puts(page->out, page->markdown ? "\n```\n" : "\n");
 }
 
-/* Counts characters, not bytes, so that columns of UTF-8 line up. */
 static size_t text_width(const char *text)
 {
-    size_t width = 0;
-    for (; *text; text++)
-        width += ((unsigned char)*text & 0xc0) != 0x80;
-    return width;
+    return utf8_characters(text, strlen(text));
 }
 
 void page_reserve(page *page, const char *const *cells)
