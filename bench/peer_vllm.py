@@ -14,9 +14,11 @@ of the given length; vLLM's rate is 128 tokens a sequence divided by the differe
 generates 128 tokens more. Medians; "ratio" is quipu's rate divided by vLLM's.
 """
 import argparse
+import importlib.util
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -97,7 +99,7 @@ def answer_of(process):
         if line.startswith("ANSWER "):
             return line.split(" ", 1)[1]
         sys.stderr.write(line)
-    raise RuntimeError(f"vLLM ended with status {process.wait()}")
+    raise SystemExit(f"vLLM ended with status {process.wait()}; its messages are above")
 
 
 def end(process):
@@ -147,18 +149,29 @@ def compare(options, name, process, rows):
                 json.dump(rows, file, indent=1)
 
 
+def arguments(text):
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("models", nargs="*", default=list(SHAPES), metavar="MODEL", help=", ".join(SHAPES))
     parser.add_argument("--quipu", default="build/quipu")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", metavar="FILE", help="write the rows into this file, too")
-    parser.add_argument("--vllm", type=json.loads, default={}, metavar="JSON", help="arguments of vLLM's class LLM")
+    parser.add_argument("--vllm", type=arguments, default={}, metavar="JSON", help="arguments of vLLM's class LLM")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     unknown = [name for name in options.models if name not in SHAPES]
     if unknown:
         parser.error(f"unknown model {unknown[0]}; there are " + ", ".join(SHAPES))
+    if not importlib.util.find_spec("vllm"):
+        parser.error("the Python package vllm is not installed: pip install vllm")
+    if not options.serve and not shutil.which(options.quipu):
+        parser.error(f"there is no program {options.quipu}; build it with ./dev build, or name it by --quipu")
     if options.serve:
         serve_vllm(options.models[0], options.vllm)
         return
