@@ -181,6 +181,56 @@ static void so_do_those_of_larger_models(void **state)
     check_invariance("synthetic:tiny:Q4_K", "operators", "avx512f,avx_vnni", NULL);
 }
 
+/* Workers share the positions of a long context in segments: the last tokens of a text, one or two
+ * in a call. */
+static void so_do_those_of_a_long_context(void **state)
+{
+    (void)state;
+    enum { TEXT = 1100, LAST = 6 };
+    static const struct {
+        const char *exec, *kv_type;
+        int threads, page_size;
+    } ways[] = {{"operators", "F16", 1, 16}, {"threads", "F16", 5, 16},  {"threads", "F16", 2, 7},
+                {"operators", "F32", 1, 16}, {"threads", "F32", 9, 256}, {"threads", "F32", 3, 64}};
+    for (int k = 0; k < 2; k++) {
+        float *want = NULL;
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+            qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:tiny:BF16",
+                                                                .exec = ways[i].exec,
+                                                                .cpu_mask = masks[k],
+                                                                .kv_type = ways[i].kv_type,
+                                                                .context = TEXT,
+                                                                .threads = ways[i].threads,
+                                                                .page_size = ways[i].page_size});
+            const size_t vocab_size = (size_t)qp_engine_get_info(engine)->vocab_size;
+            int32_t ids[TEXT];
+            make_ids(ids, TEXT, (int64_t)vocab_size, 3);
+            qp_session *session = open_session(engine);
+            qp_input first = {.session = session, .tokens = ids, .count = TEXT - LAST};
+            float *none = calloc(vocab_size * (TEXT - LAST), sizeof *none);
+            logit_sink sink = {&none, vocab_size};
+            assert_ok(qp_eval(engine, &first, 1, take_logits, &sink, NULL, &error));
+            float *rows = calloc(LAST * vocab_size, sizeof *rows);
+            for (size_t done = 0, count = 1; done < LAST; done += count, count = 3 - count) {
+                float *some = eval_rows(engine, session, ids + TEXT - LAST + done, count);
+                memcpy(rows + done * vocab_size, some, count * vocab_size * sizeof *rows);
+                free(some);
+            }
+            if (strcmp(ways[i].exec, "operators") == 0) {
+                free(want);
+                want = rows;
+            } else {
+                assert_same_bits(ways[i].kv_type, rows, want, LAST * vocab_size);
+                free(rows);
+            }
+            free(none);
+            qp_session_close(session);
+            qp_engine_close(engine);
+        }
+        free(want);
+    }
+}
+
 /* --- Activations ------------------------------------------------------------------------------ */
 
 static const char *const quantised[] = {"synthetic:tiny:Q8_0", "synthetic:tiny:Q4_1",
@@ -444,6 +494,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_depend_on_the_tokens_alone),
         cmocka_unit_test(so_do_those_of_larger_models),
+        cmocka_unit_test(so_do_those_of_a_long_context),
         cmocka_unit_test(each_rounding_depends_on_the_tokens_alone),
         cmocka_unit_test(rounding_to_bf16_depends_on_the_tokens_alone),
         cmocka_unit_test(finer_rounding_is_closer_to_the_reference),

@@ -1,6 +1,9 @@
 /* The cut of shared instructions: see cells.h. */
 #include "vm/cells.h"
 
+#include "op/attention/tile.h"
+#include "op/paged_prefill/pieces.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -16,6 +19,7 @@ enum {
     ELEMENTS = 16384,    /* of a cell where a unit is an element */
     QUERIES = 12,        /* tokens that attention takes together, with all heads of a group */
     NORM_ROWS = 8,
+    ENOUGH_HEADS = 4,   /* KV heads of tokens for each worker: then positions are not cut */
     MOST_CELLS = 65535, /* a claim counts to this */
 };
 
@@ -48,14 +52,24 @@ static int64_t weight_bytes(const schedule *s, const op_call *call, int node)
     return bytes;
 }
 
-static cell_rule rule_of(const schedule *s, int node)
+/* Attention by kernels that make states of segments. */
+static segments_room room_of(const bound_schedule *setup, int node)
 {
+    const schedule *s = setup->schedule;
+    if (!setup->kernels || !paged_prefill_has_pieces(setup->kernels[node].kernel))
+        return (segments_room){0};
+    return segments_room_of(s->program, node, s->options.workers);
+}
+
+static cell_rule rule_of(const bound_schedule *setup, int node)
+{
+    const schedule *s = setup->schedule;
     const op_code code = s->program->nodes[node].op;
     const op_info *op = op_get(code);
     const int64_t rows = s->program->capacity.of[s->program->nodes[node].row_axis];
     op_call call;
     program_bind(s->program, node, NULL, s->program->capacity.of, &call);
-    cell_rule rule = {.units = INT64_MAX};
+    cell_rule rule = {.units = INT64_MAX, .room = room_of(setup, node)};
     if (op->columns) {
         const int64_t bytes = weight_bytes(s, &call, node);
         if (code != OP_LINEAR || bytes == 0) return rule;
@@ -75,7 +89,7 @@ qp_status cells_make_rules(const bound_schedule *setup, cell_rule **out, qp_erro
     *out = calloc((size_t)s->n_nodes + 1, sizeof **out);
     if (!*out) return error_no_memory(error, "the machine", (size_t)s->n_nodes * sizeof **out);
     for (int n = 0; n < s->n_nodes; n++)
-        if (!program_is_noop(s->program, n)) (*out)[n] = rule_of(s, n);
+        if (!program_is_noop(s->program, n)) (*out)[n] = rule_of(setup, n);
     return QP_OK;
 }
 
@@ -100,6 +114,27 @@ static cell_cut cut_grid(const cell_band *band, int member, instruction_span row
     return cut.count > 0 ? cut : (cell_cut){.count = 1, .across = 1};
 }
 
+/* All KV heads of all tokens, each in segments of positions; of these a member has an equal part.
+ */
+static bool cut_positions(const cell_rule *rule, const cell_band *band, int member, int32_t n_rows,
+                          const int64_t *sizes, cell_cut *out)
+{
+    if (rule->room.group == 0) return false;
+    const int64_t heads = n_rows * rule->per_row / rule->room.group;
+    const int64_t segments = divide_up(sizes[AXIS_LONGEST_KV], ATTENTION_SEGMENT);
+    const int64_t all = heads * segments;
+    if (segments < 2 || heads >= ENOUGH_HEADS * band->members || all > rule->room.pieces)
+        return false;
+    *out = (cell_cut){.end = n_rows * rule->per_row,
+                      .units = rule->room.group,
+                      .across = heads,
+                      .segments = (int32_t)segments,
+                      .first = (int32_t)(all * member / band->members)};
+    out->count = (int32_t)(all * (member + 1) / band->members) - out->first;
+    if (out->count == 0) *out = (cell_cut){.count = 1, .across = 1};
+    return true;
+}
+
 cell_cut cells_cut(const schedule *s, const cell_rule *rule, const cell_band *band,
                    const instruction *in, int member, const int64_t *sizes, bool whole)
 {
@@ -111,6 +146,9 @@ cell_cut cells_cut(const schedule *s, const cell_rule *rule, const cell_band *ba
     whole = whole || band->members == 1;
     if (rule->by_rows && rows.end - rows.begin >= MANY_ROWS && !whole)
         return cut_grid(band, member, rows);
+    if (!whole && rows.begin == 0 && rows.end == n_rows &&
+        cut_positions(rule, band, member, n_rows, sizes, &cut))
+        return cut;
     instruction_units(in, rule->per_row * n_rows, n_rows, &cut.begin, &cut.end);
     cut.units = at_least(cut.end - cut.begin, 1);
     if (whole) return cut;
@@ -122,8 +160,15 @@ cell_cut cells_cut(const schedule *s, const cell_rule *rule, const cell_band *ba
     return cut;
 }
 
+static cell segment_at(const cell_cut *cut, int32_t number)
+{
+    const int64_t begin = number / cut->segments * cut->units;
+    return (cell){.begin = begin, .end = begin + cut->units, .segment = number % cut->segments};
+}
+
 cell cells_at(const cell_cut *cut, int32_t number)
 {
+    if (cut->segments) return segment_at(cut, cut->first + number);
     const int64_t across = (cut->first + number) % cut->across;
     const int64_t block = (cut->first + number) / cut->across * cut->block;
     const int64_t begin = cut->begin + across * cut->units, row = cut->rows.begin + block;

@@ -5,17 +5,23 @@
  * Many rows of a product: preparing rows of x costs as much as multiplying them with dozens of
  * features, so all instructions of the node are cut together, by rows and by features, and each has
  * a part of these cells. What a cell computes does not depend on the cut, to the bit.
+ *
+ * Attention of few tokens over many positions: there may be fewer KV heads than workers, so a cell
+ * is a segment of the positions of one KV head, for one token, and all instructions of the node are
+ * cut together too (vm/segments.h).
  */
 #ifndef QUIPU_VM_CELLS_H
 #define QUIPU_VM_CELLS_H
 
 #include "vm/bound.h"
+#include "vm/segments.h"
 
 /* What the cut of a node's instructions depends on besides the batch. */
 typedef struct cell_rule {
-    int64_t units;   /* of a cell, where rows are not cut */
-    int64_t per_row; /* units in a row; 0: units are columns of every row */
-    bool by_rows;    /* with many rows the instructions of the node are cut together */
+    int64_t units;      /* of a cell, where rows are not cut */
+    int64_t per_row;    /* units in a row; 0: units are columns of every row */
+    bool by_rows;       /* with many rows the instructions of the node are cut together */
+    segments_room room; /* for attention that is cut by positions */
 } cell_rule;
 
 /* Instructions that are cut together: consecutive slices of one node. */
@@ -31,6 +37,7 @@ typedef struct cell_cut {
     int64_t units, across;
     instruction_span rows; /* that are cut, in blocks of `block`; block 0: they are not */
     int32_t block;
+    int32_t segments; /* of the positions; 0: these are not cut */
 } cell_cut;
 
 /* [schedule->n_nodes]; free() it. */
@@ -45,6 +52,7 @@ cell_cut cells_cut(const schedule *schedule, const cell_rule *rule, const cell_b
 typedef struct cell {
     int64_t begin, end;    /* units */
     instruction_span rows; /* where rows are cut */
+    int32_t segment;       /* where positions are cut */
 } cell;
 
 cell cells_at(const cell_cut *cut, int32_t number);

@@ -17,6 +17,7 @@
 #include "vm/pack.h"
 #include "vm/parts.h"
 #include "vm/scheduled.h"
+#include "vm/segments.h"
 #include "vm/serial.h"
 #include "vm/threads.h"
 
@@ -106,6 +107,14 @@ static qp_status count_references(const machine_setup *setup, machine_bytes *out
 static qp_status count_variants(const machine_setup *setup, machine_bytes *out, qp_error *error)
 {
     return count_cpu(setup, setup->cpu_features, out, error);
+}
+
+static qp_status count_threads(const machine_setup *setup, machine_bytes *out, qp_error *error)
+{
+    TRY(count_variants(setup, out, error));
+    out->workspace = segments_count_bytes(setup->program, thread_pool_size(setup->pool));
+    out->total += out->workspace;
+    return QP_OK;
 }
 
 static qp_status open_executor(const machine_setup *setup, uint32_t features, cpu_machine **out,
@@ -526,7 +535,7 @@ const machine_type machine_serial = {.name = "serial",
 
 const machine_type machine_threads = {.name = "threads",
                                       .takes_kernels = true,
-                                      .count_bytes = count_variants,
+                                      .count_bytes = count_threads,
                                       .open = open_threads,
                                       .time = time_cpu,
                                       .limits = limits_of_cpu,

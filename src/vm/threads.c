@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "vm/prefetch.h"
 #include "vm/claims.h"
+#include "vm/segments.h"
 
 #include <assert.h>
 #include <sched.h>
@@ -35,6 +36,7 @@ struct threads_machine {
     counter *counters;  /* [schedule->n_counters] */
     prefetch *prefetch; /* [workers][longest] */
     claims *claims;
+    segments *segments; /* NULL: attention is not cut by positions */
     uint32_t pass;
     int first_step, last_step; /* the steps that run; 0, 0: all */
     const int64_t *sizes;
@@ -55,7 +57,8 @@ qp_status threads_machine_create(const bound_schedule *setup, thread_pool *pool,
     size_t bytes = (size_t)s->n_counters * sizeof(counter);
     if (m) m->counters = aligned_alloc(CACHE_LINE, bytes ? bytes : CACHE_LINE);
     if (!m || !m->counters || prefetch_table(setup, &m->prefetch, error) != QP_OK ||
-        claims_create(setup, &m->claims, error) != QP_OK) {
+        claims_create(setup, &m->claims, error) != QP_OK ||
+        segments_create(s->program, s->options.workers, &m->segments, error) != QP_OK) {
         threads_machine_destroy(m);
         return error_no_memory(error, "the machine", sizeof *m + bytes);
     }
@@ -75,6 +78,7 @@ void threads_machine_destroy(threads_machine *m)
     free(m->counters);
     free(m->prefetch);
     claims_destroy(m->claims);
+    segments_destroy(m->segments);
     free(m);
 }
 
@@ -159,6 +163,12 @@ static void run_cell(runner *r, const claimed *of, int32_t number, cell_call *c)
     c->call.begin = cell.begin;
     c->call.end = cell.end;
     c->call.scratch_kept = kept;
+    if (of->cut.segments) {
+        c->call.scratch = r->scratch;
+        segments_run(m->segments, m->setup.kernels[of->in->node].kernel, &c->call, cell.segment,
+                     of->cut.segments);
+        return;
+    }
     compute(r, of->in, &c->call);
 }
 

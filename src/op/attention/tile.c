@@ -8,11 +8,17 @@
 size_t attention_tile_scratch(int64_t head_dim)
 {
     size_t row = round_up((size_t)head_dim, 16), block = ATTENTION_BLOCK, queries = ATTENTION_TILE;
-    size_t floats = 2 * queries * row             /* q, out */
-                    + queries * block             /* scores */
-                    + 2 * block * row             /* k, v */
-                    + queries * (16 + 2 + 1 + 2); /* sums, maximum, shrink, seen, hidden */
+    size_t floats = 2 * queries * row            /* q, out */
+                    + queries * block            /* scores */
+                    + 2 * block * row            /* k, v */
+                    + queries * (16 + 2 + 1 + 2) /* sums, maximum, shrink, seen, hidden */
+                    + queries * (row + 16 + 1);  /* of the segments before: out, sums, maximum */
     return floats * sizeof(float) + 64;
+}
+
+int64_t attention_state_floats(int64_t head_dim)
+{
+    return (int64_t)round_up((size_t)head_dim, 16) + 16 /* sums */ + 16 /* maximum, padding */;
 }
 
 /* A rectangle of heads of tokens. */
@@ -20,6 +26,12 @@ typedef struct rectangle {
     int64_t token, n_tokens;
     int64_t head, n_heads;
 } rectangle;
+
+static float *states_of(const attention_slice *slice, int64_t unit)
+{
+    if (slice->task == ATTENTION_WHOLE) return NULL;
+    return slice->states + unit * slice->n_segments * attention_state_floats(slice->q->shape[2]);
+}
 
 /* Passes the units of the slice that lie in the rectangle to the kernel. Its heads' groups have
  * `group` heads each, and token `token + i` sees ranges[i]. */
@@ -39,6 +51,7 @@ static void run_tile(const attention_slice *slice, attention_tile *tile, rectang
                     .q = tensor_row2(slice->q, t, head),
                     .out = tensor_row2(slice->out, t, head),
                     .lse = slice->lse->rank ? tensor_row2(slice->lse, t, head) : NULL,
+                    .states = states_of(slice, unit),
                     .kv_head = head / group,
                     .range = ranges[t - part.token],
                 };
@@ -54,6 +67,9 @@ static attention_tile tile_of(const attention_slice *slice, const attention_sour
     double scale = slice->sm_scale != 0 ? slice->sm_scale : 1 / sqrt((double)head_dim);
     static const double log2_e = 1.4426950408889634074;
     return (attention_tile){.source = source,
+                            .task = slice->task,
+                            .segment = slice->segment,
+                            .n_segments = slice->n_segments,
                             .head_dim = head_dim,
                             .q_type = slice->q->type,
                             .out_type = slice->out->type,

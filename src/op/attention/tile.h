@@ -8,9 +8,10 @@
  *
  * The arithmetic of one query does not depend on the other queries of its tile: a score is summed
  * over head_dim in order, a block's maximum is taken over the positions that the query sees, an
- * output element is summed over positions in order and rescaled between blocks. So a token's output
- * has the same bits however a prompt, a slice or the batch is cut. Every variant gives the same
- * bits.
+ * output element is summed over positions in order and rescaled between blocks. Every segment of
+ * ATTENTION_SEGMENT positions has sums of its own, a state, and states are added in order. So a
+ * token's output has the same bits however a prompt, a slice or the batch is cut, and if several
+ * workers compute segments of one token. Every variant gives the same bits.
  */
 #ifndef QUIPU_OP_ATTENTION_TILE_H
 #define QUIPU_OP_ATTENTION_TILE_H
@@ -19,8 +20,9 @@
 #include "op/op.h"
 
 enum {
-    ATTENTION_BLOCK = 64, /* positions between two updates of the maximum */
-    ATTENTION_TILE = 48,  /* the most queries of a tile */
+    ATTENTION_BLOCK = 64,    /* positions between two updates of the maximum */
+    ATTENTION_SEGMENT = 512, /* positions of a state, counted from 0 */
+    ATTENTION_TILE = 48,     /* the most queries of a tile */
     ATTENTION_MAX_HEAD_DIM = 512
 };
 
@@ -29,12 +31,19 @@ typedef struct attention_query {
     const void *q; /* (head_dim) */
     void *out;     /* (head_dim); may be q */
     float *lse;    /* or NULL */
+    float *states; /* [segments][attention_state_floats()]; NULL with ATTENTION_WHOLE */
     int64_t kv_head;
     attention_range range; /* the positions that are seen */
 } attention_query;
 
+/* What is computed: the outputs; the state of one segment alone; the outputs from the states of
+ * segments [0, n_segments). The second and then the third give the bits of the first. */
+typedef enum attention_task { ATTENTION_WHOLE, ATTENTION_STATE, ATTENTION_MERGE } attention_task;
+
 typedef struct attention_tile {
     const attention_source *source;
+    attention_task task;
+    int64_t segment, n_segments; /* of the last two tasks */
     int64_t head_dim;
     dtype q_type, out_type;
     float scale;    /* of the scores, times log2 e */
@@ -46,6 +55,9 @@ typedef struct attention_tile {
 /* Computes a tile; scratch: attention_tile_scratch(head_dim). */
 typedef void attention_kernel(const attention_tile *tile, void *scratch);
 attention_kernel attention_tile_avx2, attention_tile_avx512;
+
+/* Floats of a query's state. */
+int64_t attention_state_floats(int64_t head_dim);
 
 /* Also enough for attention_compute(). */
 size_t attention_tile_scratch(int64_t head_dim);
@@ -60,6 +72,9 @@ typedef struct attention_slice {
     int64_t first_head, end_head; /* of every token, those alone; end_head 0: all */
     attention_kernel *kernel;
     void *scratch;
+    attention_task task;
+    int64_t segment, n_segments;
+    float *states; /* [units][n_segments][attention_state_floats()] */
 } attention_slice;
 
 /* Computes the part of the slice that lies in tokens [first, first + count) of one sequence: token

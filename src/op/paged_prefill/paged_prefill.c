@@ -9,6 +9,7 @@
 #include "op/attention/mask.h"
 #include "op/attention/ragged.h"
 #include "op/attention/tile.h"
+#include "op/paged_prefill/pieces.h"
 #include "op/variants.h"
 #include "op/cuda_ops.h"
 
@@ -115,7 +116,9 @@ void paged_prefill_reference(const op_call *call)
     }
 }
 
-static void run_tiles(const op_call *call, attention_kernel *kernel)
+/* What of the call to compute. */
+static void run_task(const op_call *call, attention_kernel *kernel, attention_task task,
+                     const paged_prefill_states *states, int64_t segment)
 {
     const tensor *qo_indptr = &call->tensors[PAGED_PREFILL_QO_INDPTR];
     const int32_t *border = qo_indptr->data;
@@ -131,7 +134,11 @@ static void run_tiles(const op_call *call, attention_kernel *kernel)
                              .begin = call->begin,
                              .end = call->end,
                              .kernel = kernel,
-                             .scratch = call->scratch};
+                             .scratch = call->scratch,
+                             .task = task,
+                             .segment = segment,
+                             .n_segments = states ? states->n_segments : 0,
+                             .states = states ? states->of : NULL};
 
     if (call->begin == call->end) return;
     int64_t first = indptr_find(qo_indptr, call->begin / n_heads);
@@ -144,6 +151,11 @@ static void run_tiles(const op_call *call, attention_kernel *kernel)
     }
 }
 
+static void run_tiles(const op_call *call, attention_kernel *kernel)
+{
+    run_task(call, kernel, ATTENTION_WHOLE, NULL, 0);
+}
+
 static bool accepts(const op_call *call)
 {
     return op_call_has_no_f64(call) &&
@@ -151,6 +163,37 @@ static bool accepts(const op_call *call)
 }
 
 ATTENTION_KERNELS(paged_prefill)
+
+static attention_kernel *tiles_of(op_kernel *kernel)
+{
+#ifdef __x86_64__
+    if (kernel == paged_prefill_avx512) return attention_tile_avx512;
+    if (kernel == paged_prefill_avx2) return attention_tile_avx2;
+#endif
+    (void)kernel;
+    return NULL;
+}
+
+bool paged_prefill_has_pieces(op_kernel *kernel)
+{
+    return tiles_of(kernel) != NULL;
+}
+
+int64_t paged_prefill_state_floats(const op_call *call)
+{
+    return attention_state_floats(call->tensors[PAGED_PREFILL_Q].shape[2]);
+}
+
+void paged_prefill_segment(op_kernel *kernel, const op_call *call,
+                           const paged_prefill_states *states, int64_t segment)
+{
+    run_task(call, tiles_of(kernel), ATTENTION_STATE, states, segment);
+}
+
+void paged_prefill_merge(op_kernel *kernel, const op_call *call, const paged_prefill_states *states)
+{
+    run_task(call, tiles_of(kernel), ATTENTION_MERGE, states, 0);
+}
 
 static const char *const cases[] = {
     "n_tokens=1 n_sequences=1 n_heads=4 n_kv_heads=4 head_dim=64 n_pages=5 page_size=16 "
