@@ -452,6 +452,9 @@ static void lengths_and_contexts_end(void **state)
         options.n_prompt = 0;
         assert_int_equal(qp_generate(session, &options, NULL, &error), QP_INVALID);
         assert_non_null(strstr(error.message, "prompt is empty"));
+        options.n_prompt = 1, options.max_tokens = -1;
+        assert_int_equal(qp_generate(session, &options, NULL, &error), QP_INVALID);
+        assert_non_null(strstr(error.message, "max_tokens must be 0"));
         qp_session_close(session);
     }
     qp_engine_close(engine);

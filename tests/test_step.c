@@ -434,12 +434,51 @@ static void wrong_calls_are_refused(void **state)
     qp_engine_close(engine);
 }
 
+static bool keep_last(void *last, int32_t token)
+{
+    *(int32_t *)last = token;
+    return true;
+}
+
+/* Callers write SIZE_MAX for "without limit". */
+static void counts_may_be_as_large_as_they_can(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_engine((qp_engine_options){.model = text_model, .context = 16});
+    qp_session *session = open_session(engine);
+    qp_sampling settings = {.size = sizeof settings};
+    assert_ok(qp_sampling_defaults(engine, &settings, &error));
+    qp_sampler *sampler = NULL;
+    assert_ok(qp_sampler_open(engine, &settings, &sampler, &error));
+    int32_t last = 1;
+    qp_sequence s = {.size = sizeof s,
+                     .session = session,
+                     .tokens = &last,
+                     .count = 1,
+                     .sampler = sampler,
+                     .max_tokens = SIZE_MAX,
+                     .interval = SIZE_MAX,
+                     .on_token = keep_last,
+                     .context = &last};
+    size_t held = 0;
+    for (int calls = 0; held < 16; calls++) {
+        assert_true(calls < 16);
+        assert_ok(qp_step(engine, &s, 1, &error));
+        assert_true(s.chosen >= 1);
+        qp_session_tokens(session, &held);
+    }
+    qp_sampler_close(sampler);
+    qp_session_close(session);
+    qp_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sequences_join_and_leave),
         cmocka_unit_test(tokens_are_picked_from_the_logits),
         cmocka_unit_test(wrong_calls_are_refused),
+        cmocka_unit_test(counts_may_be_as_large_as_they_can),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

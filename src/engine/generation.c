@@ -142,6 +142,10 @@ static qp_status check_options(const qp_generate_options *o, qp_error *error)
     if (o->n_prompt == 0)
         return error_set(error, QP_INVALID,
                          "the prompt is empty: at least one token is needed to begin from");
+    if (o->max_tokens < 0)
+        return error_set(error, QP_INVALID,
+                         "max_tokens must be 0 (until the context is full) or more, found %lld",
+                         (long long)o->max_tokens);
     if (o->eos_interval < 0 || o->eos_interval > QP_MAX_EOS_INTERVAL)
         return error_set(error, QP_INVALID, "the EOS interval must be 0 to %d, found %lld",
                          QP_MAX_EOS_INTERVAL, (long long)o->eos_interval);

@@ -9,6 +9,12 @@
 
 /* ---- beginning ----------------------------------------------------------------------------- */
 
+/* The smaller of the two: a caller's count may be larger than any int64_t. */
+static int64_t at_most(int64_t passes, size_t count)
+{
+    return count < (size_t)passes ? (int64_t)count : passes;
+}
+
 /* How many further passes every row can use. */
 static int64_t passes_wanted(const qp_engine *e)
 {
@@ -16,10 +22,11 @@ static int64_t passes_wanted(const qp_engine *e)
     int64_t least = STEP_MAX_PASSES;
     for (size_t i = 0; i < st->n_rows; i++) {
         const qp_sequence *s = st->rows[i].of;
-        int64_t room = e->program.options.context - (int64_t)s->session->count - st->passes_ahead;
-        int64_t wanted = s->max_tokens ? (int64_t)s->max_tokens - (int64_t)s->chosen : room;
-        if (s->max_tokens) wanted -= st->passes_ahead;
-        if (s->interval && (int64_t)s->interval < wanted) wanted = (int64_t)s->interval;
+        const int64_t room_now = e->program.options.context - (int64_t)s->session->count;
+        const int64_t room = room_now - st->passes_ahead;
+        int64_t wanted = room;
+        if (s->max_tokens) wanted = at_most(room_now, s->max_tokens - s->chosen) - st->passes_ahead;
+        if (s->interval && wanted > 0) wanted = at_most(wanted, s->interval);
         if (s->sampler->allowed || s->on_logits) wanted = st->passes_ahead ? 0 : 1;
         wanted = wanted < room ? wanted : room;
         least = wanted < least ? wanted : least;
