@@ -56,6 +56,33 @@ def check(status: int, error) -> None:
     raise QuipuError(status_name(status), ffi.string(error.message).decode("utf-8", "replace"))
 
 
+class Handle:
+    """An object of the library: `_handle` is its pointer, None after it was closed."""
+
+    _handle = None
+
+    @property
+    def _pointer(self):
+        if self._handle is None:
+            raise ValueError(f"the {type(self).__name__.lower()} is closed")
+        return self._handle
+
+
+def set_option(native, keep: list, what: str, name: str, value) -> None:
+    """Sets a member of an options struct; `keep` holds the text that it points to."""
+    if not hasattr(native, name) or name == "size":
+        raise TypeError(f"{what} has no option {name!r}")
+    given = value
+    if isinstance(value, str):
+        keep.append(value := ffi.new("char[]", value.encode("utf-8")))
+    try:
+        setattr(native, name, value)
+    except (TypeError, OverflowError) as problem:
+        kind = ffi.typeof(native).item.fields
+        expected = next(field.type.cname for key, field in kind if key == name)
+        raise type(problem)(f"{what}: option {name!r} is a {expected}, found {given!r}") from None
+
+
 def sized(struct: str, **values):
     """A struct that begins with its size, as quipu.h has it."""
     return ffi.new(f"{struct} *", {"size": ffi.sizeof(struct), **values})

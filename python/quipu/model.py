@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from quipu._native import check, ffi, lib, sized
+from quipu._native import Handle, check, ffi, lib, set_option, sized
 from quipu.sampling import Sampler, Sampling
 from quipu.step import Sequence as StepSequence
 from quipu.step import step
@@ -100,7 +100,7 @@ class Generation:
         self._thread.join()
 
 
-class Session:
+class Session(Handle):
     """One sequence of a model: its tokens, and their part of the KV cache."""
 
     def __init__(self, model: Model, pointer=None) -> None:
@@ -109,7 +109,7 @@ class Session:
             error, out = ffi.new("qp_error *"), ffi.new("qp_session **")
             check(lib.qp_session_open(model._pointer, out, error), error)
             pointer = out[0]
-        self._pointer = pointer
+        self._handle = pointer
         model._sessions.append(self)
 
     @property
@@ -145,10 +145,10 @@ class Session:
         return Generation(self, ids, sampling or Sampling(**settings), max_tokens)
 
     def close(self) -> None:
-        if self._pointer is not None:
-            lib.qp_session_close(self._pointer)
+        if self._handle is not None:
+            lib.qp_session_close(self._handle)
             self._model._sessions.remove(self)
-        self._pointer = None
+        self._handle = None
 
     def __enter__(self) -> Session:
         return self
@@ -161,20 +161,17 @@ def _schedule(keep: list[Any], choices: Mapping[str, Any]) -> Any:
     """A qp_schedule_options; `keep` holds its texts."""
     native = sized("qp_schedule_options")
     for name, value in choices.items():
-        if not hasattr(native, name) or name == "size":
-            raise TypeError(f"a schedule has no option {name!r}")
-        if not isinstance(value, (int, float)):
-            keep.append(value := ffi.new("char[]", str(value).encode("utf-8")))
-        setattr(native, name, value)
+        set_option(native, keep, "a schedule", name,
+                   value if isinstance(value, (int, float)) else str(value))
     return native
 
 
-class Model:
+class Model(Handle):
     """An open model. Options are those of qp_engine_options in quipu.h: threads, context, device
     ("cpu", "cuda", "auto"), exec, max_sessions, max_outputs, chunk, page_size, kv_type, ...
     `schedule` has those of qp_schedule_options: {"setting": "throughput", "assignment": "dag"}."""
 
-    _NOT_OPTIONS = {"size", "log_context", "progress", "progress_context"}
+    _NOT_OPTIONS = {"log_context", "progress", "progress_context"}
 
     def __init__(self, path: str, *, log: Callable[[str], None] | None = None,
                  **options: Any) -> None:
@@ -183,13 +180,11 @@ class Model:
         self._keep: list[Any] = []
         native = sized("qp_engine_options")
         for name, value in {"model": str(path), **options}.items():
-            if not hasattr(native, name) or name in self._NOT_OPTIONS:
+            if name in self._NOT_OPTIONS:
                 raise TypeError(f"Model has no option {name!r}")
             if name == "schedule" and value is not None:
                 self._keep.append(value := _schedule(self._keep, value))
-            if isinstance(value, str):
-                self._keep.append(value := ffi.new("char[]", value.encode("utf-8")))
-            setattr(native, name, value)
+            set_option(native, self._keep, "Model", name, value)
 
         @ffi.callback("void(void *, qp_log_level, const char *)")
         def on_log(_context, _level, message):
@@ -198,9 +193,8 @@ class Model:
 
         self._keep.append(on_log)
         native.log = on_log
-        self._pointer = None
         check(lib.qp_engine_open(native, out, error), error)
-        self._pointer = out[0]
+        self._handle = out[0]
 
     @property
     def info(self) -> ModelInfo:
@@ -251,7 +245,10 @@ class Model:
         """Reads tokens of several sessions as one batch; see Session.eval. on_logits(input, token,
         row) gets views without a copy; else the result has an array for each input."""
         vocab_size = self.info.vocab_size
-        arrays = [ffi.new("int32_t[]", list(tokens) or 1) for _, tokens in inputs]
+        for i, (_, tokens) in enumerate(inputs):
+            if not len(tokens):
+                raise ValueError(f"input {i} has no tokens to read")
+        arrays = [ffi.new("int32_t[]", list(tokens)) for _, tokens in inputs]
         native = ffi.new("qp_input[]", [
             {"session": session._pointer, "tokens": array, "count": len(tokens),
              "every_row": every_row}
@@ -320,9 +317,9 @@ class Model:
         """Closes the model and its sessions."""
         for session in list(self._sessions):
             session.close()
-        if self._pointer is not None:
-            lib.qp_engine_close(self._pointer)
-        self._pointer = None
+        if self._handle is not None:
+            lib.qp_engine_close(self._handle)
+        self._handle = None
 
     def __enter__(self) -> Model:
         return self

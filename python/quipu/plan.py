@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from quipu._native import check, ffi, lib, sized, take_text
+from quipu._native import check, ffi, lib, set_option, sized, take_text
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,7 @@ def plan(model: str, **options: Any) -> Plan:
     context, sessions, page_size, kv_type, memory, act_type."""
     native, keep = sized("qp_plan_options"), []
     for name, value in {"model": str(model), **options}.items():
-        if not hasattr(native, name) or name == "size":
-            raise TypeError(f"plan has no option {name!r}")
-        if isinstance(value, str):
-            keep.append(value := ffi.new("char[]", value.encode("utf-8")))
-        setattr(native, name, value)
+        set_option(native, keep, "plan", name, value)
     texts = []
     for as_json in (True, False):
         error, out = ffi.new("qp_error *"), ffi.new("char **")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quipu._native import check, ffi, lib, sized
+from quipu._native import Handle, check, ffi, lib, sized
 
 if TYPE_CHECKING:
     from quipu.grammar import Grammar
@@ -57,7 +57,7 @@ class Sampling:
         return out, (texts, stops, biases)
 
 
-class Sampler:
+class Sampler(Handle):
     """Chooses the tokens of one sequence of Model.step(): settings, biases, what the answer has had
     so far, which tokens are allowed. Stop texts of `sampling` have no effect: steps make tokens."""
 
@@ -65,7 +65,7 @@ class Sampler:
         native, keep = (sampling or Sampling(**settings))._native(model._pointer)
         error, out = ffi.new("qp_error *"), ffi.new("qp_sampler **")
         check(lib.qp_sampler_open(model._pointer, native, out, error), error)
-        self._pointer = out[0]
+        self._handle = out[0]
         self._vocab_size = model.info.vocab_size
         self.stop_tokens: frozenset[int] = frozenset(native.stop_tokens[0:native.n_stop_tokens])
         """The model's ends of text and of turn."""
@@ -94,9 +94,9 @@ class Sampler:
         check(lib.qp_sampler_allow(self._pointer, ffi.from_buffer("uint32_t[]", bits), error), error)
 
     def close(self) -> None:
-        if self._pointer is not None:
-            lib.qp_sampler_close(self._pointer)
-        self._pointer = None
+        if self._handle is not None:
+            lib.qp_sampler_close(self._handle)
+        self._handle = None
 
     def __enter__(self) -> Sampler:
         return self

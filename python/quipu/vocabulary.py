@@ -9,6 +9,13 @@ from typing import Any
 from quipu._native import check, ffi, lib, take_text
 
 
+def _conversation(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> bytes:
+    if isinstance(messages, (str, Mapping)):
+        raise TypeError('messages are a list of {"role": ..., "content": ...}, '
+                        f"found {messages!r:.40}")
+    return json.dumps({"messages": list(messages), **variables}).encode("utf-8")
+
+
 class Vocabulary:
     """Turns text into token ids and back, and conversations into prompts.
 
@@ -19,20 +26,26 @@ class Vocabulary:
     def __init__(self, path: str) -> None:
         error, out = ffi.new("qp_error *"), ffi.new("qp_vocabulary **")
         check(lib.qp_vocabulary_open(str(path).encode(), out, error), error)
-        self._pointer = ffi.gc(out[0], lib.qp_vocabulary_close)
+        self._handle = ffi.gc(out[0], lib.qp_vocabulary_close)
         self._owner: Any = None
 
     @classmethod
     def _of_engine(cls, pointer, owner) -> Vocabulary:
         out = cls.__new__(cls)
-        out._pointer, out._owner = pointer, owner
+        out._handle, out._owner = pointer, owner
         return out
+
+    @property
+    def _pointer(self):
+        if self._owner is not None:
+            self._owner._pointer  # raises if the model that has the vocabulary is closed
+        return self._handle
 
     def tokenize(self, text: str | bytes, *, bos: bool | None = None,
                  special: bool = False) -> list[int]:
         """The ids of a text. `bos`: begin with the BOS token; None: as the model wants it.
         `special`: control tokens that are written in the text become their ids."""
-        data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
+        data = text.encode("utf-8") if isinstance(text, str) else bytes(memoryview(text))
         flags = {None: lib.QP_BOS_DEFAULT, True: lib.QP_BOS_ALWAYS, False: lib.QP_BOS_NEVER}[bos]
         error, out = ffi.new("qp_error *"), ffi.new("qp_tokens *")
         try:
@@ -106,7 +119,7 @@ class Vocabulary:
                     add_generation_prompt: bool = True, **variables: Any) -> str:
         """A conversation as the text that the model reads. Further variables (`tools`, ...) go to
         the template."""
-        value = json.dumps({"messages": list(messages), **variables}).encode("utf-8")
+        value = _conversation(messages, variables)
         error, out = ffi.new("qp_error *"), ffi.new("char **")
         check(lib.qp_render_chat(self._pointer, value, len(value), add_generation_prompt, out,
                                  error), error)
@@ -117,7 +130,7 @@ class Vocabulary:
                       **variables: Any) -> list[int]:
         """The tokens of a conversation. Control tokens that are written in messages stay text, so
         that a message cannot end its own turn; with `special` they become their ids."""
-        value = json.dumps({"messages": list(messages), **variables}).encode("utf-8")
+        value = _conversation(messages, variables)
         error, out = ffi.new("qp_error *"), ffi.new("qp_tokens *")
         try:
             check(lib.qp_tokenize_chat(self._pointer, value, len(value), add_generation_prompt,

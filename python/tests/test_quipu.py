@@ -160,7 +160,35 @@ def test_what_is_wrong_is_said():
         quipu.Model(TEXT, thread=1)
 
 
+def test_wrong_types_are_named(model):
+    with pytest.raises(TypeError, match="option 'threads' is a int.*found 'two'"):
+        quipu.Model(TEXT, threads="two")
+    with pytest.raises(TypeError, match="bytes-like"):
+        model.tokenize(3)
+    with pytest.raises(TypeError, match="list of .* found 'hello'"):
+        model.chat("hello")
+    with model.session() as session, pytest.raises(ValueError, match="input 0 has no tokens"):
+        session.eval([])
+
+
+def test_what_is_closed_is_not_used():
+    model = quipu.Model(TEXT)
+    session, sampler, vocabulary = model.session(), model.sampler(), model.vocabulary
+    sampler.close()
+    model.close()
+    for use in (lambda: model.info, model.session, lambda: vocabulary.tokenize("the cat")):
+        with pytest.raises(ValueError, match="the model is closed"):
+            use()
+    with pytest.raises(ValueError, match="the session is closed"):
+        session.tokens
+    with pytest.raises(ValueError, match="the sampler is closed"):
+        sampler.allow(None)
+    model.close()
+
+
 def test_errors_of_a_generation_come_back(model):
+    with pytest.raises(quipu.QuipuError, match="max_tokens must be 0"):
+        model.generate("the cat", max_tokens=-1).text()
     with pytest.raises(quipu.QuipuError, match="prompt is empty"):
         model.generate([]).text()
     with pytest.raises(quipu.QuipuError):
