@@ -68,6 +68,10 @@ def bodies_that_are_no_json(s):
         status, reply = s.post("/v1/chat/completions", body)
         assert status == 400 and reply["error"]["type"] == "invalid_request_error", body
     assert s.post("/nothing", {})[0] == 404
+    status, reply = s.post("/api/pull", {})
+    assert status == 404 and isinstance(reply["error"], str), reply
+    status, reply = s.get("/v1/messages")
+    assert status == 405 and reply["type"] == "error", reply
     status, reply, _ = s.request("GET", "/tokenize")
     assert status == 405 and reply.getheader("Allow") == "POST"
 

@@ -99,3 +99,10 @@ const route *route_find(const char *method, const char *path, const char **other
     }
     return NULL;
 }
+
+api_style route_style(const char *path)
+{
+    if (strncmp(path, "/api/", 5) == 0) return API_OLLAMA;
+    if (strncmp(path, "/v1/messages", 12) == 0) return API_ANTHROPIC;
+    return API_OPENAI;
+}

@@ -22,6 +22,9 @@ typedef struct route {
 /* The route of a request; NULL: there is none. *other: the path has another method. */
 const route *route_find(const char *method, const char *path, const char **other);
 
+/* How errors look at a path, of which there need not be a route. */
+api_style route_style(const char *path);
+
 /* All routes; the last has no method. */
 extern const route routes[];
 

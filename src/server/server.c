@@ -108,7 +108,7 @@ static void refuse_route(exchange *x, const char *other)
         api_refuse(&error, 404, NULL, "there is no %.200s here; /openapi.json lists what there is",
                    request->target);
     }
-    server_reply_error(x, &error, API_OPENAI);
+    server_reply_error(x, &error, route_style(request->target));
     exchange_release(x);
 }
 
@@ -118,7 +118,7 @@ static void on_request(void *context, exchange *x)
     const http_parser *request = exchange_request(x);
     api_error error = {0};
     if (origin_check(s->options, s->keys.count > 0, x, &error) != QP_OK) {
-        server_reply_error(x, &error, API_OPENAI);
+        server_reply_error(x, &error, route_style(request->target));
         exchange_release(x);
         return;
     }
