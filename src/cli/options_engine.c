@@ -71,8 +71,8 @@ static const option_spec engine_options[] = {
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help = "fuse operators that need no results of other threads: the same answer with fewer "
              "waits, for few tokens on many threads"},
-    {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,
-     .fallback = "auto", .argument = "HOW",
+    {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .expert = true,
+     .choices = cli_activations, .fallback = "auto", .argument = "HOW",
      .help =
          "on the CPU, how products round activations. 8, 16: to that number of bits for quantised "
          "weights; bf16: to BF16 for BF16 weights, to 8 bits for quantised ones; float: not "
@@ -102,8 +102,8 @@ static const option_spec engine_options[] = {
      .maximum = 1024,
      .help = "tensor parallelism: N ranks, each with a part of the model and --threads of its own; "
              "0: one, or as many as mpirun has started"},
-    {"ranks-by", 0, OPTION_CHOICE_AT(SETTINGS, ranks_by), .choices = cli_rank_transports,
-     .fallback = "auto", .argument = "HOW",
+    {"ranks-by", 0, OPTION_CHOICE_AT(SETTINGS, ranks_by), .expert = true,
+     .choices = cli_rank_transports, .fallback = "auto", .argument = "HOW",
      .help = "what ranks are. threads: of this process; mpi: processes, which mpirun starts; "
              "those of one host share memory; messages: the same without shared memory; auto: mpi "
              "under mpirun, else threads"},
