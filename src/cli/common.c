@@ -328,6 +328,7 @@ static int exit_code(qp_status status)
 int cli_end(qp_status status, const qp_error *error)
 {
     end_with_reader();
+    fflush(stdout); /* in a common file the message follows the output */
     if (status != QP_OK) fprintf(stderr, "quipu: %s\n", error->message);
     return exit_code(status);
 }
