@@ -99,7 +99,8 @@ qp_status command_ops_check(const cli_call *call)
     end_progress();
     TRY(print(&text, status, call->error));
     if (n_failed == 0) return QP_OK;
-    return error_set(call->error, QP_FORMAT, "%d checks did not pass", n_failed);
+    return error_set(call->error, QP_FORMAT, "%d check%s did not pass", n_failed,
+                     n_failed == 1 ? "" : "s");
 }
 
 qp_status command_ops_bench(const cli_call *call)

@@ -382,14 +382,16 @@ static qp_status bench_ops(bench_page *page, strbuf *out, qp_error *error)
 
 static void print_limits(const bench_page *page, strbuf *out)
 {
-    strbuf_printf(
-        out,
-        "\n%d thread%s; this machine, measured in turn with the kernels: reading %.1f "
-        "GB/s, float32 FMA %.0f GFLOP/s, byte dot products %.0f GOP/s, BF16 tiles %.0f "
-        "GFLOP/s\n",
-        page->options->threads, page->options->threads == 1 ? "" : "s",
-        page->limits[HARDWARE_READ].median * 1e-9, page->limits[HARDWARE_FLOAT].median * 1e-9,
-        page->limits[HARDWARE_INTEGER].median * 1e-9, page->limits[HARDWARE_MATRIX].median * 1e-9);
+    strbuf_printf(out,
+                  "\n%d thread%s; this machine, measured in turn with the kernels: reading %.1f "
+                  "GB/s, float32 FMA %.0f GFLOP/s, byte dot products %.0f GOP/s",
+                  page->options->threads, page->options->threads == 1 ? "" : "s",
+                  page->limits[HARDWARE_READ].median * 1e-9,
+                  page->limits[HARDWARE_FLOAT].median * 1e-9,
+                  page->limits[HARDWARE_INTEGER].median * 1e-9);
+    const double tiles = page->limits[HARDWARE_MATRIX].median; /* 0: no AMX */
+    if (tiles > 0) strbuf_printf(out, ", BF16 tiles %.0f GFLOP/s", tiles * 1e-9);
+    strbuf_printf(out, "\n");
 }
 
 static qp_status finish_json(bench_page *page, strbuf *out, qp_error *error)

@@ -297,7 +297,8 @@ static qp_status finish_text(report *report, strbuf *out, qp_error *error)
 {
     page_table_end(&report->table);
     if (report->failures.length) strbuf_printf(out, "\n%s", strbuf_text(&report->failures));
-    strbuf_printf(out, "\n%d checks, %d failed\n", report->n_cases, report->n_failed);
+    strbuf_printf(out, "\n%d check%s, %d failed\n", report->n_cases,
+                  report->n_cases == 1 ? "" : "s", report->n_failed);
     TRY(output_done(out, error));
     if (report->options->kernel && report->options->verdict_path)
         return files_write(report->options->verdict_path, out->data, out->length, error);
