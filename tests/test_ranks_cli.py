@@ -67,6 +67,10 @@ def test_bits(mpi):
         tokens = re.search(r'"tokens":\[([0-9,]*)\]', "".join(found.split()))
         check("sampled tokens of processes that quipu starts",
               code == 0 and tokens and tokens[1] == ",".join(map(str, want)), err + found)
+        os.environ["TERM"] = "xterm"  # mpirun's processes have a terminal, which is not that of the answer
+        code, found, err = quipu("run", "-m", "golden/models/llama-text.gguf", "--raw", "-p", "the cat", "-t", "1",
+                                 "--grammar", 'root ::= ([a-z]{8} " "){15}', "--ranks", "2", "--ranks-by", "mpi")
+        check("an answer of processes is plain text", code == 0 and len(found) > 130 and "\x1b" not in found, err + found)
 
 
 def test_diff():

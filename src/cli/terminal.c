@@ -2,6 +2,7 @@
 #include "cli/terminal.h"
 
 #include "base/option_cache.h"
+#include "base/option_world.h"
 #include "cli/cli.h"
 #include "cli/edit_keys.h"
 
@@ -121,10 +122,17 @@ void terminal_use_utf8(void)
     if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
 }
 
+/* mpirun gives its processes a terminal without a width, wherever its own output goes. */
+static bool output_wraps(void)
+{
+    int rank, size;
+    return isatty(STDOUT_FILENO) && option_terminal_has_sequences() && !option_world(&rank, &size);
+}
+
 qp_status terminal_show_text(word_wrap *wrap, const char *text, size_t length, qp_error *error)
 {
     static bool looked, wraps;
-    if (!looked) wraps = isatty(STDOUT_FILENO) && option_terminal_has_sequences();
+    if (!looked) wraps = output_wraps();
     if (!looked && wraps) terminal_use_utf8();
     looked = true;
     if (!wraps) return cli_write(text, length, error);
