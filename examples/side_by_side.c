@@ -3,8 +3,9 @@
  *     side_by_side MODEL TEXT...
  *
  * Every text is a session of its own, and a forward pass reads a token of each, on a GPU where
- * there is one. Build it against include/quipu.h, and link libquipu_core.a with libpcre2-8,
- * libcjson, libdl, libpthread and libm.
+ * there is one. Build it with
+ *
+ *     cc side_by_side.c $(pkg-config --cflags --libs quipu) -o side_by_side
  */
 #include "quipu.h"
 

@@ -3,7 +3,7 @@
     import quipu
 
     with quipu.Model("model.gguf") as model:
-        for piece in model.chat([{"role": "user", "content": "Name the four seasons."}]):
+        for piece in model.chat([{"role": "user", "content": "Name the four seasons."}], temperature=0):
             print(piece, end="", flush=True)
 
 A model belongs to one thread at a time. Text is str, tokens are lists of int, logits are numpy arrays.

@@ -21,8 +21,8 @@ def run_program(page, monkeypatch, capsys, tmp_path, change=("", "")):
 def test_readme(monkeypatch, capsys, tmp_path):
     # The small model never ends an answer by itself, and its context is short.
     program, printed = run_program("README.md", monkeypatch, capsys, tmp_path,
-                                   ('"Name the four seasons."}]',
-                                    '"Name the four seasons."}], max_tokens=8'))
+                                   ('"Name the four seasons."}],',
+                                    '"Name the four seasons."}], max_tokens=8,'))
     assert "model.chat" in program and "trace.table" in program
     assert "linear" in printed and "attn_norm" in printed
 
