@@ -176,7 +176,7 @@ qp_status method_encode(run *run, call *call, value *out);
 qp_status method_decode(run *run, call *call, value *out);
 qp_status print_bytes(builder *out, const list *bytes);
 
-/* --- format.c --- */
+/* --- format_percent.c, format_braces.c --- */
 qp_status format_percent(run *run, const string *format, value arguments, value *out);
 qp_status format_braces(run *run, const string *format, call *call, value *out);
 
