@@ -1,4 +1,4 @@
-/* The state of a proof, shared by verify.c and verify_memory.c. */
+/* The state of a proof, shared by verify.c and the files named below. */
 #ifndef QUIPU_SCHEDULE_VERIFIER_H
 #define QUIPU_SCHEDULE_VERIFIER_H
 
@@ -44,6 +44,12 @@ qp_status verifier_refuse(const verifier *v, int32_t index, const char *what);
 
 /* Whether instruction a has always ended when b begins. */
 bool verifier_is_before(const verifier *v, int32_t a, int32_t b);
+
+/* Checks each record, then sorts them by node, then checks that the slices of a node's instructions
+ * cover every unit once: verify_records.c. */
+qp_status verifier_check_records(verifier *v);
+qp_status verifier_sort_by_node(verifier *v);
+qp_status verifier_check_cover(verifier *v);
 
 /* Checks that reads and writes come in the nodes' order, and that reads find the right values:
  * verify_memory.c. */
