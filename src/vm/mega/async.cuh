@@ -201,6 +201,12 @@ MEGA_FN void store_shared(uint32_t at, float v)
 {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
+MEGA_FN void store_shared_16(uint32_t at, uint4 v)
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+}
 MEGA_FN uint4 load_shared_16(uint32_t at)
 {
     uint4 v;

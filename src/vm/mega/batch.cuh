@@ -172,16 +172,38 @@ MEGA_FN void finish_batch_pass(const mega_arguments &a, mega_block &b)
 
 /* ---- norm and rows of weights ---- */
 
+/* What an entry multiplies. */
+struct batch_rows {
+    int begin, n, tiles; /* rows; tiles of 8 */
+    int at_once;         /* tiles whose results there is room for */
+    bool logits, mlp;
+
+    /* each: tiles in a turn. */
+    MEGA_FN batch_rows(const mega_arguments &a, const instruction &in, int each)
+    {
+        begin = in.units.begin, n = in.units.end - begin;
+        logits = in.opcode == MEGA_LOGITS, mlp = in.opcode == MEGA_MLP;
+        tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
+        int room = (int)a.shared.result_pitch - 4;
+        asm volatile("" : "+r"(room)); /* computed here, not once for all, which takes registers */
+        at_once = logits ? room / MEGA_TILE / each * each : tiles;
+    }
+    /* Reads it from the entry again, so that it is in no register while x is multiplied. */
+    MEGA_FN void read_again(const mega_arguments &a, mega_block &b, int each)
+    {
+        if (!MEGA_PACKS) return;
+        b.reload();
+        *this = batch_rows(a, b.current().in, each);
+    }
+};
+
 template <int DIM, bool HALF, int BLOCKS>
 MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
-    const int op = e.in.opcode, n = e.in.units.end - e.in.units.begin;
-    bool logits = op == MEGA_LOGITS, mlp = op == MEGA_MLP;
-    int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
-    int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
-    int at_once = logits ? (int)(a.shared.result_pitch - 4) / MEGA_TILE : tiles;
-    if (MEGA_QUANT_TYPES && logits) at_once &= ~3; /* whole chunks */
+    const int each = batch_shape<BLOCKS>::TILES;
+    batch_rows rows(a, e.in, each);
     fetch_pair_inputs<DIM>(a, b, e.in);
+    const int step = rows.logits ? 2 * a.n_layers : 2 * e.in.layer + rows.mlp;
 #if MEGA_QUANT_TYPES
     row_vectors<BLOCKS> x;
 #pragma unroll
@@ -192,26 +214,29 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
     uint32_t x[8][MEGA_PARTS][2];
     read_batch<BLOCKS>(a, b, e, step, x);
 #endif
-    int turn = 0;
-    for (int first = 0;;) {
+    for (int turn = 0;;) {
 #pragma unroll 1
-        for (int matrix = 0; matrix <= mlp; matrix++)
+        for (int matrix = 0;; matrix++) {
+            rows.read_again(a, b, each);
+            if (matrix > rows.mlp) break;
+            const int tiles = min(rows.at_once, rows.tiles - (rows.logits ? turn * each : 0));
 #if MEGA_QUANT_TYPES
-            multiply_fragments<DIM>(a, b, x, matrix, min(at_once, tiles - first),
-                                    matrix * tiles * MEGA_TILE, turn);
+            multiply_fragments<DIM>(a, b, x, matrix, tiles, matrix * rows.tiles * MEGA_TILE, turn);
 #else
-            multiply_batch<BLOCKS>(a, b, x, min(at_once, tiles - first), matrix * tiles * MEGA_TILE,
-                                   logits, turn);
+            multiply_batch<BLOCKS>(a, b, x, tiles, matrix * rows.tiles * MEGA_TILE, rows.logits,
+                                   turn);
 #endif
+        }
         b.sync();
-        if (!logits) break;
-        finish_batch_logits(a, b, e.in.units.begin + first * MEGA_TILE,
-                            min(at_once * MEGA_TILE, n - first * MEGA_TILE), first == 0);
-        if ((first += at_once) >= tiles) break;
+        rows.read_again(a, b, each);
+        if (!rows.logits) break;
+        const int first = (turn * each - 1) / rows.at_once * rows.at_once; /* tile */
+        finish_batch_logits(a, b, rows.begin + first * MEGA_TILE,
+                            min(rows.at_once * MEGA_TILE, rows.n - first * MEGA_TILE), first == 0);
+        if (first + rows.at_once >= rows.tiles) break;
     }
     b.reload();
-    asm volatile("" : "+r"(b.slot));
-    const mega_entry &again = *b.at<mega_entry>(b.slot);
+    const mega_entry &again = b.current();
     b.stamp(a, MEGA_SIGNALS);
     if (again.in.opcode == MEGA_LOGITS)
         finish_batch_pass(a, b);

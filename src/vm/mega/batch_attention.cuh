@@ -91,23 +91,24 @@ MEGA_FN int all_parts(const mega_arguments &a, const instruction &in, int pass_h
 template <int DIM, typename WORK>
 MEGA_FN void for_rows(const mega_arguments &a, const instruction &in, int pass_here, WORK work)
 {
-    const int all = all_parts<DIM>(a, in, pass_here);
-    const int begin = part_begin(a, all * in.part), end = part_begin(a, all * (in.part + 1));
     row_group group = {in.part, 1, false, 0, 1};
-    int before = 0; /* parts of the groups before this one */
+    int begin = 0, end = 0; /* the block's parts, counted from the current group's first */
     for (;; group.first += group.parts ? group.count : in.parts) {
         if (group.first >= a.n_rows) {
-            if (group.parts || all == 0) return;
+            if (group.parts || !any_in_parts(a, pass_here)) return;
+            const int all = all_parts<DIM>(a, in, pass_here);
+            begin = part_begin(a, all * in.part), end = part_begin(a, all * (in.part + 1));
             group = {0, 1, true, 0, 0};
         }
-        int n = group_parts<DIM>(a, in, group.first, pass_here, &group.count);
-        bool mine = group.parts ? n > 0 : n == 0;
-        if (group.parts) {
-            group.begin = max(begin - before, 0);
-            group.end = min(end - before, n);
-            before += n;
+        if (!group.parts) {
+            group.end = !in_parts(a, group.first, pass_here);
+        } else {
+            int n = group_parts<DIM>(a, in, group.first, pass_here, &group.count);
+            group.begin = max(begin, 0);
+            group.end = min(end, n);
+            begin -= n, end -= n;
         }
-        if (mine && group.begin < group.end) work(group);
+        if (group.begin < group.end) work(group);
     }
 }
 
@@ -168,7 +169,7 @@ MEGA_FN void wait_group(const mega_arguments &a, mega_block &b, const instructio
     if (b.thread == 0) *b.at<int>(a.shared.qkv + attention_inputs<DIM>::NEW) = before;
 #pragma unroll 1
     for (int i = 2 * b.thread; i < max(n, n_new); i += 2 * MEGA_CONSUMERS) {
-        const int slot = min(i / each, group.count - 1), row = last - before + i / made::EACH;
+        const int slot = i >= each && group.count > 1, row = last - before + i / made::EACH;
         const int64_t *input = qkv_list<DIM>(a, in, kv_head, group.first + slot) + i - slot * each;
         const int64_t *newer = qkv_list<DIM>(a, in, kv_head, row) + a.group * DIM + i % made::EACH;
         const two_pairs v =
@@ -261,10 +262,10 @@ MEGA_FN void run_batch_attention(const mega_arguments &a, mega_block &b, const m
 template <int DIM>
 MEGA_FN void wait_heads(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head)
 {
-    int n = a.group * DIM;
+    static_assert(MEGA_WARPS == 2 * MEGA_ROWS, "two warps a row");
+    const int row = b.warp / 2, n = row < a.n_rows ? a.group * DIM : 0;
 #pragma unroll 1
-    for (int i = 4 * b.thread; i < a.n_rows * n; i += 4 * MEGA_CONSUMERS) {
-        int row = i / n, at = i % n;
+    for (int at = 4 * (b.thread & 63); at < n; at += 4 * 64) {
         const int64_t *list = head_list(a, in, row, kv_head, n) + at;
         watchdog watchdog = {0, 0};
         longlong2 v[2];

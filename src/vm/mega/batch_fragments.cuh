@@ -157,7 +157,7 @@ MEGA_FN void multiply_fragments(const mega_arguments &a, mega_block &b, const ro
     tiles = (tiles + 1) / 2;
 #pragma unroll 1
     for (int tile = 0; tile < tiles;) {
-        const mega_entry &e = *b.at<mega_entry>(b.slot);
+        const mega_entry &e = b.current();
         const tile_run run = tile_run_from<DIM>(a, e, matrix, tile, tiles);
         const int kind = e.weights.kinds[run.matrix], row = first + tile * FRAGMENT_ROWS;
         tile += run.tiles;

@@ -162,7 +162,7 @@ MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *
 MEGA_FN int down_chunk(const mega_arguments &a, const mega_entry &e, mega_turn turn)
 {
     int i = turn.share + e.weights.down_shift;
-    return e.weights.down_first + (i < a.down_share ? i : i - a.down_share);
+    return e.weights.down_first + i - (i < a.down_share ? 0 : a.down_share);
 }
 
 /* The first feature of a block of the group: peer 0 is this block. */
@@ -182,7 +182,7 @@ MEGA_FN uint32_t feature_planes(const mega_arguments &a, int peer)
  * one. */
 MEGA_FN int64_t *feature_list(const mega_arguments &a, int row)
 {
-    return (int64_t *)a.features + (int64_t)row * a.n_features;
+    return (int64_t *)a.features + (uint32_t)(row * a.n_features);
 }
 MEGA_FN int64_t tagged_feature(const uint16_t *parts, uint32_t tag)
 {
@@ -297,7 +297,7 @@ MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega
 #pragma unroll
         for (int k = 0; k < 2; k++)
             sum_outputs(b, c[k], sums[k]);
-        if (turn.peer < a.peers - 1) continue;
+        if (turn.peer + 1 < a.peers) continue;
         int64_t *next = batch_sums(a, b.pass(), 2 * e.in.layer + 2);
         int column = (down_chunk(a, e, turn) * a.down_groups + group) * 64 + 32 * odd;
 #pragma unroll

@@ -63,6 +63,9 @@ struct ring_place {
     }
 };
 
+/* Several rows of x by weights of 16 bits take nearly all registers of a thread. */
+enum { MEGA_PACKS = MEGA_SEVERAL && !MEGA_QUANT_TYPES };
+
 /* The state of a consumer thread. All functions that use it are inlined, so that it stays in
  * registers: local memory would wait behind the stream of weights. */
 struct mega_block {
@@ -70,21 +73,34 @@ struct mega_block {
     uint32_t ring, own; /* addresses in shared memory: of the ring, and of what follows it */
     ring_place place;
     int thread, warp, lane;
-    uint32_t slot; /* offset of the current entry */
+    /* The offset of the current entry; where x leaves few registers times MEGA_CONSUMERS, plus the
+     * thread. */
+    uint32_t packed;
 
+    MEGA_FN uint32_t slot() const { return packed / (MEGA_PACKS ? MEGA_CONSUMERS : 1); }
+    MEGA_FN void set_slot(uint32_t offset)
+    {
+        packed = MEGA_PACKS ? MEGA_CONSUMERS * offset + thread : offset;
+    }
+    MEGA_FN const mega_entry &current() const { return *at<mega_entry>(slot()); }
     template <typename T> MEGA_FN T *at(uint32_t offset) const { return (T *)(memory + offset); }
     MEGA_FN volatile mega_flow *flow(const mega_arguments &a) const
     {
         return at<volatile mega_flow>(a.shared.flow);
     }
     /* In shared memory, because they are needed seldom. */
-    MEGA_FN uint32_t pass() const { return at<mega_entry>(slot)->place.pass; }
-    MEGA_FN int entry() const { return at<mega_entry>(slot)->place.entry; }
+    MEGA_FN uint32_t pass() const { return current().place.pass; }
+    MEGA_FN int entry() const { return current().place.entry; }
     /* Makes the compiler forget what it computed from these, so that nothing stays in registers
      * from entry to entry. */
     MEGA_FN void reload()
     {
-        asm volatile("" : "+r"(ring), "+r"(own), "+r"(thread)::"memory");
+        if (MEGA_PACKS) {
+            asm volatile("" : "+r"(ring), "+r"(own), "+r"(packed)::"memory");
+            thread = packed % MEGA_CONSUMERS;
+        } else {
+            asm volatile("" : "+r"(ring), "+r"(own), "+r"(thread)::"memory");
+        }
         warp = thread >> 5;
         lane = thread & 31;
     }

@@ -244,7 +244,7 @@ template <int BLOCKS>
 MEGA_FN void take_early(const mega_arguments &a, mega_block &b, int tiles, row_fragments<BLOCKS> &w)
 {
     if constexpr (EARLY_FRAGMENTS)
-        if (tiles > 0 && b.at<mega_entry>(b.slot)->weights.kinds[0] == FRAGMENT_F8)
+        if (tiles > 0 && b.current().weights.kinds[0] == FRAGMENT_F8)
             w.take(a, b, 1, __shfl_sync(~0u, b.warp, 0));
 }
 

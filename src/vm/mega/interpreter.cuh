@@ -55,26 +55,27 @@ template <typename HANDLERS> MEGA_FN void run_program(const mega_arguments &a, m
     b.sync();
     for (bool more = true; more;) {
         b.reload();
-        const mega_entry &e = *b.at<mega_entry>(b.slot);
+        const mega_entry &e = b.current();
         fetch_slot(a, b, e.place, ENTRIES_AHEAD,
-                   b.at<mega_entry>(slot_after(a, b.slot, ENTRIES_AHEAD)));
+                   b.at<mega_entry>(slot_after(a, b.slot(), ENTRIES_AHEAD)));
         /* Later entries begin when the one before ends. */
         if (b.entry() == 0) b.stamp(a, MEGA_BEGINS);
         if (MEGA_DELAYS) delay_warp(a, b.pass(), b.entry());
         if (HANDLERS::skips(a, b, e)) {
             b.stamp(a, MEGA_ENDS);
-            b.slot = slot_after(a, b.slot, 1);
+            b.set_slot(slot_after(a, b.slot(), 1));
             continue;
         }
         b.reload();
         HANDLERS::run(a, b, e);
-        more = e.place.left > 1;
+        b.reload();
+        more = b.current().place.left > 1;
         copies_arrived<0>();
         uint32_t pass = b.pass();
         int entry = b.entry();
         b.sync(); /* the next entry is there, and no thread reads this one's memory any more */
         timing_stamp(a, b.thread, pass, entry, MEGA_ENDS);
-        b.slot = slot_after(a, b.slot, 1);
+        b.set_slot(slot_after(a, b.slot(), 1));
         if (MEGA_STOPPABLE && entry == 0 && b.flow(a)->stop) break;
     }
     copies_arrived<0>();
@@ -129,8 +130,10 @@ template <typename HANDLERS> MEGA_FN void run_interpreter(const mega_arguments &
                                     HANDLERS::PREFETCHES && thread >= MEGA_CONSUMERS + 32);
     } else {
         if (!MEGA_CHOOSES) registers_acquire();
-        mega_block b = {memory, ring,        own,         {0, 0},
-                        thread, thread >> 5, thread & 31, a.shared.entries};
+        mega_block b = {};
+        b.memory = memory, b.ring = ring, b.own = own;
+        b.thread = thread, b.warp = thread >> 5, b.lane = thread & 31;
+        b.set_slot(a.shared.entries);
         run_program<HANDLERS>(a, b);
     }
 }

@@ -187,7 +187,7 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
     int g = b.lane >> 2, t = b.lane & 3;
     uint32_t plane = b.own + a.shared.features + 2 * (min(g, 2) * a.shared.feature_plane + 2 * t);
     const int pitch = BLOCKS > 1 ? 2 * min(MEGA_COLUMNS, a.hidden - first) : (int)MEGA_PITCH;
-    const uint32_t begin = b.own + b.slot + (uint32_t)offsetof(mega_entry, in.units.begin);
+    const uint32_t begin = b.own + b.slot() + (uint32_t)offsetof(mega_entry, in.units.begin);
     const int exchanged = BLOCKS > 1 ? (int)(load_shared(begin) + b.lane) & 7 : 0;
     uint32_t mine = (b.lane & 7) * pitch + b.warp * 256 + (((b.lane >> 3) ^ exchanged) << 4);
 #pragma unroll 1

@@ -119,7 +119,7 @@ template <int DIM, bool HALF, int BLOCKS> struct several_sequences {
             break;
         default:
             run_batch_rows<DIM, HALF, BLOCKS>(a, b, e);
-            if (e.in.opcode == MEGA_LOGITS) report_tokens(a, b, e.in);
+            if (b.current().in.opcode == MEGA_LOGITS) report_tokens(a, b, b.current().in);
         }
     }
     static MEGA_FN void fetch(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int pass)
