@@ -44,3 +44,5 @@ def test_what_is_wrong_is_said():
         quipu.plan("synthetic:tiny", kv_type="Q9")
     with pytest.raises(TypeError, match="no option 'token'"):
         quipu.plan("synthetic:tiny", token=1)
+    with pytest.raises(quipu.QuipuError, match="tokens must be 1 or more"):
+        quipu.plan("synthetic:tiny", tokens=-1)

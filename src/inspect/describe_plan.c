@@ -17,6 +17,9 @@ qp_status qp_describe_plan(const qp_plan_options *given, bool json, char **text,
     *text = NULL;
     TRY(SIZED_READ(qp_plan_options, given, &o, error));
     if (!o.model) return error_set(error, QP_INVALID, "no model was named");
+    if (o.tokens < 0)
+        return error_set(error, QP_INVALID, "tokens must be 1 or more, found %lld",
+                         (long long)o.tokens);
     const plan_print_options options = {.model = o.model,
                                         .tokens = or_default(o.tokens, DEFAULT_TOKENS),
                                         .context = o.context,
