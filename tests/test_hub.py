@@ -16,6 +16,7 @@ QUIPU = os.environ.get("QUIPU_BINARY", "build/quipu")
 MODELS = Path(__file__).resolve().parent / "golden" / "models"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TINY = (MODELS / "llama-text.gguf").read_bytes()
+DEFAULT = "SmolLM2-135M-Instruct.Q4_1.gguf"
 LARGE = bytes(range(256)) * (40 << 12)  # 40 MiB: three pieces
 
 
@@ -240,6 +241,18 @@ def main():
     check("rm of all", code == 0 and not (Path(place.folder.name) / "hub/models--o--m").exists(), err)
     code, _, err = place.run("rm", "o/m")
     check("rm of nothing", code == 1 and "is not in" in err, err)
+
+    # The default model is not of the hub, and has a file of its own in quipu's cache.
+    cache = Path(place.folder.name) / ".cache" / "quipu"
+    cache.mkdir(parents=True)
+    for name in DEFAULT, DEFAULT.replace(".gguf", ".generation_config.json"):
+        (cache / name).write_text("x")
+    code, out, _ = place.run("list")
+    check("list names the default model", code == 0 and DEFAULT in out, out)
+    code, _, err = place.run("rm", DEFAULT)
+    check("rm of the default model", code == 0 and list(cache.iterdir()) == [], f"{err} {list(cache.iterdir())}")
+    code, _, err = place.run("rm", DEFAULT)
+    check("rm of a default model that is not there", code == 1 and "is not in the cache" in err, err)
 
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0

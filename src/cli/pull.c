@@ -7,6 +7,7 @@
 #include "hub/hub.h"
 #include "text/json_string.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -179,15 +180,38 @@ qp_status command_list(const cli_call *call)
     return status;
 }
 
+static void tell_removed(const char *name, uint64_t bytes)
+{
+    fprintf(stderr, "quipu: removed %s, %.2f GB\n", name, (double)bytes * 1e-9);
+}
+
+/* With the settings of sampling beside it. */
+static qp_status remove_default_model(qp_error *error)
+{
+    static const char name[] = QUIPU_DEFAULT_MODEL;
+    char path[HUB_PATH_SIZE], settings[HUB_PATH_SIZE + 32];
+    struct stat found;
+    if (!option_cache_path(name, path, sizeof path) || stat(path, &found) != 0)
+        return error_set(error, QP_IO, "%s is not in the cache", name);
+    if (unlink(path) != 0)
+        return error_set(error, QP_IO, "%s: cannot be removed: %s", path, strerror(errno));
+    snprintf(settings, sizeof settings, "%.*s.generation_config.json",
+             (int)(strlen(path) - strlen(".gguf")), path);
+    unlink(settings);
+    tell_removed(name, (uint64_t)found.st_size);
+    return QP_OK;
+}
+
 qp_status command_rm(const cli_call *call)
 {
     const char *text = call->options->positional[0];
+    if (strcmp(text, QUIPU_DEFAULT_MODEL) == 0) return remove_default_model(call->error);
     hub hub;
     hub_reference reference;
     uint64_t bytes;
     TRY(hub_parse(strncmp(text, "hf:", 3) == 0 ? text + 3 : text, &reference, call->error));
     TRY(open_hub(&hub, call->error));
     TRY(hub_remove(&hub, &reference, &bytes, call->error));
-    fprintf(stderr, "quipu: removed %s, %.2f GB\n", text, (double)bytes * 1e-9);
+    tell_removed(text, bytes);
     return QP_OK;
 }
