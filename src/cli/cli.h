@@ -175,6 +175,9 @@ pass_part cli_part(const cli_call *call);
  * part until the first rank has ended, and ends. */
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out);
 
+/* The same for a command that runs its first pass at once: see pass_part. */
+qp_status cli_open_engine_at_once(const cli_call *call, int64_t max_outputs, qp_engine **out);
+
 /* Whether cli_open_engine() will not return an engine: this process only starts mpirun, or is a
  * rank other than the first. */
 bool cli_only_helps_ranks(const cli_call *call);

@@ -143,7 +143,8 @@ bool cli_only_helps_ranks(const cli_call *call)
     return by_mpi(call->settings) && qp_rank() != 0;
 }
 
-qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
+static qp_status open_engine(const cli_call *call, int64_t max_outputs, bool at_once,
+                             qp_engine **out)
 {
     const cli_settings *s = call->settings;
     const qp_schedule_options schedule = cli_schedule(call);
@@ -194,8 +195,19 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                 "quipu: warning: %lld threads on %d processors take turns, which is many times "
                 "slower; without -t there is one for each processor\n",
                 (long long)s->threads, threads_available());
-    const pass_part part = cli_part(call);
+    pass_part part = cli_part(call);
+    part.at_once = at_once;
     return status == QP_OK ? part_open(&options, &part, out, call->error) : status;
+}
+
+qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
+{
+    return open_engine(call, max_outputs, false, out);
+}
+
+qp_status cli_open_engine_at_once(const cli_call *call, int64_t max_outputs, qp_engine **out)
+{
+    return open_engine(call, max_outputs, true, out);
 }
 
 qp_status cli_read_file(const char *path, size_t most, char **text, size_t *length, qp_error *error)

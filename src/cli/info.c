@@ -65,7 +65,7 @@ static qp_status examine_start(const cli_call *call, findings *f)
     qp_engine *engine;
     if (!call->settings->model && !call->settings->hub) return QP_OK;
     f->has_start = true;
-    TRY(cli_open_engine(call, 1, &engine));
+    TRY(cli_open_engine_at_once(call, 1, &engine));
     qp_status status = start_measure(engine, &f->start, call->error);
     qp_engine_close(engine);
     return status;

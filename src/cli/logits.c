@@ -182,7 +182,7 @@ qp_status command_logits(const cli_call *call)
     qp_engine *engine = NULL;
     qp_session *session = NULL;
     qp_tokens tokens = {0};
-    qp_status status = cli_open_engine(call, ROWS_AT_ONCE, &engine);
+    qp_status status = cli_open_engine_at_once(call, ROWS_AT_ONCE, &engine);
     if (status == QP_OK) status = qp_session_open(engine, &session, call->error);
     if (status == QP_OK) status = cli_read_tokens(call, qp_engine_vocabulary(engine), &tokens);
     logits_output out = {.call = call, .tokens = &tokens};

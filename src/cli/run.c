@@ -363,7 +363,7 @@ qp_status command_run(const cli_call *call)
 {
     qp_engine *engine = NULL;
     qp_tokens prompt = {0};
-    qp_status status = cli_open_engine(call, call->settings->parallel, &engine);
+    qp_status status = cli_open_engine_at_once(call, call->settings->parallel, &engine);
     if (status == QP_OK) status = tokenize_prompt(call, qp_engine_vocabulary(engine), &prompt);
     if (status == QP_OK) status = answer(call, engine, &prompt);
     qp_tokens_free(&prompt);

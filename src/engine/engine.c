@@ -265,6 +265,7 @@ static qp_status open_once(const qp_engine_options *options, const engine_part *
     if (!e) return error_no_memory(error, "the engine", sizeof *e);
     e->layers = part->layers;
     e->costs_path = part->costs;
+    e->at_once = part->at_once;
     e->log = options->log;
     e->log_context = options->log_context;
     e->tell_progress = options->progress;

@@ -30,6 +30,7 @@ struct qp_engine {
     int64_t layers;           /* that run, the first ones; 0: all */
     bool partial;             /* what is left out of passes makes logits wrong */
     const char *costs_path;   /* while it opens */
+    bool at_once;             /* the same: see engine_part */
     struct cost_table *costs; /* measured, by which schedules are made; NULL: guesses */
     cuda_device device;       /* its context is NULL where no machine runs on a GPU */
     char device_text[128];    /* "cpu", "NVIDIA H200", or of two ranks "2 x NVIDIA H200" */

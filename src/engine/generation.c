@@ -91,11 +91,17 @@ static qp_status take_token(generation *g, int32_t token, bool *ended)
     return QP_OK;
 }
 
+/* The time, without that in which the engine has packed weights: it is a part of loading them. */
+static uint64_t working_ns(const generation *g)
+{
+    return clock_ns() - machine_packing_ns(engine_memory(g->session->engine));
+}
+
 static bool on_token(void *context, int32_t token)
 {
     generation *g = context;
     bool ended = true;
-    if (!g->begun) g->begun = clock_ns();
+    if (!g->begun) g->begun = working_ns(g);
     g->last = token;
     g->taken = take_token(g, token, &ended);
     return g->goes_on = !ended;
@@ -174,7 +180,8 @@ qp_status generation_open(generation *g, qp_session *session, const qp_generate_
                           qp_generate_result *result, qp_error *error)
 {
     const qp_vocabulary *vocabulary = session->engine->vocabulary;
-    *g = (generation){.session = session, .opened = clock_ns(), .goes_on = true, .error = error};
+    *g = (generation){.session = session, .goes_on = true, .error = error};
+    g->opened = working_ns(g);
     if (result) TRY(SIZED_WRITE(qp_generate_result, &g->result, result, error));
     g->wanted = result;
     TRY(read_options(g, options, error));
@@ -201,7 +208,7 @@ static qp_status finish(generation *g, qp_status status)
 qp_status generation_close(generation *g, qp_status status)
 {
     status = finish(g, status);
-    uint64_t now = clock_ns(), begun = g->begun ? g->begun : now;
+    uint64_t now = working_ns(g), begun = g->begun ? g->begun : now;
     g->result.prompt_seconds = (double)(begun - g->opened) * 1e-9;
     g->result.generate_seconds = (double)(now - begun) * 1e-9;
     if (g->wanted) SIZED_WRITE(qp_generate_result, &g->result, g->wanted, NULL);

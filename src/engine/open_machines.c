@@ -18,6 +18,7 @@ machine_setup engine_machine_setup(qp_engine *e, const qp_engine_options *option
                            .progress = &e->progress,
                            .schedule = schedule,
                            .order = options->order,
+                           .pack_later = e->at_once && e->ranks.size == 1,
                            .inner = inner,
                            .n_ranks = e->ranks.size,
                            .cut = e->ranks.cut,

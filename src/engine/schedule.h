@@ -12,11 +12,12 @@ typedef struct engine_schedule {
     char *file;               /* a copy of the path; NULL: the options decide */
 } engine_schedule;
 
-/* A part of the pass, for measurements. Zero: all of it. */
+/* A part of the pass, for measurements, and what the caller knows of its use. Zero: all of it. */
 typedef struct engine_part {
     schedule_skip skip;
     int64_t layers;
     const char *costs; /* a file of measured costs by which schedules are made; NULL: guesses */
+    bool at_once;      /* the first pass follows at once: see machine_setup.pack_later */
 } engine_part;
 
 /* qp_engine_open() and qp_engine_reschedule() of a part. */

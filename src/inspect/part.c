@@ -11,7 +11,8 @@ static engine_part part_of(const pass_part *part)
                                   .start_after = part->start_after,
                                   .stop_after = part->stop_after},
                          .layers = part->layers,
-                         .costs = part->costs};
+                         .costs = part->costs,
+                         .at_once = part->at_once};
 }
 
 qp_status part_open(const qp_engine_options *options, const pass_part *part, qp_engine **out,

@@ -15,6 +15,8 @@ typedef struct pass_part {
     int64_t layers;                       /* only the first ones, and the steps after the last */
     const char *costs; /* not a part: the file of costs measured on this machine by which schedules
                         * are made, as `quipu schedule` makes them; NULL: guesses */
+    bool at_once;      /* nor this: the first pass follows at once, so that a CPU had better pack
+                        * the weights during the first passes than before them */
 } pass_part;
 
 /* qp_engine_open() of that part. */

@@ -184,11 +184,10 @@ void executor_discard_own(const executor *x, int weight)
     if (bytes > 0) buffer_release_pages(x->weights[weight], bytes);
 }
 
-qp_status executor_init(executor *x, const program *program, thread_pool *pool,
-                        uint32_t cpu_features, const kernel_table *kernels, pack_cache *packed,
-                        progress *progress, qp_error *error)
+/* Everything but the packing of weights. */
+static qp_status init(executor *x, thread_pool *pool, progress *progress, qp_error *error)
 {
-    TRY(executor_choose(x, program, cpu_features, kernels, error));
+    const program *program = x->program;
     x->pool = pool;
     TRY(take_own(x, progress, error));
     TRY(buffer_alloc(&x->arena, program->arena_bytes, "activations", error));
@@ -213,7 +212,26 @@ qp_status executor_init(executor *x, const program *program, thread_pool *pool,
     TRY(buffer_alloc(&x->v_cache, cache_bytes, what, error));
     place_tensors(x);
     progress_stage_ended(progress, "taking memory");
+    return QP_OK;
+}
+
+qp_status executor_init(executor *x, const program *program, thread_pool *pool,
+                        uint32_t cpu_features, const kernel_table *kernels, pack_cache *packed,
+                        progress *progress, qp_error *error)
+{
+    TRY(executor_choose(x, program, cpu_features, kernels, error));
+    TRY(init(x, pool, progress, error));
     return executor_pack(x, packed, progress, error);
+}
+
+qp_status executor_init_unpacked(executor *x, const program *program, thread_pool *pool,
+                                 uint32_t cpu_features, const kernel_table *kernels,
+                                 progress *progress, qp_error *error)
+{
+    TRY(executor_choose(x, program, cpu_features, kernels, error));
+    TRY(executor_leave_unpacked(x, error));
+    TRY(init(x, pool, progress, error));
+    return executor_pack(x, NULL, progress, error);
 }
 
 /* What ranks gather from all is one tensor for all, if they share memory. */
@@ -246,11 +264,14 @@ void executor_free(executor *x)
     buffer_free(&x->scratch);
     buffer_free(&x->packed);
     buffer_free(&x->own);
+    buffer_free(&x->reading);
     buffer_free(&x->rows.memory);
+    free(x->unpacked);
     free(x->nodes);
     free(x->weights);
     x->nodes = NULL;
     x->weights = NULL;
+    x->unpacked = NULL;
 }
 
 void executor_take_inputs(executor *x, const batch *batch)

@@ -14,6 +14,7 @@
 #include "vm/batch.h"
 #include "vm/kernel_table.h"
 #include "vm/pack_cache.h"
+#include "vm/unpacked.h"
 #include "plan/program.h"
 
 /* How a node of the program runs. Chosen once, because it depends only on types and weights. */
@@ -38,7 +39,9 @@ typedef struct executor {
     const kernel_table *kernels; /* replace the operators' own kernels; NULL: none */
     executor_node *nodes;        /* [program->n_nodes] */
     buffer arena, sums, state, rope_table, k_cache, v_cache, scratch, packed;
-    buffer own; /* weights whose part has no memory in the model */
+    buffer own;         /* weights whose part has no memory in the model */
+    unpacked *unpacked; /* [program->n_nodes]: what executor_pack_more() has left; NULL: nothing */
+    buffer reading;     /* until then: rows that workers read to pack them */
     embedding_rows rows;
     size_t scratch_bytes; /* of one worker */
     const void **weights; /* [program->n_weights]: the address of each */
@@ -57,6 +60,12 @@ qp_status executor_choose(executor *executor, const program *program, uint32_t c
 qp_status executor_init(executor *executor, const program *program, thread_pool *pool,
                         uint32_t cpu_features, const kernel_table *kernels, pack_cache *packed,
                         progress *progress, qp_error *error);
+
+/* The same, but products' weights that are in files are left to executor_pack_more(). Only a
+ * machine that runs unpacked_kernel for what is not packed yet can use such an executor. */
+qp_status executor_init_unpacked(executor *executor, const program *program, thread_pool *pool,
+                                 uint32_t cpu_features, const kernel_table *kernels,
+                                 progress *progress, qp_error *error);
 
 /* Exchanges between ranks are made in `group` from now on. */
 void executor_join(executor *executor, comm *group);

@@ -264,6 +264,11 @@ machine_copies machine_copies_of(const machine *m)
     return m->type->copies ? m->type->copies(m->self) : (machine_copies){0};
 }
 
+uint64_t machine_packing_ns(const machine *m)
+{
+    return m->type->packing_ns ? m->type->packing_ns(m->self) : 0;
+}
+
 qp_status machine_predict(const machine *m, const schedule_options *options, schedule *out,
                           qp_error *error)
 {

@@ -42,6 +42,9 @@ typedef struct machine_setup {
     const struct cuda_kernel *cuda_kernels;
     progress *progress;        /* of packing and uploading weights; may be NULL */
     struct pack_cache *packed; /* where packed weights are kept (vm/pack_cache.h); NULL: nowhere */
+    /* Of `threads` with memory of its own, and without `packed`: the first passes pack the weights,
+     * so that the first results come sooner. */
+    bool pack_later;
     /* Of types that run a schedule; NULL: the defaults. For the megakernel, `workers` is the number
      * of blocks; 0: one for each multiprocessor. */
     const schedule_options *schedule;
@@ -206,6 +209,7 @@ struct machine_type {
     qp_status (*read_page)(void *self, int32_t page, void *data, qp_error *error);
     qp_status (*write_page)(void *self, int32_t page, const void *data, qp_error *error);
     machine_copies (*copies)(const void *self);
+    uint64_t (*packing_ns)(const void *self);
     machine_kernel (*kernel)(const void *self, int node);
     const schedule *(*schedule)(const void *self);
     const schedule *(*schedule_of_rank)(const void *self, int rank); /* NULL: there is one rank */
@@ -292,6 +296,9 @@ qp_status machine_write_page(const machine *machine, int32_t page, const void *d
 
 /* Copies of weights, on which the bits of prompts and of several sequences depend. */
 machine_copies machine_copies_of(const machine *machine);
+
+/* The time in which runs have packed weights that were left to them until now. */
+uint64_t machine_packing_ns(const machine *machine);
 
 /* The kernel that ran a node of the program in the last pass. */
 machine_kernel machine_kernel_of(const machine *machine, int node);

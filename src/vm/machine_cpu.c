@@ -46,6 +46,8 @@ typedef struct cpu_machine {
     machine_timing timing; /* receives the parts */
     batch later;           /* the batch of a later pass */
     int ran;               /* passes of the last run */
+    uint64_t pass_ns;      /* the time of the last pass */
+    uint64_t packing_ns;   /* of packing before passes, in all */
 } cpu_machine;
 
 /* ---- memory -------------------------------------------------------------------------------- */
@@ -117,8 +119,8 @@ static qp_status count_threads(const machine_setup *setup, machine_bytes *out, q
     return QP_OK;
 }
 
-static qp_status open_executor(const machine_setup *setup, uint32_t features, cpu_machine **out,
-                               qp_error *error)
+static qp_status open_executor(const machine_setup *setup, uint32_t features, bool later,
+                               cpu_machine **out, qp_error *error)
 {
     cpu_machine *m = *out = calloc(1, sizeof *m);
     if (!m) return error_no_memory(error, "the machine", sizeof *m);
@@ -134,20 +136,24 @@ static qp_status open_executor(const machine_setup *setup, uint32_t features, cp
     }
     m->executor = &m->own;
     m->owns = true;
-    TRY(executor_init(&m->own, setup->program, setup->pool, features, setup->kernels, setup->packed,
-                      setup->progress, error));
+    if (later)
+        TRY(executor_init_unpacked(&m->own, setup->program, setup->pool, features, setup->kernels,
+                                   setup->progress, error));
+    else
+        TRY(executor_init(&m->own, setup->program, setup->pool, features, setup->kernels,
+                          setup->packed, setup->progress, error));
     executor_join(&m->own, setup->group);
     return QP_OK;
 }
 
 static qp_status open_reference(const machine_setup *setup, void **self, qp_error *error)
 {
-    return open_executor(setup, 0, (cpu_machine **)self, error);
+    return open_executor(setup, 0, false, (cpu_machine **)self, error);
 }
 
 static qp_status open_operators(const machine_setup *setup, void **self, qp_error *error)
 {
-    return open_executor(setup, setup->cpu_features, (cpu_machine **)self, error);
+    return open_executor(setup, setup->cpu_features, false, (cpu_machine **)self, error);
 }
 
 static qp_status make_queues(const cpu_machine *m, bool serial, const schedule_options *options,
@@ -170,7 +176,8 @@ static qp_status open_serial(const machine_setup *setup, void **self, qp_error *
 
 static qp_status open_threads(const machine_setup *setup, void **self, qp_error *error)
 {
-    TRY(open_operators(setup, self, error));
+    const bool later = setup->pack_later && !setup->packed;
+    TRY(open_executor(setup, setup->cpu_features, later, (cpu_machine **)self, error));
     cpu_machine *m = *self;
     TRY(make_queues(m, false, setup->schedule, setup->schedule_file, &m->queues, error));
     progress_stage_ended(setup->progress, "making the schedule");
@@ -320,6 +327,27 @@ static qp_status run_steps(cpu_machine *m, const batch *b, machine_steps steps,
     return threads_machine_run(m->queues->threads, b->sizes.of, timings, error);
 }
 
+/* Packs weights that were left in their files: for twice as long as the last pass took, so that
+ * tokens keep coming, but all of them before a pass of many tokens. Its products are cut by rows,
+ * and each cell would pack them for itself. */
+static qp_status pack_more(cpu_machine *m, const batch *b, qp_error *error)
+{
+    enum { FEW_TOKENS = 64 };
+    if (!m->executor->unpacked) return QP_OK;
+    const uint64_t ns = batch_tokens(b) > FEW_TOKENS ? UINT64_MAX : 2 * m->pass_ns;
+    const uint64_t begin = clock_ns();
+    if (!executor_pack_more(m->executor, ns)) return QP_OK;
+    m->packing_ns += clock_ns() - begin;
+    scheduled_take_kernels(&m->queues->scheduled);
+    return threads_machine_find_weights(m->queues->threads, error);
+}
+
+static uint64_t packing_ns_of_cpu(const void *self)
+{
+    const cpu_machine *m = self;
+    return m->packing_ns;
+}
+
 /* The likeliest token of each row of logits. */
 static void find_likeliest(const cpu_machine *m, int64_t n, int32_t *ids)
 {
@@ -362,11 +390,14 @@ static qp_status run_pass(cpu_machine *m, const machine_request *r, int pass, co
     machine_record *record = pass < r->n_records ? &r->records[pass] : NULL;
     instruction_timing *timings =
         record && m->queues && m->queues->threads ? record->timings : NULL;
+    TRY(pack_more(m, b, error));
     if (m->queues) executor_take_inputs(m->executor, b);
-    if (record) record->begin = clock_ns();
+    const uint64_t begin = clock_ns();
     TRY(run_steps(m, b, machine_steps_of(m->executor->program, r), timings, error));
+    m->pass_ns = clock_ns() - begin;
     if (!record) return QP_OK;
-    record->end = clock_ns();
+    record->begin = begin;
+    record->end = begin + m->pass_ns;
     record->timed = timings || m->parts;
     return hand_over(m, error);
 }
@@ -512,7 +543,7 @@ static const schedule *nodes_of_cpu(const void *self)
     .close = close_cpu, .accepts = accepts_cpu, .pace = pace_of_cpu, .run = run_cpu,               \
     .wait = wait_cpu, .logits = logits_of_cpu, .read = read_cpu, .write = write_cpu,               \
     .copy_page = copy_page_cpu, .read_page = read_page_cpu, .write_page = write_page_cpu,          \
-    .kernel = kernel_of_cpu
+    .packing_ns = packing_ns_of_cpu, .kernel = kernel_of_cpu
 #define OF_SCHEDULE                                                                                \
     .schedule = schedule_of_cpu, .predict = predict_cpu, .reschedule = reschedule_cpu
 

@@ -3,10 +3,12 @@
 
 #include "base/checked.h"
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "op/linear/linear.h"
 #include "plan/weights.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -175,6 +177,33 @@ static void read_share(void *context, int worker, int n_workers)
                       task->rooms + (size_t)worker * task->room_bytes);
 }
 
+/* ---- weights that passes read until they are packed ---------------------------------------- */
+
+/* Whether executor_pack() leaves the node to executor_pack_more(). */
+static bool is_left(const executor *x, int n)
+{
+    return x->unpacked && x->unpacked[n].variant;
+}
+
+qp_status executor_leave_unpacked(executor *x, qp_error *error)
+{
+    const size_t room_at = round_up(x->scratch_bytes, PACKED_ALIGNMENT);
+    size_t most = 0;
+    op_call call;
+    x->unpacked = calloc((size_t)x->program->n_nodes, sizeof *x->unpacked);
+    if (!x->unpacked) return error_no_memory(error, "weights that are not packed", 0);
+    for (int n = 0; n < x->program->n_nodes; n++) {
+        const int weight = weight_to_read(x, n);
+        if (packed_bytes_of(x, n, &call) == 0 || weight < 0) continue;
+        const op_variant *variant = x->nodes[n].variant;
+        x->unpacked[n] = (unpacked){x->program, weight, variant, room_at, NULL};
+        const size_t bytes = unpacked_room(variant, &call);
+        if (bytes > most) most = bytes;
+    }
+    x->scratch_bytes = room_at + round_up(most, PACKED_ALIGNMENT);
+    return QP_OK;
+}
+
 /* ---- all weights --------------------------------------------------------------------------- */
 
 /* The number of units whose weights take about PIECE_BYTES, in whole groups of the variant. */
@@ -205,7 +234,7 @@ static void pack_stored(executor *x, int n, const op_call *call, size_t bytes, c
 }
 
 static void pack_node(executor *x, int n, const op_call *call, size_t bytes, char *packed,
-                      const buffer *rooms, progress *progress)
+                      progress *progress)
 {
     const int weight = weight_to_read(x, n);
     if (weight >= 0) {
@@ -214,8 +243,8 @@ static void pack_node(executor *x, int n, const op_call *call, size_t bytes, cha
                           .variant = x->nodes[n].variant,
                           .call = call,
                           .packed = packed,
-                          .rooms = rooms->data,
-                          .room_bytes = rooms->bytes / (size_t)thread_pool_size(x->pool)};
+                          .rooms = x->reading.data,
+                          .room_bytes = x->reading.bytes / (size_t)thread_pool_size(x->pool)};
         thread_pool_run(x->pool, read_share, &task);
         progress_advance(progress, bytes);
         x->nodes[n].packed = packed;
@@ -243,8 +272,8 @@ static int table_read_by_rows(const executor *x)
     const int table = program_find_weight(x->program, WEIGHT_TOKEN_EMBD, -1, false);
     if (table < 0 || !program_weight_is_mapped(x->program, table)) return -1;
     for (int n = 0; n < x->program->n_nodes; n++) {
-        if (!x->nodes[n].packed && x->program->nodes[n].op != OP_EMBEDDING &&
-            reads_weight(x, n, table))
+        const bool stored = !x->nodes[n].packed && !is_left(x, n);
+        if (stored && x->program->nodes[n].op != OP_EMBEDDING && reads_weight(x, n, table))
             return -1;
     }
     return table;
@@ -302,7 +331,7 @@ static bool is_in_files(const executor *x)
 }
 
 /* Packs all nodes, or, if their packed weights are there already, only finds their places. */
-static void pack_all(executor *x, bool packed, const buffer *rooms, progress *progress)
+static void pack_all(executor *x, bool packed, progress *progress)
 {
     op_call call;
     size_t offset = 0;
@@ -312,23 +341,24 @@ static void pack_all(executor *x, bool packed, const buffer *rooms, progress *pr
         char *at = (char *)x->packed.data + offset;
         if (packed)
             x->nodes[n].packed = at;
+        else if (is_left(x, n))
+            x->unpacked[n].packed_to = at;
         else
-            pack_node(x, n, &call, bytes, at, rooms, progress);
+            pack_node(x, n, &call, bytes, at, progress);
         offset += bytes;
     }
 }
 
 static qp_status pack(executor *x, size_t total, progress *progress, qp_error *error)
 {
-    buffer rooms;
     const size_t room_bytes = bytes_to_read(x) * (size_t)thread_pool_size(x->pool);
     TRY(buffer_alloc(&x->packed, total, "packed weights", error));
-    TRY(buffer_alloc(&rooms, room_bytes, "weights that are read", error));
+    TRY(buffer_alloc(&x->reading, room_bytes, "weights that are read", error));
     progress_begin(progress, "arranging weights", total);
-    pack_all(x, false, &rooms, progress);
-    buffer_free(&rooms);
+    pack_all(x, false, progress);
     progress_end(progress);
     progress_stage_ended(progress, "arranging weights");
+    if (!x->unpacked) buffer_free(&x->reading);
     return QP_OK;
 }
 
@@ -338,7 +368,7 @@ static qp_status pack_with_cache(executor *x, pack_cache *cache, size_t total, p
 {
     const uint64_t shape = shape_of(x);
     if (pack_cache_load(cache, x->pool, shape, total, &x->packed)) {
-        pack_all(x, true, NULL, progress);
+        pack_all(x, true, progress);
         progress_stage_ended(progress, "mapping arranged weights");
         return QP_OK;
     }
@@ -362,6 +392,26 @@ qp_status executor_pack(executor *x, pack_cache *cache, progress *progress, qp_e
     release_all(x);
     const int table = table_read_by_rows(x);
     return table >= 0 ? make_rows(x, table, error) : QP_OK;
+}
+
+bool executor_pack_more(executor *x, uint64_t ns)
+{
+    const uint64_t begin = clock_ns();
+    bool some = false;
+    int n = 0;
+    for (; x->unpacked && n < x->program->n_nodes; n++) {
+        op_call call;
+        if (!is_left(x, n)) continue;
+        if (clock_ns() - begin >= ns) return some;
+        const size_t bytes = packed_bytes_of(x, n, &call);
+        pack_node(x, n, &call, bytes, x->unpacked[n].packed_to, NULL);
+        x->unpacked[n].variant = NULL;
+        some = true;
+    }
+    free(x->unpacked);
+    x->unpacked = NULL;
+    buffer_free(&x->reading);
+    return some;
 }
 
 /* Bytes of the node's weights that stay as stored. The embedding is counted whole, although a run

@@ -12,6 +12,14 @@
  * holds, and their packed form, are made each time. */
 qp_status executor_pack(executor *executor, pack_cache *cache, progress *progress, qp_error *error);
 
+/* Prepares for executor_pack() to leave products' weights in their files, and enlarges the scratch
+ * by the rooms of their kernels. */
+qp_status executor_leave_unpacked(executor *executor, qp_error *error);
+
+/* Packs nodes that were left, in the order of a pass, until that time has gone by or none is left.
+ * True: machines have other kernels to run. */
+bool executor_pack_more(executor *executor, uint64_t ns);
+
 /* Copies the rows of the embedding that the batch's tokens name, and points the kernels to the
  * copies. Where the table lies in a file, touching a row maps a megabyte or more around it; where
  * the output projection was packed from the same table, the whole table is in memory anyway. */

@@ -22,10 +22,15 @@ static size_t unit_bytes(const scheduled *r, int node, const op_variant *variant
     return bytes / units;
 }
 
-static void take_kernels(scheduled *r)
+void scheduled_take_kernels(scheduled *r)
 {
     for (int n = 0; n < r->schedule.n_nodes; n++) {
         const executor_node *chosen = &r->executor->nodes[n];
+        const unpacked *left = r->executor->unpacked ? &r->executor->unpacked[n] : NULL;
+        if (left && left->variant) {
+            r->kernels[n] = (bound_kernel){.kernel = unpacked_kernel, .packed = left};
+            continue;
+        }
         const op_info *op = op_get(r->schedule.program->nodes[n].op);
         r->kernels[n].kernel = chosen->variant ? chosen->variant->kernel : op->reference;
         r->kernels[n].packed = chosen->packed;
@@ -88,7 +93,7 @@ qp_status scheduled_init(scheduled *r, const executor *executor, int workers,
     size_t nodes = (size_t)r->schedule.n_nodes;
     r->kernels = calloc(nodes, sizeof *r->kernels);
     if (!r->kernels) return error_no_memory(error, "the machine", nodes * sizeof *r->kernels);
-    take_kernels(r);
+    scheduled_take_kernels(r);
     r->bound = (bound_schedule){.schedule = &r->schedule,
                                 .memory = &executor->memory,
                                 .kernels = r->kernels,

@@ -23,6 +23,10 @@ qp_status scheduled_init(scheduled *scheduled, const executor *executor, int wor
                          const schedule_options *options, const char *file, qp_error *error);
 void scheduled_free(scheduled *scheduled);
 
+/* Takes the executor's kernels and packed weights, which change when executor_pack_more() has
+ * packed some. */
+void scheduled_take_kernels(scheduled *scheduled);
+
 /* The schedule that scheduled_init() would make. schedule_free() it, also after a failure. */
 qp_status scheduled_make(const program *program, int workers, const schedule_options *options,
                          const char *file, schedule *out, qp_error *error);

@@ -72,6 +72,15 @@ qp_status threads_machine_create(const bound_schedule *setup, thread_pool *pool,
     return QP_OK;
 }
 
+qp_status threads_machine_find_weights(threads_machine *m, qp_error *error)
+{
+    prefetch *found;
+    TRY(prefetch_table(&m->setup, &found, error));
+    free(m->prefetch);
+    m->prefetch = found;
+    return QP_OK;
+}
+
 void threads_machine_destroy(threads_machine *m)
 {
     if (!m) return;

@@ -30,6 +30,9 @@ void threads_machine_select(threads_machine *machine, int first, int last);
  * ([workers]); NULL: whole, which is the default. */
 void threads_machine_in_parts(threads_machine *machine, parts *const *parts);
 
+/* Looks up again what workers prefetch, after kernels of `setup` have changed. */
+qp_status threads_machine_find_weights(threads_machine *machine, qp_error *error);
+
 /* Runs one pass over a batch of these sizes ([AXES]). `timings` is NULL, or [workers][longest] like
  * the schedule's instructions. When a counter never arrives, returns QP_INVALID and names worker,
  * instruction, counter, needed and found; the machine cannot be used afterwards. */
