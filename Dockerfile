@@ -2,9 +2,13 @@
 #
 #     docker build -t quipu .                                          CPU
 #     docker build -t quipu --build-arg CUDA=13-0 .                    CPU and NVIDIA GPUs
-#     docker run --rm -it -v quipu-models:/models quipu                chat
-#     docker run --rm -it --gpus all -v quipu-models:/models quipu     chat, with the host's GPUs
+#     docker run --rm -it -v quipu-models:/models quipu                chat with smollm2:135m
+#     docker run --rm -it -v quipu-models:/models quipu chat -m llama3.2:1b
+#     docker run --rm -it --gpus all -v quipu-models:/models quipu     with the host's GPUs
+#     docker run --rm -p 127.0.0.1:8080:8080 -v quipu-models:/models quipu serve -m smollm2:135m --host 0.0.0.0 --insecure
 #
+# Models are fetched from Hugging Face once, into the volume. A server in a container must listen at an address that other
+# computers reach; -p above lets only this host in. To let others in, give keys in place of --insecure.
 # CUDA is the suffix of NVIDIA's packages cuda-nvcc-* and cuda-cudart-dev-*. The compiler stays in the
 # first stage: a program with GPU code opens the host's driver when it runs, and cuBLASLt where the
 # image has it (libcublas-*).
@@ -42,4 +46,4 @@ ENV HF_HOME=/models
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 VOLUME /models
 ENTRYPOINT ["quipu"]
-CMD ["chat"]
+CMD ["chat", "-m", "smollm2:135m"]
