@@ -72,6 +72,7 @@ def bad_input():
     expect(2, "the model has no vocabulary", "diff", "-m", "synthetic:tiny", "-p", "word")
     expect(2, "found \"x\"", "detokenize", "-m", MODEL, stdin=b"1 x")
     expect(1, "not valid JSON at line 1, column 1; expected an array of messages", "template", "-m", MODEL, stdin=b"{")
+    expect(1, "a text in it holds a NUL character (\\u0000); remove it\n", "run", "-m", MODEL, stdin=b"a\0b")
     expect(2, "an array of messages", "template", "-m", MODEL, stdin=b"{}")
     expect(2, "fewer than one chunk", "perplexity", "-m", MODEL, stdin=b"short")
     expect(1, "neither weights nor a vocabulary", "info", "-m", "/")

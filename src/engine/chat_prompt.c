@@ -139,6 +139,7 @@ static qp_status parse_conversation(const char *json, size_t length, cJSON **giv
     qp_error problem = {0};
     qp_status status = json_parse_exact(json, length, "conversation", given, &problem);
     if (status == QP_OK) return QP_OK;
+    if (status != QP_FORMAT) return error_set(error, status, "%s", problem.message);
     return error_set(error, status,
                      "%s; expected an array of messages, such as "
                      "[{\"role\": \"user\", \"content\": \"Hello\"}]",

@@ -107,9 +107,10 @@ static qp_status reserve(builder *builder, size_t more)
     size_t need;
     if (!checked_add(builder->length, more, &need)) return run_check(run, NULL);
     if (builder == run->out && need > run->options.max_output)
-        return template_error_at(run->error, QP_NO_MEMORY, run->at->line, run->at->column,
-                                 "the template writes more than %zu bytes",
-                                 run->options.max_output);
+        return template_error_at(
+            run->error, QP_NO_MEMORY, run->at->line, run->at->column,
+            "the template writes more than %zu bytes; a shorter conversation takes fewer",
+            run->options.max_output);
     if (need <= builder->capacity) return QP_OK;
     size_t capacity = builder->capacity ? builder->capacity : 32;
     while (capacity < need) {
