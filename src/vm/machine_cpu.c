@@ -4,63 +4,21 @@
  * and `threads` run a schedule of it over the same kind of memory. A run has ended when run()
  * returns.
  */
-#include "vm/machine_run.h"
+#include "vm/machine_cpu.h"
 
 #include "base/clock.h"
 #include "op/argmax/argmax.h"
-#include "op/bench/hardware.h"
 #include "op/run.h"
 #include "plan/weights.h"
 #include "schedule/build.h"
 #include "schedule/skip.h"
-#include "vm/execute.h"
 #include "vm/pack.h"
-#include "vm/parts.h"
-#include "vm/scheduled.h"
 #include "vm/segments.h"
-#include "vm/serial.h"
-#include "vm/threads.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A schedule, and the machine of one of the two types that runs it. */
-typedef struct cpu_queues {
-    scheduled scheduled;
-    threads_machine *threads;
-    serial_machine *serial;
-} cpu_queues;
-
-typedef struct cpu_machine {
-    executor own, *executor; /* its own, or that of the machine it was opened over */
-    bool owns;
-    thread_pool *pool;
-    cpu_queues *queues; /* NULL: the program is run node by node */
-    schedule nodes;     /* then, for traces: the program alone, without instructions */
-    uint64_t order;
-    uint32_t part_features;
-    parts **parts; /* [n_parts]: run operators in parts: one for `serial`, one per worker for
-                      `threads`; NULL: operators run whole */
-    int n_parts;
-    machine_timing timing; /* receives the parts */
-    batch later;           /* the batch of a later pass */
-    int ran;               /* passes of the last run */
-    uint64_t pass_ns;      /* the time of the last pass */
-    uint64_t packing_ns;   /* of packing before passes, in all */
-} cpu_machine;
-
 /* ---- memory -------------------------------------------------------------------------------- */
-
-static void free_parts(cpu_machine *m)
-{
-    for (int i = 0; i < m->n_parts; i++)
-        parts_destroy(m->parts[i]);
-    free(m->parts);
-    m->parts = NULL;
-    m->n_parts = 0;
-    if (m->queues && m->queues->threads) threads_machine_in_parts(m->queues->threads, NULL);
-}
 
 static void free_queues(cpu_queues *q)
 {
@@ -75,7 +33,7 @@ static void close_cpu(void *self)
 {
     cpu_machine *m = self;
     if (!m) return;
-    free_parts(m);
+    cpu_free_parts(m);
     free_queues(m->queues);
     batch_free(&m->later);
     if (m->owns) executor_free(&m->own);
@@ -195,7 +153,7 @@ static qp_status reschedule_cpu(void *self, const schedule_options *options, con
         free_queues(made);
         return status;
     }
-    free_parts(m); /* they belong to the old queues */
+    cpu_free_parts(m); /* they belong to the old queues */
     free_queues(m->queues);
     m->queues = made;
     return QP_OK;
@@ -443,95 +401,6 @@ static qp_status predict_cpu(const void *self, const schedule_options *options, 
     return options->skip ? schedule_leave_out(out, options->skip, error) : QP_OK;
 }
 
-/* Whether the program has operators that cannot be split into parts. */
-static bool is_fused(const program *program)
-{
-    return program->options.fuse || program->options.sums;
-}
-
-static qp_status make_parts(cpu_machine *m, int count, qp_error *error)
-{
-    const program *program = m->executor->program;
-    const int64_t window = program_any_window(program);
-    if (window)
-        return error_set(error, QP_UNSUPPORTED,
-                         "attention that slides over the latest %lld positions is not taken "
-                         "apart; choose a context of at most that, or trace whole instructions: "
-                         "--exec threads without --parts",
-                         (long long)window);
-    if (is_fused(program))
-        return error_set(error, QP_UNSUPPORTED,
-                         "fused operators are not taken apart; leave --fuse out, or trace whole "
-                         "instructions: --exec threads without --parts");
-    m->parts = calloc((size_t)count, sizeof *m->parts);
-    if (!m->parts) return error_no_memory(error, "parts", (size_t)count * sizeof *m->parts);
-    for (; m->n_parts < count; m->n_parts++)
-        TRY(parts_create(m->executor->program, m->part_features, &m->parts[m->n_parts], error));
-    return QP_OK;
-}
-
-static qp_status time_cpu(void *self, const machine_timing *timing, qp_error *error)
-{
-    cpu_machine *m = self;
-    free_parts(m);
-    m->timing = timing ? *timing : (machine_timing){0};
-    if (m->timing.max_passes == 0 || !m->timing.sink) return QP_OK;
-    const bool threads = m->queues && m->queues->threads;
-    const bool serial = m->queues && m->queues->serial;
-    if (serial && m->queues->scheduled.schedule.options.skip)
-        return error_set(error, QP_UNSUPPORTED,
-                         "serial is timed operator by operator, so that what is left out of its "
-                         "schedule would run: use --exec threads, or leave --skip, --start-after "
-                         "and --stop-after out");
-    TRY(make_parts(m, threads ? thread_pool_size(m->pool) : 1, error));
-    if (threads) threads_machine_in_parts(m->queues->threads, m->parts);
-    return QP_OK;
-}
-
-/* The best of a few samples, over as much memory as a pass reads. */
-static qp_status limits_of_pool(thread_pool *pool, const cpu_machine *m, machine_profile *out,
-                                qp_error *error)
-{
-    enum { TIMES = 5, LEAST = 16 << 20, MOST = 1 << 30 };
-    size_t bytes = (size_t)program_read_bytes(m->executor->program);
-    bytes = bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes;
-    while (bytes > LEAST && bytes > buffer_available() / 4)
-        bytes /= 2;
-    buffer memory = {0};
-    hardware *hardware = NULL;
-    qp_status status = hardware_create(1, m->part_features, pool, &hardware, error);
-    if (status == QP_OK) status = buffer_alloc(&memory, bytes, "memory to read", error);
-    if (status == QP_OK) memset(memory.data, 1, bytes);
-    for (int i = 0; i < TIMES && status == QP_OK; i++) {
-        double read = hardware_read(hardware, memory.data, bytes);
-        double multiply = hardware_sample(hardware, HARDWARE_FLOAT);
-        out->bytes_per_second = fmax(out->bytes_per_second, read);
-        out->flops_per_second = fmax(out->flops_per_second, multiply);
-    }
-    buffer_free(&memory);
-    hardware_destroy(hardware);
-    return status;
-}
-
-static qp_status limits_of_cpu(void *self, machine_profile *out, qp_error *error)
-{
-    const cpu_machine *m = self;
-    *out = (machine_profile){0};
-    return limits_of_pool(m->pool, m, out, error);
-}
-
-/* `serial` runs one instruction at a time, so its limits are those of one thread. */
-static qp_status limits_of_serial(void *self, machine_profile *out, qp_error *error)
-{
-    const cpu_machine *m = self;
-    thread_pool *alone = NULL;
-    *out = (machine_profile){0};
-    TRY(thread_pool_create(1, &alone, error));
-    qp_status status = limits_of_pool(alone, m, out, error);
-    thread_pool_destroy(alone);
-    return status;
-}
-
 /* For traces of machines that run the program node by node. */
 static const schedule *nodes_of_cpu(const void *self)
 {
@@ -551,7 +420,7 @@ const machine_type machine_reference = {.name = "reference",
                                         .references = true,
                                         .count_bytes = count_references,
                                         .open = open_reference,
-                                        .limits = limits_of_cpu,
+                                        .limits = cpu_limits,
                                         OF_CPU};
 
 const machine_type machine_serial = {.name = "serial",
@@ -559,8 +428,8 @@ const machine_type machine_serial = {.name = "serial",
                                      .in_parts = true,
                                      .count_bytes = count_references,
                                      .open = open_serial,
-                                     .time = time_cpu,
-                                     .limits = limits_of_serial,
+                                     .time = cpu_time,
+                                     .limits = cpu_limits_of_one,
                                      OF_SCHEDULE,
                                      OF_CPU};
 
@@ -568,8 +437,8 @@ const machine_type machine_threads = {.name = "threads",
                                       .takes_kernels = true,
                                       .count_bytes = count_threads,
                                       .open = open_threads,
-                                      .time = time_cpu,
-                                      .limits = limits_of_cpu,
+                                      .time = cpu_time,
+                                      .limits = cpu_limits,
                                       OF_SCHEDULE,
                                       OF_CPU};
 
@@ -578,7 +447,7 @@ const machine_type machine_operators = {.name = "operators",
                                         .in_parts = true,
                                         .count_bytes = count_variants,
                                         .open = open_operators,
-                                        .time = time_cpu,
+                                        .time = cpu_time,
                                         .schedule = nodes_of_cpu,
-                                        .limits = limits_of_serial,
+                                        .limits = cpu_limits_of_one,
                                         OF_CPU};
