@@ -17,6 +17,8 @@
 #include <assert.h>
 #include <string.h>
 
+#define INLINE static inline __attribute__((always_inline))
+
 enum { PANEL_BYTES = 1 << 20 }; /* of rounded x: half of a usual L2 */
 
 /* Twice the norm's error for normally distributed x, and six of its standard deviations for the
@@ -61,7 +63,7 @@ static uint32_t spread_high_bits(uint32_t bits)
 }
 
 /* Copies a stored block of four rows, from row r of a group on, to their lanes. */
-static void pack_blocks(const quant_format *f, const char *const blocks[4], int r, uint16_t *halves,
+INLINE void pack_blocks(const quant_format *f, const char *const blocks[4], int r, uint16_t *halves,
                         uint32_t *words)
 {
     const size_t from = f->halves_at ? 0 : 2 * (size_t)f->halves;
@@ -79,7 +81,7 @@ static void pack_blocks(const quant_format *f, const char *const blocks[4], int 
         words[i] = spread_high_bits(words[i]);
 }
 
-static void pack_group(const quant_format *f, const tensor *weight, int64_t first, uint8_t *group)
+INLINE void pack_group(const quant_format *f, const tensor *weight, int64_t first, uint8_t *group)
 {
     int64_t n_blocks = weight->shape[1] / QUANT_BLOCK, n_stored = n_blocks / f->blocks;
     int64_t rows = weight->shape[0] - first < QUANT_ROWS ? weight->shape[0] - first : QUANT_ROWS;
@@ -100,17 +102,35 @@ static void pack_group(const quant_format *f, const tensor *weight, int64_t firs
     memset(halves, 0, (size_t)((char *)(group + quant_halves_bytes(f, n_blocks)) - (char *)halves));
 }
 
+/* A function for each format, so that its numbers are constants there. */
+#define X(NAME, name, ...)                                                                         \
+    static void pack_##name(const tensor *weight, int64_t first, uint8_t *group)                   \
+    {                                                                                              \
+        pack_group(&quant_formats[QUANT_##NAME], weight, first, group);                            \
+    }
+QUANT_FORMATS(X)
+#undef X
+
+typedef void group_packing(const tensor *weight, int64_t first, uint8_t *group);
+
+static group_packing *const packings[QUANT_N_FORMATS] = {
+#define X(NAME, name, ...) pack_##name,
+    QUANT_FORMATS(X)
+#undef X
+};
+
 void linear_quant_pack(const op_call *call, void *packed)
 {
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
     const quant_format *f = format_of(weight->type);
+    group_packing *pack_group_of = packings[f - quant_formats];
     size_t group_bytes = quant_group_bytes(f, weight->shape[1] / QUANT_BLOCK);
     assert(call->begin % QUANT_ROWS == 0 || call->begin == call->end);
     buffer_populate(tensor_row(weight, call->begin),
                     (size_t)(call->end - call->begin) * (size_t)weight->stride[0]);
     for (int64_t first = call->begin; first < call->end; first += QUANT_ROWS)
-        pack_group(f, weight, first,
-                   (uint8_t *)packed + (size_t)(first / QUANT_ROWS) * group_bytes);
+        pack_group_of(weight, first,
+                      (uint8_t *)packed + (size_t)(first / QUANT_ROWS) * group_bytes);
 }
 
 /* ---- Running ------------------------------------------------------------------------------- */
