@@ -236,6 +236,20 @@ static bool group_seen(const program_spec *program, const command_spec *until,
     return false;
 }
 
+/* The titles of groups that earlier commands have; groups with one title follow each other. */
+static void man_seen_groups(const program_spec *program, const command_spec *command, strbuf *out)
+{
+    const char *last = NULL;
+    for (const option_group *const *group = command->groups; group && *group; group++) {
+        if (!group_seen(program, command, *group)) continue;
+        if (last && strcmp(last, (*group)->title) == 0) continue;
+        strbuf_puts(out, last ? ", " : ".PP\nOptions as above: ");
+        man_text((*group)->title, out);
+        last = (*group)->title;
+    }
+    if (last) strbuf_puts(out, ".\n");
+}
+
 /* A group is written in full at the first command that has it, and by reference at the others. */
 static void man_command(const program_spec *program, const command_spec *command, strbuf *out)
 {
@@ -248,16 +262,14 @@ static void man_command(const program_spec *program, const command_spec *command
     strbuf_puts(out, "\n.PP\n");
     man_paragraphs(command->description ? command->description : command->summary, out);
     for (const option_group *const *group = command->groups; group && *group; group++) {
+        if (group_seen(program, command, *group)) continue;
         strbuf_puts(out, ".PP\n");
         man_text((*group)->title, out);
-        if (group_seen(program, command, *group)) {
-            strbuf_puts(out, " options as above.\n");
-            continue;
-        }
         strbuf_puts(out, ":\n");
         for (const option_spec *option = (*group)->options; option->name; option++)
             man_option(option, out);
     }
+    man_seen_groups(program, command, out);
 }
 
 /* A table of words and their meanings, under a title of its own unless `title` is NULL. */

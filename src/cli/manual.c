@@ -44,6 +44,7 @@ const option_entry cli_examples[] = {
      "A conversation with a model from a Hugging Face directory"},
     {"quipu convert -m ./Llama-3.2-1B-Instruct -o model.gguf --type Q8_0",
      "Writes the model as one file, in a smaller type"},
+    {"quipu serve -m model.gguf", "A server at http://localhost:8080, with a page for browsers"},
     {"quipu load --url http://127.0.0.1:8080 -C 16 --input-tokens 1024 --output-tokens 128",
      "What 16 clients of a server see at the same time"},
     {"quipu bench -m model.gguf -p 512 -n 128", "Tokens per second of a prompt and of generation"},
