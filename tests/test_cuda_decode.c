@@ -8,7 +8,7 @@
 #include "op/linear/linear.h"
 #include "tensor/float16.h"
 #include "vm/cuda/chain.h"
-#include "op/linear/linear_stream_cuda.h"
+#include "op/linear/linear_wide_cuda.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -174,7 +174,7 @@ static void test_cancelling(void **state)
 
 /* ---- the likeliest of a product ------------------------------------------------------------ */
 
-enum { DEPTH = 64 };
+enum { DEPTH = 64, MOST_ROWS = 500 };
 
 /* Few values, so that the largest of a column is there often. Features 0 and 200 give NaN. */
 static uint16_t weight_of(int64_t feature, int column)
@@ -221,13 +221,32 @@ static void *at(const cuda_buffer *buffer)
     return (void *)(uintptr_t)buffer->address;
 }
 
-/* Two launches of a chain of one product, of `n` rows. */
+/* By a chain of one product, or of many rows by a kernel of its own. */
+static void find_likeliest(cuda_ops *ops, const op_call *linear, const op_call *argmax)
+{
+    const tensor *rows = &linear->tensors[LINEAR_X];
+    const cuda_forms forms = {0};
+    cuda_chain chain;
+    qp_error error;
+    if (rows->shape[0] > MOST) {
+        assert_true(cuda_linear_wide_finds(ops, linear, argmax));
+        assert_ok(cuda_linear_wide_likeliest(ops, linear, argmax, &forms, &error));
+        return;
+    }
+    assert_ok(cuda_narrow_x(ops, rows, &error));
+    assert_true(cuda_chain_begin(ops, rows->shape[0], rows, cuda_narrow_place(ops), 0, &chain));
+    assert_true(cuda_chain_product(&chain, linear));
+    assert_true(cuda_chain_likeliest(&chain, argmax));
+    assert_ok(cuda_chain_launch(&chain, &error));
+}
+
+/* Two launches, of `n` rows. */
 static void check_likeliest(cuda_device *device, int64_t n, int64_t features)
 {
     qp_error error;
     cuda_ops ops;
-    float x[MOST * DEPTH];
-    int32_t found[MOST];
+    float x[MOST_ROWS * DEPTH];
+    int32_t found[MOST_ROWS];
     uint16_t *weight = malloc((size_t)(features * DEPTH) * 2);
     for (int64_t i = 0; i < features * DEPTH; i++)
         weight[i] = weight_of(i / DEPTH, (int)(i % DEPTH));
@@ -241,18 +260,13 @@ static void check_likeliest(cuda_device *device, int64_t n, int64_t features)
     linear.tensors[LINEAR_OUT] = tensor_2d(logits, DTYPE_F32, n, features);
     argmax.tensors[ARGMAX_LOGITS] = linear.tensors[LINEAR_OUT];
     argmax.tensors[ARGMAX_IDS] = tensor_1d(at(&on_gpu[2]), DTYPE_I32, n);
-    assert_ok(cuda_ops_init(&ops, device, cuda_linear_stream_workspace(&linear), false, &error));
+    assert_ok(
+        cuda_ops_init(&ops, device, cuda_ops_workspace(NULL, OP_LINEAR, &linear), false, &error));
     for (int shift = 0; shift < 2; shift++) {
-        cuda_chain chain;
         for (int64_t i = 0; i < n * DEPTH; i++)
             x[i] = x_of(i / DEPTH, n, (int)(i % DEPTH), shift);
         device->driver->copy_to_device(on_gpu[0].address, x, sizeof x, device->stream);
-        const tensor *rows = &linear.tensors[LINEAR_X];
-        assert_ok(cuda_narrow_x(&ops, rows, &error));
-        assert_true(cuda_chain_begin(&ops, n, rows, cuda_narrow_place(&ops), 0, &chain));
-        assert_true(cuda_chain_product(&chain, &linear));
-        assert_true(cuda_chain_likeliest(&chain, &argmax));
-        assert_ok(cuda_chain_launch(&chain, &error));
+        find_likeliest(&ops, &linear, &argmax);
         device->driver->copy_to_host(found, on_gpu[2].address, sizeof found, device->stream);
         assert_ok(cuda_device_wait(device, "a product", &error));
         for (int64_t row = 0; row < n; row++)
@@ -277,6 +291,9 @@ static void test_likeliest(void **state)
     for (size_t i = 0; i < sizeof features / sizeof *features; i++)
         for (int64_t n = 9; n <= MOST; n += 11)
             check_likeliest(&device, n, features[i]);
+    check_likeliest(&device, 200, 16896);
+    check_likeliest(&device, 256, 49152 - 7 * 8);
+    check_likeliest(&device, MOST_ROWS, 49152);
     cuda_device_close(&device);
 }
 

@@ -12,6 +12,19 @@ extern "C" __global__ void __launch_bounds__(LINEAR_WIDE_THREADS, 1)
     });
 }
 
+extern "C" __global__ void __launch_bounds__(LINEAR_WIDE_THREADS, 1)
+    run_linear_wide_likeliest(const __grid_constant__ linear_wide call,
+                              const __grid_constant__ wide_likeliest to)
+{
+    extern __shared__ __align__(1024) char shared[];
+    linear_wide_run(
+        call, shared,
+        [&](const wide_block &b, int group, int tile, wide_sums &sums) {
+            wide_rank(call, to, b, group, tile, sums);
+        },
+        [&](const wide_block &b) { wide_leave_likeliest(call, to, (uint32_t *)b.places); });
+}
+
 /* rope.q: where q goes, in the type of the caches. */
 #define LINEAR_WIDE_ROPE(head_dim)                                                                 \
     extern "C" __global__ void __launch_bounds__(LINEAR_WIDE_THREADS, 1)                           \

@@ -17,6 +17,7 @@
 #include "op/attention/wgmma.cuh"
 #include "op/barrier.cuh"
 #include "op/device.cuh"
+#include "op/linear/chain_likeliest.cuh"
 #include "op/linear/linear_stream.cuh"
 #include "op/linear/linear_wide.h"
 #include "op/rope/rope_kv_append.cuh"
@@ -336,6 +337,55 @@ DEVICE_FN void wide_turn_heads(const linear_wide &call, const rope_rows &rope,
     }
 }
 
+/* ---- the likeliest feature ----------------------------------------------------------------- */
+
+/* The order is that of op/argmax: see chain_likeliest.cuh. */
+
+/* Merges the best of a tile's features for each of its rows into those of all tiles. */
+DEVICE_FN void wide_rank(const linear_wide &call, const wide_likeliest &to, const wide_block &b,
+                         int group, int tile, const wide_sums &sums)
+{
+    int thread = (int)threadIdx.x % 128, g = thread % 32 / 4, t = thread % 4;
+    int row = wide_row(call, b, tile) + group * 64 + thread / 32 * 16 + g;
+    int first = wide_feature(call, tile) + 2 * t;
+    uint64_t key[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float best = -CUDART_INF_F;
+        int at = first;
+#pragma unroll
+        for (int i = 0; i < LINEAR_WIDE_FEATURES / 4; i++) {
+            float value = sums[i / 2][2 * r + i % 2];
+            int feature = first + i / 2 * 8 + i % 2;
+            if (value > best && feature < to.n_features) best = value, at = feature;
+        }
+        key[r] = at < to.n_features ? likeliest_key(best, at) : 0;
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2)
+            key[r] = max(key[r], __shfl_xor_sync(ALL_LANES, key[r], step));
+    }
+    if (t < 2 && row + 8 * t < call.n_rows)
+        atomicMax((unsigned long long *)to.best + row + 8 * t, t == 0 ? key[0] : key[1]);
+}
+
+/* The threads that multiply, of the last block to end: turns keys into features. */
+DEVICE_FN void wide_leave_likeliest(const linear_wide &call, const wide_likeliest &to,
+                                    uint32_t *is_last)
+{
+    constexpr int THREADS = WIDE_GROUPS * 128;
+    int thread = (int)threadIdx.x - 128;
+    __threadfence();
+    asm volatile("bar.sync 3, %0;" ::"n"(THREADS) : "memory"); /* all rows are merged */
+    if (thread == 0) *is_last = atomicInc(to.ended, gridDim.x - 1) == gridDim.x - 1;
+    asm volatile("bar.sync 3, %0;" ::"n"(THREADS) : "memory");
+    if (!*is_last) return;
+    __threadfence();
+    for (int row = thread; row < call.n_rows; row += THREADS) {
+        to.ids[row] = likeliest_feature(__ldcg(to.best + row));
+        to.best[row] = 0;
+    }
+}
+
 /* ---- a block ------------------------------------------------------------------------------- */
 
 DEVICE_FN void wide_begin(const linear_wide &call, const wide_block &b)
@@ -349,9 +399,14 @@ DEVICE_FN void wide_begin(const linear_wide &call, const wide_block &b)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* `end(block, group, tile, sums)`: the epilogue of a tile. */
-template <typename END>
-DEVICE_FN void linear_wide_run(const linear_wide &call, char *shared, const END &end)
+struct wide_no_last {
+    DEVICE_METHOD void operator()(const wide_block &) const {}
+};
+
+/* `end(block, group, tile, sums)`: the epilogue of a tile; `last(block)`: of all tiles. */
+template <typename END, typename LAST = wide_no_last>
+DEVICE_FN void linear_wide_run(const linear_wide &call, char *shared, const END &end,
+                               const LAST &last = LAST())
 {
     wide_block b;
     b.stages = (uint32_t)__cvta_generic_to_shared(shared);
@@ -379,6 +434,7 @@ DEVICE_FN void linear_wide_run(const linear_wide &call, char *shared, const END 
             end(b, group, tile, sums);
         }
         if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+        last(b);
     }
     __syncwarp();
     wide_cluster_meet(); /* no block copies or arrives here any more */

@@ -39,4 +39,12 @@ typedef struct linear_wide {
     int32_t half_step;    /* and to its own second half */
 } linear_wide;
 
+/* Where the likeliest feature of each row of x goes. */
+typedef struct wide_likeliest {
+    uint64_t *best;     /* (n_rows), zeros before and after each launch */
+    uint32_t *ended;    /* blocks that have ended; zero likewise */
+    int32_t *ids;       /* (n_rows) */
+    int32_t n_features; /* of the weight */
+} wide_likeliest;
+
 #endif

@@ -1,6 +1,7 @@
 /* Products of many rows with their epilogues: see linear_wide_cuda.h and linear_wide.cuh. */
 #include "op/linear/linear_wide_cuda.h"
 
+#include "op/argmax/argmax.h"
 #include "op/kv_append/kv_append.h"
 #include "op/linear/linear.h"
 #include "op/rope/rope.h"
@@ -93,6 +94,31 @@ qp_status cuda_linear_wide_silu(cuda_ops *ops, const op_call *calls, const cuda_
                              LINEAR_WIDE_ROWS / 2, run.out_map, error));
     return launch(ops, &calls[0], forms, "run_linear_wide_silu", &run,
                   CUDA_ARGUMENTS(CUDA_ARGUMENT(run)), error);
+}
+
+/* ---- the likeliest feature ----------------------------------------------------------------- */
+
+bool cuda_linear_wide_finds(const cuda_ops *ops, const op_call *call, const op_call *argmax)
+{
+    const tensor *logits = &argmax->tensors[ARGMAX_LOGITS], *out = &call->tensors[LINEAR_OUT];
+    return multiplies(ops, call) && logits->data == out->data && logits->type == DTYPE_F32 &&
+           logits->shape[0] == out->shape[0] && logits->shape[1] == out->shape[1] &&
+           argmax->tensors[ARGMAX_IDS].type == DTYPE_I32 && argmax->begin == 0 &&
+           argmax->end == out->shape[0] && 2 * out->shape[0] < CUDA_COUNTERS;
+}
+
+qp_status cuda_linear_wide_likeliest(cuda_ops *ops, const op_call *call, const op_call *argmax,
+                                     const cuda_forms *forms, qp_error *error)
+{
+    linear_wide run = {.feature_step = LINEAR_WIDE_FEATURES, .half_step = HALF_TILE};
+    uint64_t *best = cuda_host_form(cuda_ops_counters(ops));
+    const int64_t rows = call->tensors[LINEAR_OUT].shape[0];
+    wide_likeliest to = {.best = best,
+                         .ended = (uint32_t *)(best + rows),
+                         .ids = argmax->tensors[ARGMAX_IDS].data,
+                         .n_features = (int32_t)call->tensors[LINEAR_WEIGHT].shape[0]};
+    return launch(ops, call, forms, "run_linear_wide_likeliest", &run,
+                  CUDA_ARGUMENTS(CUDA_ARGUMENT(run), CUDA_ARGUMENT(to)), error);
 }
 
 /* ---- rope and kv_append -------------------------------------------------------------------- */

@@ -14,6 +14,7 @@
 #include "op/linear/linear.h"
 #include "op/linear/linear_f8_rows_cuda.h"
 #include "op/linear/linear_summed_cuda.h"
+#include "op/linear/linear_wide_cuda.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/rope/rope.h"
 #include "op/rows_cuda.h"
@@ -229,6 +230,29 @@ static qp_status add_likeliest_of_ranks(launch_builder *b, int node, qp_error *e
     return launch_add_entry(b, &entry, error);
 }
 
+/* Whether a product, the last node, makes logits of which only the likeliest tokens are wanted, and
+ * can find them itself. */
+static bool finds_likeliest(const launch_builder *b, const launch_entry *entry, const op_call *call,
+                            int end)
+{
+    const op_call argmax = launch_likeliest_call(b);
+    return b->finds && end == b->end && entry->kernel->op == OP_LINEAR &&
+           entry->kernel->needs_blas && !entry->kernel->custom_launch &&
+           !launch_is_custom(b, OP_ARGMAX, &argmax) &&
+           cuda_linear_wide_finds(&b->ops, call, &argmax);
+}
+
+static qp_status add_likeliest_product(launch_builder *b, const op_call *call, launch_entry *entry,
+                                       qp_error *error)
+{
+    const op_call argmax = launch_likeliest_call(b);
+    const cuda_forms forms = take_x(b, &call->tensors[LINEAR_X], entry);
+    entry->epilogue = "argmax";
+    b->finds = false;
+    TRY(cuda_linear_wide_likeliest(&b->ops, call, &argmax, &forms, error));
+    return launch_add_entry(b, entry, error);
+}
+
 /* Adds a node and the nodes after it that are one launch with it; *count is their number. */
 static qp_status add_node(launch_builder *b, int node, int *count, qp_error *error)
 {
@@ -248,6 +272,8 @@ static qp_status add_node(launch_builder *b, int node, int *count, qp_error *err
         return error_set(error, QP_UNSUPPORTED,
                          "the GPU has no kernel of %s for this model: use --device cpu",
                          op_get(op)->name);
+    if (finds_likeliest(b, &entry, &calls[0], node + *count))
+        return add_likeliest_product(b, &calls[0], &entry, error);
     const cuda_fusion *fusion = find_fusion(b, entry.kernel, node + *count, calls);
     if (!(fusion && fusion->sums) && touches_cut(b, op, &calls[0])) TRY(join_rows(b, error));
     if (fusion) {
