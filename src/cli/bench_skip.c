@@ -115,8 +115,8 @@ static qp_status run_test(bench *b, skip_table *t, bool one_by_one, int64_t coun
 
 qp_status bench_skip(bench *b, strbuf *out)
 {
-    static const char *const heads[] = {"| left out | test | ms | ms less | share |\n"
-                                        "|---|---|---|---|---|\n",
+    static const char *const heads[] = {("| left out | test | ms | ms less | share |\n"
+                                         "|---|---|---|---|---|\n"),
                                         "left_out,test,ms,ms_less,share\n", "["};
     const cli_settings *s = b->call->settings;
     skip_table t = {.n_rows = 0};

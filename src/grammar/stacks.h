@@ -23,7 +23,8 @@ enum {
     STACKS_KEEP_BYTES = 24 << 20 /* after which everything but what is in use is forgotten */
 };
 
-enum { CONFIG_DEAD = 0, CONFIG_UNKNOWN = UINT32_MAX };
+#define CONFIG_UNKNOWN UINT32_MAX
+enum { CONFIG_DEAD = 0 };
 
 typedef struct frame {
     uint32_t state, count, below;

@@ -146,7 +146,8 @@ static void prepare(op_call *call, uint64_t seed)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(chain_speculative_sampling), {0}};
+static const op_variant variants[] = {OP_SIMD_VARIANTS(chain_speculative_sampling, .accepts = NULL),
+                                      {0}};
 
 static const char *const cases[] = {
     "n_sequences=1 n_speculative=3 vocab_size=111",

@@ -38,7 +38,7 @@ const op_variant linear_variants[] = {
 #ifdef __x86_64__
     FLOAT_VARIANT(avx2, CPU_LEVEL_AVX2, linear_float_pack),
     FLOAT_VARIANT(avx512, CPU_LEVEL_AVX512, linear_float_pack_avx512),
-    BF16_VARIANT("amx_bf16", AMX_BF16, amx, linear_float_amx_scratch_bytes),
+    BF16_VARIANT("amx_bf16", AMX_BF16, amx, linear_float_amx_scratch_bytes, .rounded = NULL),
     LINEAR_QUANT_VARIANTS,
     DECODED_VARIANT(avx2, CPU_LEVEL_AVX2),
     DECODED_VARIANT(avx512, CPU_LEVEL_AVX512),
