@@ -65,7 +65,8 @@ foreach(folder site-functions vendor-completions)
 endforeach()
 install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.fish
   DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
-install(FILES README.md CHANGELOG.md LICENSE SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES README.md CHANGELOG.md CONTRIBUTING.md LICENSE SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY doc examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 file(RELATIVE_PATH PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(packaging/quipu.pc.in generated/quipu.pc @ONLY)

@@ -100,6 +100,7 @@ by_cmake() {
 check "CMake's package" by_cmake
 check "the program" grep -q "^quipu $(sed -n 's/.*QP_VERSION *"\(.*\)"/\1/p' include/quipu.h) " <("$place/usr/bin/quipu" version)
 check "the manual page" grep -q "^\.TH QUIPU 1" "$place/usr/share/man/man1/quipu.1"
+check "the documents" test -f "$place/usr/share/doc/quipu/doc/KERNELS.md" -a -f "$place/usr/share/doc/quipu/examples/rms_norm.c"
 check "bash's completions" bash -n "$place/usr/share/bash-completion/completions/quipu"
 is_hardened() {
     local headers
