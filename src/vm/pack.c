@@ -185,8 +185,20 @@ static bool is_left(const executor *x, int n)
     return x->unpacked && x->unpacked[n].variant;
 }
 
+/* Whether what is read twice from files stays in memory beside the packed weights. Otherwise the
+ * disk would be read twice. */
+static bool stay_cached(const executor *x)
+{
+    uint64_t bytes = 0;
+    op_call call;
+    for (int n = 0; n < x->program->n_nodes; n++)
+        bytes += packed_bytes_of(x, n, &call);
+    return 2 * bytes <= buffer_available();
+}
+
 qp_status executor_leave_unpacked(executor *x, qp_error *error)
 {
+    if (!stay_cached(x)) return QP_OK;
     const size_t room_at = round_up(x->scratch_bytes, PACKED_ALIGNMENT);
     size_t most = 0;
     op_call call;

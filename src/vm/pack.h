@@ -13,7 +13,8 @@
 qp_status executor_pack(executor *executor, pack_cache *cache, progress *progress, qp_error *error);
 
 /* Prepares for executor_pack() to leave products' weights in their files, and enlarges the scratch
- * by the rooms of their kernels. */
+ * by the rooms of their kernels. It does nothing where memory could not hold both the files and the
+ * packed weights. */
 qp_status executor_leave_unpacked(executor *executor, qp_error *error);
 
 /* Packs nodes that were left, in the order of a pass, until that time has gone by or none is left.
