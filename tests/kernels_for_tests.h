@@ -11,8 +11,9 @@
 
 /* QP_UNSUPPORTED if there is no megakernel for tests of the engine's model. There are some for
  * heads of 64, a cache in F16, and weights that are quantised, or in BF16 with a hidden size of one
- * block of columns; and, `wide`, for heads of 128, the likeliest tokens and weights in BF16. Those
- * of several ranks read BF16 with heads of 64. */
+ * block of columns; and, `wide`, for heads of 128, the likeliest tokens and weights in BF16; with
+ * heads of 64, the likeliest tokens and weights in BF16 also for a cache in F8. Those of several
+ * ranks read BF16 with heads of 64. */
 static inline qp_status check_kernels_for_tests(const qp_engine *engine, bool wide, qp_error *error)
 {
     const cuda_mega *m = mega_of(engine);
@@ -21,14 +22,16 @@ static inline qp_status check_kernels_for_tests(const qp_engine *engine, bool wi
     if (!m) return error_set(error, QP_UNSUPPORTED, "the engine runs no megakernel");
     const bool ranks = engine->program.options.ranks > 1;
     if ((c->head_dim == 64 || (wide && !m->quantized && !ranks)) && !(ranks && m->quantized) &&
-        engine->program.options.kv_type == DTYPE_F16 &&
+        (engine->program.options.kv_type == DTYPE_F16 ||
+         (engine->program.options.kv_type == DTYPE_F8 && c->head_dim == 64)) &&
         (m->quantized || (!half && c->hidden_size <= MEGA_COLUMNS)))
         return QP_OK;
-    return error_set(error, QP_UNSUPPORTED,
-                     "there is no kernel for tests of this model, of these tokens: heads are 64 "
-                     "(128 for the likeliest in BF16), the cache is F16, weights are quantised or "
-                     "BF16 with a hidden size of %d at most; try synthetic:tiny:BF16",
-                     MEGA_COLUMNS);
+    return error_set(
+        error, QP_UNSUPPORTED,
+        "there is no kernel for tests of this model, of these tokens: heads are 64 "
+        "(128 for the likeliest in BF16), the cache is F16 or F8, weights are quantised "
+        "or BF16 with a hidden size of %d at most; try synthetic:tiny:BF16",
+        MEGA_COLUMNS);
 }
 
 extern const cuda_image cuda_test_images[]; /* the last has no name */
@@ -55,16 +58,17 @@ static inline qp_status find_delayed(const cuda_mega *m, bool chooses, cuda_func
                                      qp_error *error)
 {
     const cuda_executor *x = m->executor;
-    const bool ranks = x->program->options.ranks > 1;
+    const bool ranks = x->program->options.ranks > 1, f8 = x->program->options.kv_type == DTYPE_F8;
     char image[40], name[40];
     snprintf(image, sizeof image, "mega%s%s_delayed",
-             ranks                                            ? "_ranks"
+             f8                                               ? "_cache_f8"
+             : ranks                                          ? "_ranks"
              : strcmp(mega_image(x->program), "mega_f8") == 0 ? "_f8"
              : m->quantized                                   ? "_mixed"
                                                               : "",
              chooses ? "_choosing" : "");
-    snprintf(name, sizeof name, "mega_%d_F16_%d_delayed", (int)x->program->config.head_dim,
-             !m->quantized);
+    snprintf(name, sizeof name, "mega_%d_%s_%d_delayed", (int)x->program->config.head_dim,
+             dtype_name(x->program->options.kv_type), !m->quantized);
     return find_test_kernel(x->device, image, name, cuda_mega_shared_bytes(m), out, error);
 }
 

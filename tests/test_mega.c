@@ -173,14 +173,25 @@ static void its_bits_do_not_depend_on_the_order(void **state)
     static const struct {
         const char *model;
         bool delays;
-    } cases[] = {{"synthetic:tiny:BF16", true}, {"synthetic:smollm2-135m:BF16", true},
-                 {"synthetic:tiny:F16", false}, {"synthetic:tiny:Q8_0", true},
-                 {"synthetic:tiny:Q4_0", true}, {"synthetic:tiny:Q4_1", true},
-                 {"synthetic:tiny:Q4_K", true}, {"synthetic:tiny:Q6_K", true},
-                 {"synthetic:tiny:F8", true},   {"synthetic:internlm2-1.8b:BF16", true}};
+        const char *kv_type;
+    } cases[] = {{"synthetic:tiny:BF16", true, "F16"},
+                 {"synthetic:smollm2-135m:BF16", true, "F16"},
+                 {"synthetic:tiny:F16", false, "F16"},
+                 {"synthetic:tiny:Q8_0", true, "F16"},
+                 {"synthetic:tiny:Q4_0", true, "F16"},
+                 {"synthetic:tiny:Q4_1", true, "F16"},
+                 {"synthetic:tiny:Q4_K", true, "F16"},
+                 {"synthetic:tiny:Q6_K", true, "F16"},
+                 {"synthetic:tiny:F8", true, "F16"},
+                 {"synthetic:internlm2-1.8b:BF16", true, "F16"},
+                 {"synthetic:smollm2-135m:BF16", true, "F8"},
+                 {"synthetic:internlm2-1.8b:BF16", false, "F8"}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        qp_engine *engine = open_engine((qp_engine_options){
-            .model = cases[c].model, .device = "cuda", .exec = "megakernel", .context = 1024});
+        qp_engine *engine = open_engine((qp_engine_options){.model = cases[c].model,
+                                                            .kv_type = cases[c].kv_type,
+                                                            .device = "cuda",
+                                                            .exec = "megakernel",
+                                                            .context = 1024});
         cuda_function usual = mega_of(engine)->kernel;
         cuda_function delayed = delayed_kernel(engine, cases[c].delays);
         check_runs(engine, PROMPT - 1, delayed);

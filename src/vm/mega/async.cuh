@@ -275,6 +275,21 @@ template <bool HALF> MEGA_FN void multiply_16_8(float *c, uint32_t a0, uint32_t 
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a0), "r"(a1), "r"(b0));
 }
+/* Four numbers of E4M3 as F16. */
+MEGA_FN void half_numbers(uint32_t four, uint32_t *out)
+{
+    asm("{.reg .b16 low, high;\n mov.b32 {low, high}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, low;\n cvt.rn.f16x2.e4m3x2 %1, high;}"
+        : "=r"(out[0]), "=r"(out[1])
+        : "r"(four));
+}
+/* Two float32 as numbers of E4M3, as the operators round them; the first one in the lower byte. */
+MEGA_FN uint16_t f8_pair(float x, float y)
+{
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(y), "f"(x));
+    return pair;
+}
 MEGA_FN float exp2_fast(float x)
 {
     float y;

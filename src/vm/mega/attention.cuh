@@ -13,14 +13,20 @@
 
 /* A chunk of the cache: keys, then values, each in eight pieces. The pieces are 16 bytes further
  * apart than they are long, so that a row of each piece is in other banks. */
-enum { CACHE_CHUNK = MEGA_QUANT_TYPES ? MEGA_CACHE_FRAGMENTS : MEGA_BOX };
+enum {
+    CACHE_CHUNK = MEGA_QUANT_TYPES ? MEGA_CACHE_FRAGMENTS : MEGA_BOX,
+    CACHE_BYTES = MEGA_CACHE_F8 ? 1 : 2, /* of an element */
+    EIGHTS = 2 / CACHE_BYTES             /* eights of positions that a warp has of a chunk */
+};
 template <int DIM> struct attention_chunk {
     enum {
-        POSITIONS = CACHE_CHUNK / 4 / DIM,
-        PIECE = POSITIONS / 8, /* positions in a piece; as many warps share a chunk */
-        PITCH = PIECE * DIM * 2 + 16,
-        SETS = MEGA_WARPS / PIECE, /* sets that a position's values are divided into */
-        WIDTH = DIM / SETS
+        POSITIONS = CACHE_CHUNK / (2 * CACHE_BYTES) / DIM,
+        PIECE = POSITIONS / 8,   /* positions in a piece */
+        SHARES = PIECE / EIGHTS, /* as many warps share a chunk */
+        PITCH = PIECE * DIM * CACHE_BYTES + 16,
+        SETS = MEGA_WARPS / SHARES, /* sets that a position's values are divided into */
+        WIDTH = DIM / SETS,
+        NEXT = SHARES * DIM * CACHE_BYTES /* bytes from a warp's first eight to its second */
     };
 };
 
@@ -73,6 +79,7 @@ template <bool HALF> MEGA_FN uint32_t cache_words(float x, float y)
 template <bool HALF> struct cache_parts {
     enum { COUNT = HALF ? 2 : 3 };
     uint32_t of[3];
+    MEGA_FN cache_parts() {}
     MEGA_FN cache_parts(float x, float y)
     {
 #pragma unroll
@@ -92,9 +99,18 @@ template <int DIM> struct attention_inputs {
     enum { FACTORS = 4 * DIM, NEW = FACTORS + 32, QUERIES = FACTORS + 64, PITCH = 2 * DIM + 16 };
 };
 
+/* Where element `at` of a head is in the rows of queries. A cache in F8 is read in pairs of bytes
+ * as if they were elements, so a lane gets four neighbours: columns 2 t, 2 t + 1, 2 t + 8 and 2 t +
+ * 9 of the product. */
+MEGA_FN int query_column(int at)
+{
+    if (!MEGA_CACHE_F8) return at;
+    return (at & ~15) + (at & 2) * 4 + (at >> 1 & 6) + (at & 1);
+}
+
 /* Stores elements i and i + 1 of q, k or v of a KV head with `heads` query heads; a warp has 64
- * elements of one head. With a cache in F16 queries are scaled by a power of two, so that the
- * largest of a warp's is about 2^12.
+ * elements of one head. Where products have a cache's numbers as F16, queries are scaled by a power
+ * of two, so that the largest of a warp's is about 2^12.
  */
 template <int DIM, bool HALF>
 MEGA_FN void store_input(const mega_arguments &a, const mega_block &b, int heads, int i, float x,
@@ -104,7 +120,10 @@ MEGA_FN void store_input(const mega_arguments &a, const mega_block &b, int heads
     char *base = b.at<char>(a.shared.qkv);
     int head = i / DIM, at = i % DIM;
     if (head >= heads) {
-        *(uint32_t *)(base + 2 * (i - heads * DIM)) = cache_words<HALF>(x, y);
+        if (MEGA_CACHE_F8)
+            *(uint16_t *)(base + i - heads * DIM) = f8_pair(x, y);
+        else
+            *(uint32_t *)(base + 2 * (i - heads * DIM)) = cache_words<HALF>(x, y);
         return;
     }
     float factor = a.scale;
@@ -119,8 +138,8 @@ MEGA_FN void store_input(const mega_arguments &a, const mega_block &b, int heads
     cache_parts<HALF> parts(x, y);
 #pragma unroll
     for (int p = 0; p < parts.COUNT; p++)
-        *(uint32_t *)(base + inputs::QUERIES + (p * heads + head) * inputs::PITCH + 2 * at) =
-            parts.of[p];
+        *(uint32_t *)(base + inputs::QUERIES + (p * heads + head) * inputs::PITCH +
+                      2 * query_column(at)) = parts.of[p];
 }
 
 /* ---- attention ---- */
@@ -132,61 +151,47 @@ template <int DIM> struct head_states {
     float out[TILES][4], most, sum;
 };
 
-/* Adds eight positions, of which the first `valid` count for this lane's head, and the first `all`
- * for some head. `keys`, `values`: addresses of the rows of keys and of this warp's values;
- * `queries`: this lane's row of their first two parts. */
+/* Adds the scores of a warp's eights of positions, of which each lane has two, to the softmax: `p`
+ * becomes their weights, and the result is what earlier outputs must be multiplied by. */
 template <int DIM, bool HALF>
-MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_states<DIM> &s,
-                            int heads, uint32_t queries, uint32_t keys, uint32_t values, int valid,
-                            int all)
+MEGA_FN float weigh_positions(head_states<DIM> &s, const float *score, cache_parts<HALF> *p)
 {
-    int t = b.lane & 3;
-    float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+    float most = -INFINITY;
 #pragma unroll
-    for (int k = 0; k < DIM / 16; k += 2) {
-        uint32_t m[4], q[4];
-        load_matrices(m, keys + k * 32);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float *sum = c[DIM == 64 ? i : k / 4];
-            load_matrices(q, queries + (k + i) * 32);
-            multiply_16<HALF>(sum, q[0], q[1], q[2], q[3], m[2 * i], m[2 * i + 1]);
-            if (HALF) continue;
-            load_matrices(q, queries + (k + i) * 32 + 2 * heads * attention_inputs<DIM>::PITCH);
-            multiply_16<HALF>(sum, q[0], 0, q[2], 0, m[2 * i], m[2 * i + 1]);
-        }
-    }
-    int head = min(b.lane >> 2, heads - 1) * (DIM / 64);
-    const float *factors = b.at<float>(a.shared.qkv + attention_inputs<DIM>::FACTORS) + head;
-    float score[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        score[i] =
-            (c[0][i] + c[0][i + 2]) * factors[0] + (c[1][i] + c[1][i + 2]) * factors[DIM / 64 - 1];
-        if (2 * t + i >= valid) score[i] = -INFINITY;
-    }
-    float most = fmaxf(score[0], score[1]);
+    for (int e = 0; e < EIGHTS; e++)
+        most = e ? fmaxf(most, fmaxf(score[2 * e], score[2 * e + 1])) : fmaxf(score[0], score[1]);
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
     most = fmaxf(fmaxf(most, __shfl_xor_sync(~0u, most, 2)), s.most);
     /* Of two rows, one may have no position here or before: its sums stay 0. */
     float from = MEGA_SEVERAL && most == -INFINITY ? 0 : most;
-    float f = exp2_fast(s.most - from), x = exp2_fast(score[0] - from),
-          y = exp2_fast(score[1] - from);
-    s.most = most;
-    s.sum = fmaf(s.sum, f, x + y);
-    cache_parts<HALF> p(x, y);
-    uint32_t kept = 2 * t + 1 < all ? ~0u : 2 * t < all ? 0xffff : 0; /* the rest may be NaN */
+    float f = exp2_fast(s.most - from), sum = 0;
 #pragma unroll
-    for (int j = 0; j < s.TILES; j++) {
-        uint32_t m[4];
-        if (j % 4 == 0) load_matrices_transposed(m, values + j * 16);
-        uint32_t v = m[j % 4] & kept;
+    for (int e = 0; e < EIGHTS; e++) {
+        float x = exp2_fast(score[2 * e] - from), y = exp2_fast(score[2 * e + 1] - from);
+        sum = e ? sum + (x + y) : x + y;
+        p[e] = cache_parts<HALF>(x, y);
+    }
+    s.most = most;
+    s.sum = fmaf(s.sum, f, sum);
+    return f;
+}
+
+/* The bits that count of a lane's two positions of an eight, of which `all` count for some head:
+ * the rest may be NaN. */
+MEGA_FN uint32_t kept_positions(int t, int all)
+{
+    return 2 * t + 1 < all ? ~0u : 2 * t < all ? 0xffff : 0;
+}
+
+template <int DIM> MEGA_FN void begin_state(head_states<DIM> &s)
+{
+    s.most = -INFINITY;
+    s.sum = 0;
+#pragma unroll
+    for (int j = 0; j < s.TILES; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            s.out[j][i] *= f;
-        multiply_16_8<HALF>(s.out[j], p.of[0], p.of[1], v);
-        if (!HALF) multiply_16_8<HALF>(s.out[j], p.of[2], 0, v);
-    }
+            s.out[j][i] = 0;
 }
 
 /* Floats from head to head and from share to share of outputs in shared memory: no bank conflicts
@@ -209,69 +214,25 @@ MEGA_FN void store_state(const mega_arguments &a, mega_block &b, const head_stat
                          int first)
 {
     typedef attention_chunk<DIM> shape;
-    int share = b.warp % shape::PIECE, set = b.warp / shape::PIECE, t = b.lane & 3;
+    int share = b.warp % shape::SHARES, set = b.warp / shape::SHARES, t = b.lane & 3;
     int g = (b.lane >> 2) - first;
     if (g < 0 || g >= a.group) return;
     float *to = b.at<float>(a.shared.planes) + share * share_pitch<DIM>(a) + g * (DIM + 8) +
-                set * shape::WIDTH + 2 * t;
+                set * shape::WIDTH + 2 * EIGHTS * t;
+#if MEGA_CACHE_F8
+#pragma unroll
+    for (int j = 0; j < s.TILES; j += 2) {
+        const float(*out)[4] = s.out + j;
+        *(float4 *)(to + 8 * j) = make_float4(out[0][0] + out[0][2], out[1][0] + out[1][2],
+                                              out[0][1] + out[0][3], out[1][1] + out[1][3]);
+    }
+#else
 #pragma unroll
     for (int j = 0; j < s.TILES; j++)
         *(float2 *)(to + 8 * j) = make_float2(s.out[j][0] + s.out[j][2], s.out[j][1] + s.out[j][3]);
+#endif
     if (t == 0 && set == 0)
         b.at<float2>(a.shared.states)[share * a.group + g] = make_float2(s.most, s.sum);
-}
-
-#if MEGA_SEVERAL
-/* In batch.cuh. */
-template <int DIM>
-MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, int old, int chunk);
-#endif
-
-/* Attention over the chunks, and over the newest position if they end with the context. Of two
- * joined rows the heads of the first have one position less than `old`, and the number of their
- * newest is `others` at that address. */
-template <int DIM, bool HALF>
-MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, int chunks,
-                    head_states<DIM> &s, int joined = 1, uint32_t others = 0)
-{
-    typedef attention_chunk<DIM> shape;
-    const int share = b.warp % shape::PIECE, set = b.warp / shape::PIECE, heads = joined * a.group;
-    const int piece = b.lane & 7, column = (b.lane >> 3) * 16;
-    /* Positions that this lane's head lacks. */
-    const int lacks = MEGA_SEVERAL && joined > 1 && (b.lane >> 2) < a.group;
-    typedef attention_inputs<DIM> inputs;
-    uint32_t queries = b.own + a.shared.qkv + inputs::QUERIES + (b.lane >> 4) * 16 +
-                       ((b.lane >> 3 & 1) * heads + min(piece, heads - 1)) * inputs::PITCH;
-    s.most = -INFINITY;
-    s.sum = 0;
-#pragma unroll
-    for (int j = 0; j < s.TILES; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            s.out[j][i] = 0;
-    bool newest = share == shape::PIECE - 1 && first + chunks == context_chunks<DIM>(old);
-    int end = chunks + (newest ? joined : 0);
-#pragma unroll 1
-    for (int c = 0; c < end; c++) {
-        bool cached = c < chunks, last = !MEGA_SEVERAL || c + 1 == end;
-        uint32_t keys = cached ? acquire_chunk(a, b) + piece * shape::PITCH + share * DIM * 2
-                        : last ? b.own + a.shared.qkv
-                               : others;
-        uint32_t values = keys + (cached ? 8 * shape::PITCH : DIM * 2) + set * shape::WIDTH * 2;
-#if MEGA_SEVERAL
-        if (cached) add_new_positions<DIM>(a, b, old, first + c);
-#endif
-        int left = old - (first + c) * shape::POSITIONS - share;
-        int all = cached ? (left + shape::PIECE - 1) / shape::PIECE : 1;
-        int valid = !MEGA_SEVERAL ? all
-                    : cached      ? (left - lacks + shape::PIECE - 1) / shape::PIECE
-                                  : joined == 1 || lacks != last;
-        if (!cached || left > 0)
-            attention_step<DIM, HALF>(a, b, s, heads, queries, keys + column, values + column,
-                                      valid, all);
-        if (cached) release_chunk(a, b);
-    }
-    finish_state<DIM>(s);
 }
 
 /* Merges the block's own states and calls store(i, out, most, sum) for outputs i and i + 1 of the
@@ -280,7 +241,7 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, 
 template <int DIM, typename STORE>
 MEGA_FN void merge_shares(const mega_arguments &a, const mega_block &b, STORE store)
 {
-    const int each = attention_chunk<DIM>::PIECE / 2;
+    const int each = attention_chunk<DIM>::SHARES / 2;
 #pragma unroll 1
     for (int i = b.thread & ~1; i < a.group * DIM; i += MEGA_CONSUMERS) {
         int head = i / DIM, half = b.lane & 1;

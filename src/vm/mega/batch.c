@@ -46,7 +46,7 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
 static bool has_kernels(const program *p)
 {
     return p->config.hidden_size <= MEGA_MAX_HIDDEN && !mega_is_quantized(p) &&
-           p->options.ranks == 1;
+           p->options.ranks == 1 && p->options.kv_type != DTYPE_F8;
 }
 
 /* Whether rows may be of several sequences: elsewhere chains read them faster. Quantised weights
@@ -79,7 +79,8 @@ const char *mega_verify_refusal(const program *p)
 {
     return has_kernels(p) ? NULL
                           : "the megakernel reads several tokens of a sequence in a pass where "
-                            "weights are BF16 or F16 and the hidden size is at most 4096";
+                            "weights are BF16 or F16, the KV cache is in 16 bits and the hidden "
+                            "size is at most 4096";
 }
 
 static size_t place(size_t *used, size_t bytes)
@@ -289,7 +290,7 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
         "clearing x of several sequences", error));
     if (!m->quantized) TRY(mega_make_down_maps(m, error));
     snprintf(name, sizeof name, "mega_batch_%d_%s_%d", (int)c->head_dim,
-             x->program->options.kv_type == DTYPE_F16 ? "F16" : "BF16", mega_column_blocks(c));
+             dtype_name(x->program->options.kv_type), mega_column_blocks(c));
     return cuda_device_function(x->device, mega_batch_image(x->program), name, shared_bytes(a),
                                 &m->batch_kernel, error);
 }

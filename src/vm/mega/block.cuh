@@ -19,6 +19,9 @@
 #ifndef MEGA_HALF
 #define MEGA_HALF 0
 #endif
+#ifndef MEGA_CACHE_F8
+#define MEGA_CACHE_F8 0
+#endif
 #ifndef MEGA_CHOOSES
 #define MEGA_CHOOSES 0
 #endif

@@ -280,15 +280,6 @@ MEGA_FN void half_digits(uint32_t digits, uint32_t *out)
         out[i] = pair;
     }
 }
-/* Four numbers of E4M3 as F16. */
-MEGA_FN void half_numbers(uint32_t four, uint32_t *out)
-{
-    asm("{.reg .b16 low, high;\n mov.b32 {low, high}, %2;\n"
-        "cvt.rn.f16x2.e4m3x2 %0, low;\n cvt.rn.f16x2.e4m3x2 %1, high;}"
-        : "=r"(out[0]), "=r"(out[1])
-        : "r"(four));
-}
-
 /* E4M3 numbers and digits both become F16, which is exact. A lane's four columns of a half are two
  * pairs of an instruction's 16. */
 struct fragment_of_numbers : fragment_without_sum {

@@ -120,6 +120,13 @@ bool mega_is_half(const program *p)
     return p->weights[program_find_weight(p, WEIGHT_ATTN_Q, 0, false)].whole.type == DTYPE_F16;
 }
 
+/* The same over a KV cache in F8, which has fewer images. */
+static const char *cache_f8_image(const program *p)
+{
+    if (!mega_is_quantized(p)) return mega_is_half(p) ? "mega_f16_cache_f8" : "mega_cache_f8";
+    return kinds_of(p) & numbers ? "mega_f8_cache_f8" : "mega_mixed_cache_f8";
+}
+
 const char *mega_image(const program *p)
 {
     static const struct {
@@ -129,6 +136,7 @@ const char *mega_image(const program *p)
                   {"mega_q4_0", 1u << FRAGMENT_Q4_0},
                   {"mega_f8", numbers}};
     const bool ranks = p->options.ranks > 1;
+    if (p->options.kv_type == DTYPE_F8) return cache_f8_image(p);
     if (!mega_is_quantized(p) && mega_is_half(p)) return ranks ? "mega_ranks_f16" : "mega_f16";
     if (!mega_is_quantized(p)) return ranks ? "mega_ranks" : "mega";
     if (ranks) return "mega_ranks_mixed";

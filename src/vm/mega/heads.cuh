@@ -3,7 +3,11 @@
 #ifndef QUIPU_VM_MEGA_HEADS_CUH
 #define QUIPU_VM_MEGA_HEADS_CUH
 
-#include "vm/mega/attention.cuh"
+#if MEGA_CACHE_F8
+#include "vm/mega/attention_f8.cuh"
+#else
+#include "vm/mega/attention_16.cuh"
+#endif
 #include "vm/mega/weights.cuh"
 
 /* A KV head's q, k and v of a sequence. */

@@ -8,6 +8,8 @@
  *
  *     MEGA_HALF      1: weights of 16 bits are F16; 0: BF16
  *
+ *     MEGA_CACHE_F8  1: the KV cache is in F8; 0: in F16 or BF16
+ *
  *     MEGA_CHOOSES   1: tokens are sampled; 0: always the likeliest. Two kernels, because warps
  *                    that sample take registers from those that copy: with both in one, a pass that
  *                    needs the likeliest token alone took 8 us more
@@ -87,6 +89,13 @@ ONE_SEQUENCE(128, F16, true, 4)
 ONE_SEQUENCE(128, BF16, false, 4)
 #endif
 
+#if MEGA_CACHE_F8
+/* Products have its numbers as F16. */
+KERNELS(64, F8, true)
+#if !FOR_TESTS
+KERNELS(128, F8, true)
+#endif
+#else
 KERNELS(64, F16, true)
 #if !FOR_TESTS || MEGA_HEADS_OF_128
 KERNELS(128, F16, true)
@@ -94,4 +103,5 @@ KERNELS(128, F16, true)
 #if !FOR_TESTS
 KERNELS(64, BF16, false)
 KERNELS(128, BF16, false)
+#endif
 #endif

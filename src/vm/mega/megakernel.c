@@ -11,6 +11,7 @@ enum {
      * it is faster to divide the attention among blocks, although that adds a dependency. */
     RECOMPUTE = 384,
     MAX_FEATURES = 160, /* features of the MLP in one block */
+    CHUNK_PAGES = 16,   /* in a chunk of the cache: a lane copies a page's keys, or its values */
     BOX_UNITS = 16,     /* 16 rows by 64 columns of W_o, one per warp */
 };
 
@@ -48,15 +49,30 @@ static bool is_wide(const program *p)
     return p->options.ranks > 1 && p->config.hidden_size == MEGA_WIDE && p->config.head_dim == 128;
 }
 
+/* NULL, or why the megakernel does not read the KV cache. */
+static const char *cache_refusal(const program *p)
+{
+    const plan_options *o = &p->options;
+    const int64_t bytes = mega_is_quantized(p) ? MEGA_CACHE_FRAGMENTS : MEGA_BOX;
+    const bool f8 = o->kv_type == DTYPE_F8;
+    if (f8 && o->ranks > 1) return "the megakernel keeps keys and values in F8 on one GPU only";
+    if (!f8 && o->kv_type != DTYPE_F16 && o->kv_type != DTYPE_BF16)
+        return "the megakernel keeps keys and values in F16, BF16 or F8";
+    const int64_t chunk = bytes / (f8 ? 2 : 4) / p->config.head_dim; /* positions */
+    if (o->page_size < 8 || chunk / o->page_size > CHUNK_PAGES || chunk % o->page_size)
+        return "the megakernel's pages are of 8 positions or more, with heads of 64 in F8 of 16, "
+               "and divide its chunks of the cache";
+    return NULL;
+}
+
 /* NULL, or why the megakernel does not run the model. */
 static const char *refusal(const program *p, int n_blocks)
 {
     const model_config *c = &p->config;
     const plan_options *o = &p->options;
     int64_t group = c->n_heads / c->n_kv_heads;
-    int64_t cache = mega_is_quantized(p) ? MEGA_CACHE_FRAGMENTS : MEGA_BOX;
-    int64_t chunk = cache / 4 / c->head_dim; /* positions */
     const char *types = types_refusal(p), *ranks = mega_ranks_refusal(p);
+    const char *cache = cache_refusal(p);
     if (program_find_weight(p, WEIGHT_ATTN_Q_NORM, 0, false) >= 0)
         return "the megakernel has no norms of q and k";
     if (types) return types;
@@ -69,11 +85,7 @@ static const char *refusal(const program *p, int n_blocks)
     if ((c->hidden_size > MEGA_MAX_HIDDEN && !is_wide(p)) || c->hidden_size % 64)
         return "the megakernel has hidden sizes up to 4096, in multiples of 64; on several ranks "
                "also 8192 with heads of 128";
-    if (o->kv_type != DTYPE_F16 && o->kv_type != DTYPE_BF16)
-        return "the megakernel keeps keys and values in 16 bits";
-    if (o->page_size < 8 || chunk % o->page_size)
-        return "the megakernel's pages are of 8 positions or more and divide its chunks of the "
-               "cache";
+    if (cache) return cache;
     if (program_any_window(p))
         return "the megakernel's attention does not slide over a window of positions";
     if (n_blocks < c->n_kv_heads) return "the megakernel needs a block for every KV head";
@@ -188,7 +200,7 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
     }
     progress_stage_ended(options->progress, "making the megakernel's schedule");
     snprintf(name, sizeof name, "mega_%d_%s_%d", (int)c->head_dim,
-             x->program->options.kv_type == DTYPE_F16 ? "F16" : "BF16",
+             dtype_name(x->program->options.kv_type),
              m->quantized                     ? 0
              : c->hidden_size <= MEGA_COLUMNS ? 1
              : is_wide(x->program)            ? 4

@@ -7,13 +7,25 @@
 
 /* ---- norm, QKV, RoPE, append ---- */
 
+#if MEGA_CACHE_F8
+typedef uint8_t cache_element;
+#else
+typedef uint16_t cache_element;
+#endif
+
 template <int DIM, bool HALF> MEGA_FN uint16_t cache_bits(float v)
 {
+    if (MEGA_CACHE_F8) return f8_pair(v, 0);
     if (HALF) return __half_as_ushort(__float2half_rn(v));
     return __bfloat16_as_ushort(__float2bfloat16(v));
 }
 template <bool HALF> MEGA_FN float cache_float(uint16_t bits)
 {
+    if (MEGA_CACHE_F8) {
+        uint32_t pairs[2];
+        half_numbers(bits, pairs);
+        bits = (uint16_t)pairs[0];
+    }
     if (HALF) return __half2float(__ushort_as_half(bits));
     return __bfloat162float(__ushort_as_bfloat16(bits));
 }
@@ -80,8 +92,8 @@ MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const mega_entry
         store_relaxed(list + at, (int64_t)((uint64_t)(b.pass() + 1) << 32 | __float_as_uint(v)));
         if (kind == PAIR_QUERY) continue;
         uint32_t position = early.position + (uint32_t)early.page * a.n_kv_heads * a.page_size;
-        ((uint16_t *)(kind == PAIR_KEY ? a.k_cache
-                                       : a.v_cache))[(int64_t)position * DIM + at % DIM] = bits;
+        cache_element *cache = (cache_element *)(kind == PAIR_KEY ? a.k_cache : a.v_cache);
+        cache[(int64_t)position * DIM + at % DIM] = (cache_element)bits;
     }
 }
 

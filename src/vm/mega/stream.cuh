@@ -357,12 +357,12 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
 {
     typedef attention_chunk<DIM> shape;
     const int each = shape::POSITIONS, at_once = min(a.page_size, (int)shape::PIECE);
-    int copies = each / at_once, bytes = at_once * DIM * 2;
+    int copies = each / at_once, bytes = at_once * DIM * CACHE_BYTES;
     if (chunks <= 0) return;
     int cache = f.lane / copies, position = f.lane % copies * at_once;
     int page = position / a.page_size, inside = position % a.page_size;
-    uint32_t to =
-        (cache * 8 + position / shape::PIECE) * shape::PITCH + position % shape::PIECE * DIM * 2;
+    uint32_t to = (cache * 8 + position / shape::PIECE) * shape::PITCH +
+                  position % shape::PIECE * DIM * CACHE_BYTES;
     const float *pages = (const float *)a.pages + first_page + page;
     const int end = first + chunks, pages_each = each / a.page_size;
     /* A chunk's page is looked up one chunk ahead, because the load waits as long as the chunk
@@ -377,7 +377,7 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
         int here = min(each, old - c * each);
         int64_t at = next + (int64_t)e.in.layer * a.pages_per_layer;
         at = (at * a.n_kv_heads + e.weights.kv_head) * a.page_size + inside;
-        const char *from = (const char *)(cache ? a.v_cache : a.k_cache) + at * (DIM * 2);
+        const char *from = (const char *)(cache ? a.v_cache : a.k_cache) + at * (DIM * CACHE_BYTES);
         next = page_of(c + 1);
         computed_now(f.stage() + to, from);
         f.begin(2 * bytes * ((here + at_once - 1) / at_once));
