@@ -215,6 +215,12 @@ def compare(root, traces):
     code, out, err = quipu("ops", "leaderboard", root)
     check(code == 0 and "gather-compiled" in out and "2 of 2" in out and "rows=7 n=3" in out, out)
     check(quipu("ops", "leaderboard", root / "nowhere")[0] != 0, "a folder that is not there")
+    broken = root / "broken.jsonl"
+    del traces[-1]["evaluation"]["environment"]["hardware"]
+    broken.write_text("".join(json.dumps(trace) + "\n" for trace in traces))
+    code, out, err = quipu("ops", "leaderboard", broken)
+    check(code == 1 and '"hardware" is missing' in err, (code, err))
+    broken.unlink()
 
 
 def refuse(root):

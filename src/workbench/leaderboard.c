@@ -284,19 +284,26 @@ static size_t count_traces(const dataset_list *list)
     return n;
 }
 
+static qp_status read_results(const dataset_list *traces, result *results, size_t *n,
+                              qp_error *error)
+{
+    *n = 0;
+    for (size_t i = 0; i < traces->n; i++) {
+        if (!is_trace(&traces->items[i])) continue;
+        results[*n] = (result){.order = i};
+        TRY(read_result(&traces->items[i], &results[(*n)++], error));
+    }
+    qsort(results, *n, sizeof *results, compare);
+    *n = keep_last(results, *n);
+    return QP_OK;
+}
+
 static qp_status compare_all(const dataset_list *traces, bool json, strbuf *out, qp_error *error)
 {
-    size_t n = 0;
-    qp_status status = QP_OK;
+    size_t n;
     result *results = calloc(traces->n + 1, sizeof *results);
     if (!results) return error_no_memory(error, "traces", traces->n * sizeof *results);
-    for (size_t i = 0; i < traces->n && status == QP_OK; i++) {
-        if (!is_trace(&traces->items[i])) continue;
-        results[n] = (result){.order = i};
-        status = read_result(&traces->items[i], &results[n++], error);
-    }
-    qsort(results, n, sizeof *results, compare);
-    n = keep_last(results, n);
+    qp_status status = read_results(traces, results, &n, error);
     cJSON *boards = json ? cJSON_CreateArray() : NULL;
     if (status == QP_OK) status = write_boards(results, n, boards, out, error);
     if (status == QP_OK && json)
