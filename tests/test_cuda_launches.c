@@ -453,6 +453,26 @@ static void test_wanted_rows(void **state)
     }
 }
 
+/* q, k and v of a prompt by tiles of 192 features where clusters then have less to multiply: 2,048
+ * rows of 3,072 features are 128 such tiles for 66 clusters, or 96 of 256. */
+static void test_narrow_tiles(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        int64_t tokens;
+        int narrow, wide;
+    } passes[] = {{"synthetic:llama-3.2-1b:BF16", 2048, 16, 0},
+                  {"synthetic:llama-3.2-1b:BF16", 1280, 0, 16}};
+    for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) {
+        made m;
+        make(&m, passes[i].model, "sm_90", passes[i].tokens, false);
+        assert_int_equal(count_launches(&m, "run_linear_narrow_rope_64"), passes[i].narrow);
+        assert_int_equal(count_launches(&m, "run_linear_wide_rope_64"), passes[i].wide);
+        free_made(&m);
+    }
+}
+
 /* Two exchanges a layer where partial sums are added, four where columns are gathered, and the
  * logits are gathered in both unless tokens are chosen; in words for few rows, else in chunks. A
  * norm of up to eight rows is part of the launch that adds them; after the last layer other rows
@@ -502,6 +522,7 @@ int main(void)
         cmocka_unit_test(test_wide_heads),
         cmocka_unit_test(test_areas),
         cmocka_unit_test(test_wanted_rows),
+        cmocka_unit_test(test_narrow_tiles),
         cmocka_unit_test(test_ranks_exchange_rows),
         cmocka_unit_test(test_ranks_on_one_gpu_fit),
         cmocka_unit_test(test_unknown_architecture),

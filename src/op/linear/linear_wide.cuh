@@ -23,12 +23,13 @@
 #include "op/rope/rope_kv_append.cuh"
 #include "op/silu_and_mul/silu_and_mul.cuh"
 
-enum {
-    WIDE_X_BYTES = LINEAR_WIDE_ROWS * LINEAR_WIDE_DEPTH * 2,
-    /* Half of the weight's rows of a stage. */
-    WIDE_HALF_BYTES = LINEAR_WIDE_FEATURES / 2 * LINEAR_WIDE_DEPTH * 2,
-    WIDE_GROUPS = 2,
-};
+enum { WIDE_X_BYTES = LINEAR_WIDE_ROWS * LINEAR_WIDE_DEPTH * 2, WIDE_GROUPS = 2 };
+
+/* Bytes of half of a stage's rows of the weight. */
+template <int FEATURES> DEVICE_FN constexpr int wide_half_bytes(void)
+{
+    return FEATURES / 2 * LINEAR_WIDE_DEPTH * 2;
+}
 
 /* Where a block's stages and mbarriers are in shared memory, and which block of its cluster it is.
  */
@@ -87,7 +88,7 @@ DEVICE_FN int wide_feature(const linear_wide &call, int tile)
 }
 
 /* One thread. */
-DEVICE_FN void wide_fetch_all(const linear_wide &call, const wide_block &b)
+template <int FEATURES> DEVICE_FN void wide_fetch_all(const linear_wide &call, const wide_block &b)
 {
     wide_ring ring = {0, 0};
     /* Weights stay in the L2 cache for a short time only; x is read for many tiles. */
@@ -100,18 +101,40 @@ DEVICE_FN void wide_fetch_all(const linear_wide &call, const wide_block &b)
             uint32_t to = b.stages + ring.stage * LINEAR_WIDE_STAGE, full = b.full + 8 * ring.stage;
             int column = step * LINEAR_WIDE_DEPTH;
             barrier_wait(b.empty + 8 * ring.stage, ring.parity ^ 1);
-            barrier_expect(full, LINEAR_WIDE_STAGE);
+            barrier_expect(full, WIDE_X_BYTES + 2 * wide_half_bytes<FEATURES>());
             stream_copy_2d(to, call.x_map, column, row, full);
-            wide_fetch_for_both(to + WIDE_X_BYTES + b.rank * WIDE_HALF_BYTES, call.weight_map,
-                                column, weight_row, full, policy);
+            wide_fetch_for_both(to + WIDE_X_BYTES + b.rank * wide_half_bytes<FEATURES>(),
+                                call.weight_map, column, weight_row, full, policy);
         }
     }
 }
 
 /* ---- multiplying --------------------------------------------------------------------------- */
 
-/* A warpgroup's sums of a tile: gates, then ups, in wgmma's order. */
-typedef float wide_sums[LINEAR_WIDE_FEATURES / 8][4];
+/* A warpgroup's sums of a tile: gates, then ups, or heads, in wgmma's order. */
+template <int FEATURES> struct wide_sums_of {
+    typedef float type[FEATURES / 8][4];
+};
+typedef wide_sums_of<LINEAR_WIDE_FEATURES>::type wide_sums;
+typedef wide_sums_of<LINEAR_WIDE_NARROW>::type wide_narrow_sums;
+
+/* As in wgmma.cuh, with 192 columns. */
+DEVICE_FN void wgmma_scores(__nv_bfloat16, wide_narrow_sums &d, uint64_t a, uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+                 "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
+                 "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
+                 "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, "
+                 "%66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "
+                 "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
+                 "%96, %97, p, 1, 1, 0, 0;\n}"
+                 : WGMMA_D16, WGMMA_D(16), WGMMA_D(17), WGMMA_D(18), WGMMA_D(19), WGMMA_D(20),
+                   WGMMA_D(21), WGMMA_D(22), WGMMA_D(23)
+                 : "l"(a), "l"(b), "r"(add)
+                 : "memory");
+}
 
 /* The warpgroup has read the stage: signals both blocks. */
 DEVICE_FN void wide_give(const wide_block &b, int stage)
@@ -120,14 +143,15 @@ DEVICE_FN void wide_give(const wide_block &b, int stage)
         wide_arrive(b.empty + 8 * stage, (int)threadIdx.x % 128);
 }
 
+template <int FEATURES>
 DEVICE_FN void wide_multiply(const linear_wide &call, const wide_block &b, int group,
-                             wide_ring &ring, wide_sums &sums)
+                             wide_ring &ring, typename wide_sums_of<FEATURES>::type &sums)
 {
     wgmma_hold(sums);
     for (int step = 0; step < call.n_steps; step++) {
         uint32_t at = b.stages + ring.stage * LINEAR_WIDE_STAGE;
         uint64_t x = wgmma_operand(at + group * 64 * 128, 64);
-        uint64_t weight = wgmma_operand(at + WIDE_X_BYTES, LINEAR_WIDE_FEATURES);
+        uint64_t weight = wgmma_operand(at + WIDE_X_BYTES, FEATURES);
         barrier_wait(b.full + 8 * ring.stage, ring.parity);
         wgmma_begin();
 #pragma unroll
@@ -272,7 +296,7 @@ DEVICE_FN void wide_store8(bool in_f8, char *to, int at, const uint4 &eight)
 
 /* Of 32 of a warpgroup's rows, 8 of each 16 from `first_row` on, copies eights of features from
  * shared memory to q, or to their slots of the caches. */
-template <int HEAD_DIM>
+template <int HEAD_DIM, int FEATURES>
 DEVICE_FN void wide_leave_heads(const rope_rows &rope, const append_rows &append, uint32_t from,
                                 const longlong2 *places, int feature, int first_row, int r,
                                 int n_rows)
@@ -280,7 +304,7 @@ DEVICE_FN void wide_leave_heads(const rope_rows &rope, const append_rows &append
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x % 128 / WARP;
     int head = (feature + lane * 8) / HEAD_DIM, at = lane * 8 % HEAD_DIM;
     int n_kv_heads = rope.n_heads - rope.n_q_heads, of_k = head - rope.n_q_heads;
-    if (of_k >= 2 * n_kv_heads) return;
+    if (of_k >= 2 * n_kv_heads || lane * 8 >= FEATURES) return;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         int row = i / 2 * 16 + r * 8 + i % 2 * 4 + warp; /* of the warpgroup */
@@ -302,10 +326,10 @@ DEVICE_FN void wide_leave_heads(const rope_rows &rope, const append_rows &append
     }
 }
 
-template <int HEAD_DIM>
+template <int HEAD_DIM, int FEATURES>
 DEVICE_FN void wide_turn_heads(const linear_wide &call, const rope_rows &rope,
                                const append_rows &append, const wide_block &b, int group, int tile,
-                               wide_sums &sums)
+                               typename wide_sums_of<FEATURES>::type &sums)
 {
     int thread = (int)threadIdx.x % 128, g = thread % 32 / 4, t = thread % 4;
     int feature = wide_feature(call, tile), row = wide_row(call, b, tile) + group * 64;
@@ -313,7 +337,7 @@ DEVICE_FN void wide_turn_heads(const linear_wide &call, const rope_rows &rope,
     uint32_t own = out + (thread / 32 * 8 + g) * 512 + t * 4;
     longlong2 *places = b.places + group * (LINEAR_WIDE_ROWS / WIDE_GROUPS);
     const bool in_f8 = append.k_cache.type == DTYPE_F8;
-    if (feature + LINEAR_WIDE_FEATURES > rope.n_q_heads * HEAD_DIM) {
+    if (feature + FEATURES > rope.n_q_heads * HEAD_DIM) {
         wide_group_meets(group); /* the places of the tile before are no longer needed */
         wide_find_places(append, places, row, call.n_rows);
     }
@@ -322,18 +346,19 @@ DEVICE_FN void wide_turn_heads(const linear_wide &call, const rope_rows &rope,
         int token = min(row + thread / 32 * 16 + g + 8 * r, call.n_rows - 1);
         wide_angles<HEAD_DIM> angles = wide_angles_of<HEAD_DIM>(rope, token);
 #pragma unroll
-        for (int h = 0; h < LINEAR_WIDE_FEATURES / HEAD_DIM; h++)
+        for (int h = 0; h < FEATURES / HEAD_DIM; h++)
             if (feature / HEAD_DIM + h < rope.n_heads)
                 wide_turn<HEAD_DIM>(rope.interleaved, angles, r, sums + h * HEAD_DIM / 8);
         wide_group_meets(group); /* what was there has been copied */
 #pragma unroll
-        for (int i = 0; i < LINEAR_WIDE_FEATURES / 8; i++)
+        for (int i = 0; i < FEATURES / 8; i++)
             asm volatile("st.shared.b32 [%0], %1;" ::"r"(own + (i ^ g) * 16),
                          "r"(wide_pack2(in_f8 && feature + i * 8 >= rope.n_q_heads * HEAD_DIM,
                                         rope.q.type, sums[i][2 * r], sums[i][2 * r + 1]))
                          : "memory");
         wide_group_meets(group); /* the rows are complete */
-        wide_leave_heads<HEAD_DIM>(rope, append, out, places, feature, row, r, call.n_rows);
+        wide_leave_heads<HEAD_DIM, FEATURES>(rope, append, out, places, feature, row, r,
+                                             call.n_rows);
     }
 }
 
@@ -404,7 +429,7 @@ struct wide_no_last {
 };
 
 /* `end(block, group, tile, sums)`: the epilogue of a tile; `last(block)`: of all tiles. */
-template <typename END, typename LAST = wide_no_last>
+template <int FEATURES = LINEAR_WIDE_FEATURES, typename END, typename LAST = wide_no_last>
 DEVICE_FN void linear_wide_run(const linear_wide &call, char *shared, const END &end,
                                const LAST &last = LAST())
 {
@@ -424,13 +449,13 @@ DEVICE_FN void linear_wide_run(const linear_wide &call, char *shared, const END 
     device_wait_for_last();
     if (group < 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == 0) wide_fetch_all(call, b);
+        if (threadIdx.x == 0) wide_fetch_all<FEATURES>(call, b);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         wide_ring ring = {0, 0};
-        wide_sums sums;
+        typename wide_sums_of<FEATURES>::type sums;
         for (int tile = b.cluster; tile < call.tiles; tile += b.n_clusters) {
-            wide_multiply(call, b, group, ring, sums);
+            wide_multiply<FEATURES>(call, b, group, ring, sums);
             end(b, group, tile, sums);
         }
         if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");

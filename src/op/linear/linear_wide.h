@@ -12,7 +12,8 @@
 
 enum {
     LINEAR_WIDE_ROWS = 128,     /* rows of x in a tile */
-    LINEAR_WIDE_FEATURES = 256, /* rows of the weight in a tile */
+    LINEAR_WIDE_FEATURES = 256, /* rows of the weight in a tile, */
+    LINEAR_WIDE_NARROW = 192,   /* or in a narrow one, where turns are then fuller */
     LINEAR_WIDE_DEPTH = 64,     /* columns of both that are multiplied at a time */
     LINEAR_WIDE_BLOCKS = 2,     /* of a cluster */
     LINEAR_WIDE_THREADS = 384,  /* a warpgroup that copies, two that multiply 64 rows each */

@@ -15,18 +15,24 @@
 /* A cluster's rows of x, and half of a tile's features. */
 enum { CLUSTER_ROWS = LINEAR_WIDE_ROWS * LINEAR_WIDE_BLOCKS, HALF_TILE = LINEAR_WIDE_FEATURES / 2 };
 
-static int64_t tiles_of(int64_t rows, int64_t features)
+/* Tiles of so many features. */
+static int64_t tiles_of(int64_t rows, int64_t features, int tile)
 {
-    return (rows + CLUSTER_ROWS - 1) / CLUSTER_ROWS *
-           ((features + LINEAR_WIDE_FEATURES - 1) / LINEAR_WIDE_FEATURES);
+    return (rows + CLUSTER_ROWS - 1) / CLUSTER_ROWS * ((features + tile - 1) / tile);
+}
+
+/* Features that each cluster multiplies by a cluster's rows, those that are not there too. */
+static int64_t room_of(int64_t rows, int64_t features, int tile, int n_multiprocessors)
+{
+    int64_t clusters = n_multiprocessors / LINEAR_WIDE_BLOCKS;
+    return (tiles_of(rows, features, tile) + clusters - 1) / clusters * tile;
 }
 
 bool cuda_linear_wide_fills(int64_t rows, int64_t features, int n_multiprocessors)
 {
     int64_t clusters = n_multiprocessors / LINEAR_WIDE_BLOCKS;
-    int64_t turns = (tiles_of(rows, features) + clusters - 1) / clusters;
-    int64_t room = turns * clusters * CLUSTER_ROWS * LINEAR_WIDE_FEATURES;
-    return 10 * rows * features >= 7 * room;
+    int64_t room = room_of(rows, features, LINEAR_WIDE_FEATURES, n_multiprocessors);
+    return 10 * rows * features >= 7 * room * clusters * CLUSTER_ROWS;
 }
 
 /* Whether the weight is whole and stored in BF16, and nothing is added to its product. */
@@ -40,10 +46,10 @@ static bool multiplies(const cuda_ops *ops, const op_call *call)
            cuda_linear_wide_fills(out->shape[0], out->shape[1], ops->device->n_multiprocessors);
 }
 
-/* Completes `run`, the first of the arguments, and launches it. */
+/* Completes `run`, the first of the arguments, and launches it. `tile`: its features. */
 static qp_status launch(cuda_ops *ops, const op_call *call, const cuda_forms *forms,
-                        const char *name, linear_wide *run, const cuda_argument *arguments,
-                        qp_error *error)
+                        const char *name, int tile, linear_wide *run,
+                        const cuda_argument *arguments, qp_error *error)
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
     cuda_address at;
@@ -51,12 +57,12 @@ static qp_status launch(cuda_ops *ops, const op_call *call, const cuda_forms *fo
     TRY(cuda_stream_map_rows(ops, at, x->shape[0], x->shape[1], x->shape[1] * 2, LINEAR_WIDE_ROWS,
                              run->x_map, error));
     TRY(cuda_stream_map_rows(ops, cuda_device_form(weight->data), weight->shape[0],
-                             weight->shape[1], weight->stride[0], HALF_TILE, run->weight_map,
+                             weight->shape[1], weight->stride[0], tile / 2, run->weight_map,
                              error));
     run->n_rows = (int32_t)x->shape[0];
     run->n_steps = (int32_t)((x->shape[1] + LINEAR_WIDE_DEPTH - 1) / LINEAR_WIDE_DEPTH);
     run->row_tiles = (int32_t)((x->shape[0] + CLUSTER_ROWS - 1) / CLUSTER_ROWS);
-    run->tiles = (int32_t)tiles_of(x->shape[0], weight->shape[0]);
+    run->tiles = (int32_t)tiles_of(x->shape[0], weight->shape[0], tile);
     int clusters = ops->device->n_multiprocessors / LINEAR_WIDE_BLOCKS;
     if (clusters > run->tiles) clusters = run->tiles;
     cuda_start start = {.image = "linear_wide",
@@ -92,7 +98,7 @@ qp_status cuda_linear_wide_silu(cuda_ops *ops, const op_call *calls, const cuda_
     linear_wide run = {.feature_step = HALF_TILE, .half_step = (int32_t)to->shape[1]};
     TRY(cuda_stream_map_rows(ops, out, to->shape[0], to->shape[1], to->shape[1] * 2,
                              LINEAR_WIDE_ROWS / 2, run.out_map, error));
-    return launch(ops, &calls[0], forms, "run_linear_wide_silu", &run,
+    return launch(ops, &calls[0], forms, "run_linear_wide_silu", LINEAR_WIDE_FEATURES, &run,
                   CUDA_ARGUMENTS(CUDA_ARGUMENT(run)), error);
 }
 
@@ -117,7 +123,7 @@ qp_status cuda_linear_wide_likeliest(cuda_ops *ops, const op_call *call, const o
                          .ended = (uint32_t *)(best + rows),
                          .ids = argmax->tensors[ARGMAX_IDS].data,
                          .n_features = (int32_t)call->tensors[LINEAR_WEIGHT].shape[0]};
-    return launch(ops, call, forms, "run_linear_wide_likeliest", &run,
+    return launch(ops, call, forms, "run_linear_wide_likeliest", LINEAR_WIDE_FEATURES, &run,
                   CUDA_ARGUMENTS(CUDA_ARGUMENT(run), CUDA_ARGUMENT(to)), error);
 }
 
@@ -173,18 +179,33 @@ cuda_left cuda_linear_wide_rope_leaves(const cuda_ops *ops, const op_call *calls
     return left;
 }
 
+/* Features of a tile of whole heads. */
+static int heads_tile(const op_call *call, int64_t head_dim, int n_multiprocessors)
+{
+    const int64_t rows = call->tensors[LINEAR_OUT].shape[0];
+    const int64_t features = call->tensors[LINEAR_OUT].shape[1];
+    const bool narrow =
+        head_dim == 64 && room_of(rows, features, LINEAR_WIDE_NARROW, n_multiprocessors) <
+                              room_of(rows, features, LINEAR_WIDE_FEATURES, n_multiprocessors);
+    return narrow ? LINEAR_WIDE_NARROW : LINEAR_WIDE_FEATURES;
+}
+
 qp_status cuda_linear_wide_rope(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                 qp_error *error)
 {
-    linear_wide run = {.feature_step = LINEAR_WIDE_FEATURES, .half_step = HALF_TILE};
     rope_rows turning = cuda_rope_rows(&calls[1]);
     append_rows appending = cuda_append_rows(&calls[2]);
     const tensor q = cuda_linear_wide_rope_leaves(ops, calls, 0).q;
+    const int tile = heads_tile(&calls[0], q.shape[2], ops->device->n_multiprocessors);
+    linear_wide run = {.feature_step = tile, .half_step = tile / 2};
     turning.q = (device_rows){q.data, q.stride[0], q.type};
     turning.q_head = q.stride[1];
     return launch(
         ops, &calls[0], forms,
-        q.shape[2] == 128 ? "run_linear_wide_rope_128" : "run_linear_wide_rope_64", &run,
+        q.shape[2] == 128            ? "run_linear_wide_rope_128"
+        : tile == LINEAR_WIDE_NARROW ? "run_linear_narrow_rope_64"
+                                     : "run_linear_wide_rope_64",
+        tile, &run,
         CUDA_ARGUMENTS(CUDA_ARGUMENT(run), CUDA_ARGUMENT(turning), CUDA_ARGUMENT(appending)),
         error);
 }
