@@ -10,14 +10,22 @@ enum { CONTEXT = 1024, DELAY_NS = 20000 };
 
 static qp_error error;
 
-static qp_engine *open_gpu(const char *model, const char *exec, int sessions, const char *speculate)
+/* workers: 0: one for each multiprocessor. */
+static qp_engine *open_with_workers(const char *model, const char *exec, int workers, int sessions,
+                                    const char *speculate)
 {
     return open_engine((qp_engine_options){.model = model,
                                            .device = "cuda",
                                            .exec = exec,
+                                           .workers = workers,
                                            .context = CONTEXT,
                                            .max_sessions = sessions,
                                            .speculate = speculate});
+}
+
+static qp_engine *open_gpu(const char *model, const char *exec, int sessions, const char *speculate)
+{
+    return open_with_workers(model, exec, 0, sessions, speculate);
 }
 
 /* Makes one text; with an engine that speculates by that proposer. */
@@ -33,11 +41,11 @@ static void make_one(qp_engine *engine, proposer *by, int i, size_t prompt, bool
 /* Where new positions begin or end chunks of the cache, or contexts are divided into parts. */
 static const size_t prompts[] = {1, 9, 58, 63, 64, 125, 130, 250, 322, 379, 384, 505, 790};
 
-static void check_positions(const char *model, size_t rows, bool joins, bool delays)
+static void check_positions(const char *model, int workers, size_t rows, bool joins, bool delays)
 {
     const size_t n = sizeof prompts / sizeof *prompts;
-    qp_engine *plain = open_gpu(model, "megakernel", 1, NULL);
-    qp_engine *engine = open_gpu(model, "megakernel", 1, "lookup");
+    qp_engine *plain = open_with_workers(model, "megakernel", workers, 1, NULL);
+    qp_engine *engine = open_with_workers(model, "megakernel", workers, 1, "lookup");
     known oracle = {.proposer = {.propose = propose_known}, .varies = true};
     assert_int_equal(cuda_mega_verify_rows(mega_of(engine)), rows);
     assert_true(mega_of(engine)->batch.joins || !joins);
@@ -66,13 +74,15 @@ static void rows_have_the_bits_of_passes_of_one(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    check_positions("synthetic:tiny:BF16", 8, true, false);
-    check_positions("synthetic:smollm2-135m:BF16", 8, true, false);
-    check_positions("synthetic:smollm2-135m:BF16", 8, false, false);
-    check_positions("synthetic:smollm2-135m:F16", 8, true, false);
-    check_positions("synthetic:internlm2-1.8b:BF16", 8, true, false); /* heads of 128 */
-    check_positions("synthetic:tiny:BF16", 8, true, true);
-    check_positions("synthetic:smollm2-135m:BF16", 8, true, true);
+    check_positions("synthetic:tiny:BF16", 0, 8, true, false);
+    check_positions("synthetic:smollm2-135m:BF16", 0, 8, true, false);
+    check_positions("synthetic:smollm2-135m:BF16", 0, 8, false, false);
+    check_positions("synthetic:smollm2-135m:F16", 0, 8, true, false);
+    check_positions("synthetic:internlm2-1.8b:BF16", 0, 8, true, false); /* heads of 128 */
+    check_positions("synthetic:tiny:BF16", 0, 8, true, true);
+    check_positions("synthetic:tiny:BF16", 16, 8, true, true); /* several parts a block */
+    check_positions("synthetic:tiny:BF16", 16, 8, false, false);
+    check_positions("synthetic:smollm2-135m:BF16", 0, 8, true, true);
 }
 
 /* Rows of weights of more than 2,048 columns. */
@@ -80,8 +90,8 @@ static void rows_of_two_blocks_too(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    check_positions("synthetic:llama-3.2-3b:BF16", 4, false, false);
-    check_positions("synthetic:llama-3.2-3b:F16", 4, false, false);
+    check_positions("synthetic:llama-3.2-3b:BF16", 0, 4, false, false);
+    check_positions("synthetic:llama-3.2-3b:F16", 0, 4, false, false);
 }
 
 /* ---- texts --------------------------------------------------------------------------------- */

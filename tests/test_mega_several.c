@@ -15,17 +15,19 @@ enum { SEQUENCES = 8, STEPS = 70, RUNS = 100, DELAY_NS = 20000 };
 #define EXACT_X 1e-3f
 #define BF16_X  2e-2f
 
-/* Prompts of other tokens and lengths; all blocks read parts of the last. */
-static const int prompt_lengths[SEQUENCES] = {21, 40, 3, 64, 130, 17, 95, 790};
+/* Prompts of other tokens and lengths; blocks read parts of the long ones. */
+static const int prompt_lengths[SEQUENCES] = {21, 600, 3, 64, 430, 17, 95, 790};
 
 static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16"};
 
-static qp_engine *open_for_several(const char *model, const char *exec, int workers)
+static qp_engine *open_for_several(const char *model, const char *exec, int workers,
+                                   const char *kv_type)
 {
     return open_engine((qp_engine_options){.model = model,
                                            .device = "cuda",
                                            .exec = exec,
                                            .workers = workers,
+                                           .kv_type = kv_type,
                                            .context = 1024,
                                            .max_sessions = SEQUENCES,
                                            .max_outputs = SEQUENCES});
@@ -88,11 +90,11 @@ static void it_makes_the_same_tokens_of_several(void **state)
     if (!gpu_is_here()) skip();
     for (int m = 0; m < 2; m++) {
         int32_t alone[SEQUENCES][STEPS + 1];
-        qp_engine *engine = open_for_several(models[m], "cuda", 0);
+        qp_engine *engine = open_for_several(models[m], "cuda", 0, NULL);
         for (int i = 0; i < SEQUENCES; i++)
             decode_several(engine, &i, 1, alone[i]);
         qp_engine_close(engine);
-        engine = open_for_several(models[m], "megakernel", 0);
+        engine = open_for_several(models[m], "megakernel", 0, NULL);
         assert_non_null(mega_of(engine)->batch_kernel);
         static const int counts[] = {1, 2, 3, 5, 8};
         for (int c = 0; c < 5; c++)
@@ -129,10 +131,11 @@ typedef struct several {
     float *alone[SEQUENCES], *found[SEQUENCES];
 } several;
 
-static void open_several(several *s, const char *model, int workers, bool delays)
+static void open_several(several *s, const char *model, int workers, const char *kv_type,
+                         bool delays)
 {
     qp_error error;
-    s->engine = open_for_several(model, "megakernel", workers);
+    s->engine = open_for_several(model, "megakernel", workers, kv_type);
     s->vocab = (size_t)qp_engine_get_info(s->engine)->vocab_size;
     s->usual = s->delayed = mega_of(s->engine)->batch_kernel;
     assert_non_null(s->usual);
@@ -172,16 +175,28 @@ static void its_bits_do_not_depend_on_neighbours(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    for (int m = 0; m < 2; m++) {
+    /* With few blocks, a block has several parts of contexts, of one chunk or of more. */
+    static const struct {
+        const char *model;
+        int workers;
+        const char *kv_type;
+    } cases[] = {{"synthetic:tiny:BF16", 0, NULL},
+                 {"synthetic:tiny:BF16", 16, NULL},
+                 {"synthetic:tiny:BF16", 8, NULL},
+                 {"synthetic:smollm2-135m:BF16", 0, NULL},
+                 {"synthetic:smollm2-135m:BF16", 24, "BF16"}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         several s;
-        open_several(&s, models[m], 0, true);
+        const bool delays = cases[c].kv_type == NULL; /* F16 */
+        open_several(&s, cases[c].model, cases[c].workers, cases[c].kv_type, delays);
         for (int run = 0; run < RUNS; run++) {
             int which[SEQUENCES];
             const int n = run_several(&s, run, which);
             for (int i = 0; i < n; i++)
                 if (memcmp(s.found[i], s.alone[which[i]], s.vocab * sizeof(float)) != 0)
-                    fail_msg("%s: other logits of sequence %d as number %d of %d in run %d",
-                             models[m], which[i], i, n, run);
+                    fail_msg("%s, %d workers: other logits of sequence %d as number %d of %d in "
+                             "run %d",
+                             cases[c].model, cases[c].workers, which[i], i, n, run);
         }
         close_several(&s);
     }
@@ -225,7 +240,7 @@ static void it_reads_quantised_weights_of_several(void **state)
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         several s;
         float *first[SEQUENCES];
-        open_several(&s, cases[c].model, cases[c].workers, cases[c].delays);
+        open_several(&s, cases[c].model, cases[c].workers, NULL, cases[c].delays);
         for (int i = 0; i < SEQUENCES; i++) {
             first[i] = calloc(s.vocab, sizeof **first);
             assert_non_null(first[i]);

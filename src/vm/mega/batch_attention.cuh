@@ -13,6 +13,7 @@
 #else
 #include "vm/mega/batch_product.cuh"
 #endif
+#include "vm/mega/batch_parts.cuh"
 #include "vm/mega/heads.cuh"
 
 MEGA_FN int row_position(const mega_arguments &a, uint32_t pass, int row)
@@ -47,19 +48,16 @@ struct row_group {
 template <int DIM> MEGA_FN int rows_joined(const mega_arguments &a, int row, int pass_here)
 {
     int old = a.rows[row].position + pass_here;
-    bool alike = a.joins && row + 1 < a.n_rows &&
+    bool alike = !MEGA_QUANT_TYPES && a.joins && row + 1 < a.n_rows &&
                  a.rows[row + 1].first_page == a.rows[row].first_page &&
                  context_chunks<DIM>(old) == context_chunks<DIM>(old + 1);
     return alike ? 2 : 1;
 }
 
-/* Chunks in a part, until there are as many parts as the KV head has blocks. With quantised weights
- * more than one, because a block stores the state of each part: the bits need not be those of one
- * row's kernel, but depend on no other row. */
-enum { PART_CHUNKS = MEGA_QUANT_TYPES ? 4 : 1 };
 template <int DIM> MEGA_FN int context_parts(const instruction &in, int old)
 {
-    return min((context_chunks<DIM>(old) + PART_CHUNKS - 1) / PART_CHUNKS, (int)in.parts);
+    const int each = part_shape<DIM>::CHUNKS;
+    return min((context_chunks<DIM>(old) + each - 1) / each, (int)in.parts);
 }
 
 /* The number of parts of the group that begins at a row, and its rows; 0: the row is not in parts.
@@ -112,16 +110,46 @@ MEGA_FN void for_rows(const mega_arguments &a, const instruction &in, int pass_h
     }
 }
 
+/* What for_rows() calls work() for, in shared memory from a pass's first layer to its last:
+ * walking the rows takes longer than a row's queries. The logits' keys are there later. */
+struct group_table {
+    int32_t count;
+    struct {
+        uint8_t first, count, parts, begin, end;
+    } groups[MEGA_ROWS];
+
+    MEGA_FN row_group operator[](int i) const
+    {
+        return {groups[i].first, groups[i].count, groups[i].parts != 0, groups[i].begin,
+                groups[i].end};
+    }
+};
+static_assert(sizeof(group_table) <= MEGA_WARPS * sizeof(uint64_t), "where keys are");
+
+template <int DIM>
+MEGA_FN void make_groups(const mega_arguments &a, const instruction &in, int pass_here,
+                         group_table &to)
+{
+    int n = 0;
+    for_rows<DIM>(a, in, pass_here, [&](const row_group &group) {
+        to.groups[n].first = (uint8_t)group.first, to.groups[n].count = (uint8_t)group.count;
+        to.groups[n].parts = group.parts;
+        to.groups[n].begin = (uint8_t)group.begin, to.groups[n].end = (uint8_t)group.end;
+        n++;
+    });
+    to.count = n;
+}
+
 /* The chunks of a row's cache that this block reads, from *first. */
 template <int DIM>
 MEGA_FN int row_chunks(const mega_arguments &a, const instruction &in, bool parts, int old,
                        int *first)
 {
-    const int n = context_chunks<DIM>(old);
-    if (parts && (PART_CHUNKS == 1 || n > PART_CHUNKS * (int)in.parts))
+    const int each = part_shape<DIM>::CHUNKS, n = context_chunks<DIM>(old);
+    if (parts && (each == 1 || n > each * (int)in.parts))
         return attention_chunks<DIM>(a, in, old, first);
-    *first = parts ? in.part * PART_CHUNKS : 0;
-    return parts ? min((int)PART_CHUNKS, n - *first) : n;
+    *first = parts ? in.part * each : 0;
+    return parts ? min(each, n - *first) : n;
 }
 
 MEGA_FN int64_t *head_list(const mega_arguments &a, const instruction &in, int row, int kv_head,
@@ -141,7 +169,7 @@ MEGA_FN void store_tagged(const mega_block &b, int64_t *list, int i, float v)
 MEGA_FN int rows_before(const mega_arguments &a, int row)
 {
     int n = 0;
-    while (n < row && a.rows[row - n - 1].first_page == a.rows[row].first_page)
+    while (!MEGA_QUANT_TYPES && n < row && a.rows[row - n - 1].first_page == a.rows[row].first_page)
         n++;
     return n;
 }
@@ -150,12 +178,17 @@ MEGA_FN int rows_before(const mega_arguments &a, int row)
  * attention's outputs: [position][2][DIM] in the cache's type. A chunk takes 16 bytes a thread. */
 template <int DIM> struct new_positions {
     enum { EACH = 2 * DIM, UNITS = EACH / 8 };
-    static_assert((MEGA_ROWS - 1) * UNITS <= MEGA_CONSUMERS, "one unit a thread");
     static MEGA_FN uint32_t at(const mega_arguments &a)
     {
         return a.shared.planes + 4 * attention_chunk<DIM>::PIECE * share_pitch<DIM>(a);
     }
 };
+
+/* How many there are, in shared memory since wait_group(). */
+template <int DIM> MEGA_FN int new_positions_here(const mega_arguments &a, const mega_block &b)
+{
+    return MEGA_QUANT_TYPES ? 0 : *b.at<int>(a.shared.qkv + attention_inputs<DIM>::NEW);
+}
 
 /* Waits for the queries of the group's rows, for the newest key and value of the last one, and for
  * the new positions before that row. */
@@ -185,38 +218,132 @@ MEGA_FN void wait_group(const mega_arguments &a, mega_block &b, const instructio
 /* Writes those of a chunk to their places in the stage that holds it. The fence is for the copy
  * that will fill the stage again. */
 template <int DIM>
-MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, int old, int chunk)
+MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, const part_team &team,
+                               int old, int chunk)
 {
     typedef attention_chunk<DIM> shape;
     typedef new_positions<DIM> made;
-    const int n = *b.at<int>(a.shared.qkv + attention_inputs<DIM>::NEW);
+    const int n = new_positions_here<DIM>(a, b);
     const int first = old - n - chunk * shape::POSITIONS; /* place of the first of them */
     if (n == 0 || first + n <= 0 || first >= shape::POSITIONS) return;
-    const int position = first + b.thread / made::UNITS, unit = b.thread % made::UNITS;
-    if (b.thread < n * made::UNITS && position >= 0 && position < shape::POSITIONS) {
+#pragma unroll 1
+    for (int i = 32 * team.warp + b.lane; i < n * made::UNITS; i += 32 * team.warps) {
+        const int position = first + i / made::UNITS, unit = i % made::UNITS;
         const int value = unit / (made::UNITS / 2), column = unit % (made::UNITS / 2);
         char *to = b.memory - (b.own - b.ring) + b.place.stage * stage_bytes(a) +
                    (value * 8 + position / shape::PIECE) * shape::PITCH +
                    position % shape::PIECE * DIM * 2 + column * 16;
-        *(uint4 *)to = *b.at<uint4>(made::at(a) + 16 * b.thread);
+        if (position < 0 || position >= shape::POSITIONS) continue;
+        *(uint4 *)to = *b.at<uint4>(made::at(a) + 16 * i);
         fence_async_shared();
     }
-    b.sync();
+    team.sync();
+}
+template <int DIM>
+MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, int old, int chunk)
+{
+    add_new_positions<DIM>(a, b, part_team(b), old, chunk);
+}
+
+/* Address of the newest key and value of the row before a group's last one, which are the last of
+ * the new positions. */
+template <int DIM> MEGA_FN uint32_t newest_before(const mega_arguments &a, const mega_block &b)
+{
+    typedef new_positions<DIM> made;
+    return b.own + made::at(a) + 2 * made::EACH * (new_positions_here<DIM>(a, b) - 1);
+}
+
+/* The first chunk of a part. */
+template <int DIM>
+MEGA_FN int part_chunk(const mega_arguments &a, const mega_block &b, int old, int part)
+{
+    if (!MEGA_QUANT_TYPES) return part;
+    instruction in = b.current().in;
+    int first;
+    in.part = part;
+    row_chunks<DIM>(a, in, true, old, &first);
+    return min(first, context_chunks<DIM>(old));
+}
+
+/* What a block's teams do in a round: parts of a group from `begin` on. */
+struct team_round {
+    part_team team;
+    int end, part, old; /* the round's parts end there; this team's, or `end`; see attend() */
+
+    MEGA_FN team_round(const mega_arguments &a, const mega_block &b, const row_group &group,
+                       int begin)
+        : team(b, group.count, group.end - begin)
+    {
+        end = min(begin + team.count, group.end), part = min(begin + team.index, end);
+        old = row_position(a, b.pass(), group.first + group.count - 1);
+    }
+};
+
+/* Attends to the block's parts of a group's context, as many at a time as there are teams. */
+template <int DIM, bool HALF>
+MEGA_FN void attend_parts(const mega_arguments &a, mega_block &b, const row_group &group)
+{
+#pragma unroll 1
+    for (int begin = group.begin; begin < group.end;) {
+        value_sums<DIM, HALF> sums;
+        int chunks;
+        {
+            const team_round r(a, b, group, begin);
+            const int first = part_chunk<DIM>(a, b, r.old, r.part);
+            chunks = r.part < r.end ? part_chunk<DIM>(a, b, r.old, r.part + 1) - first : 0;
+            skip_chunks(a, b, first - part_chunk<DIM>(a, b, r.old, begin));
+        }
+#pragma unroll 1
+        for (int c = 0; c < chunks; c++) {
+            b.reload();
+            const uint32_t at = acquire_chunk(a, b);
+            const team_round r(a, b, group, begin);
+            const int chunk = part_chunk<DIM>(a, b, r.old, r.part) + c;
+            const attended_part part = {at, newest_before<DIM>(a, b), group.count,
+                                        r.old - chunk * attention_chunk<DIM>::POSITIONS};
+            add_new_positions<DIM>(a, b, r.team, r.old, chunk);
+            if (MEGA_QUANT_TYPES && c) r.team.sync(); /* the chunk before is added up */
+            weigh_positions<DIM, HALF>(a, b, r.team, part);
+            r.team.sync();
+            sums.add(a, b, r.team, part);
+            release_chunk(a, b);
+        }
+        b.reload();
+        b.stamp(a, MEGA_SIGNALS);
+        const team_round r(a, b, group, begin);
+        if (r.part < r.end) sums.store(a, b, r.team, group.first, group.count, r.part);
+        skip_chunks(a, b,
+                    part_chunk<DIM>(a, b, r.old, r.end) -
+                        part_chunk<DIM>(a, b, r.old, min(r.part + 1, r.end)));
+        b.sync();
+        begin = r.end;
+    }
+}
+
+/* Whether teams attend to the parts. Those of 16-bit weights have the bits of one row's kernel
+ * where a part is one chunk. */
+template <int DIM>
+MEGA_FN bool in_teams(const mega_arguments &a, const mega_block &b, const row_group &group)
+{
+    const int old = row_position(a, b.pass(), group.first + group.count - 1);
+    return MEGA_QUANT_TYPES || context_chunks<DIM>(old) <= (int)b.current().in.parts;
 }
 
 /* The attention of a group's rows, or this block's parts of it. */
 template <int DIM, bool HALF>
-MEGA_FN void attend_group(const mega_arguments &a, mega_block &b, instruction in,
-                          const row_group &group, int kv_head)
+MEGA_FN void attend_group(const mega_arguments &a, mega_block &b, const row_group &group)
 {
-    const int last = group.first + group.count - 1, old = row_position(a, b.pass(), last);
-    wait_group<DIM, HALF>(a, b, in, kv_head, group);
-    /* The newest of the row before the last one is the last of the new positions. */
-    uint32_t others = b.own + new_positions<DIM>::at(a) +
-                      2 * new_positions<DIM>::EACH * (rows_before(a, last) - 1);
+    wait_group<DIM, HALF>(a, b, b.current().in, b.current().weights.kv_head, group);
+    if (part_shape<DIM>::TEAMS && group.parts && in_teams<DIM>(a, b, group))
+        return attend_parts<DIM, HALF>(a, b, group);
 #pragma unroll 1
     for (int part = group.begin; part < group.end; part++) {
+        b.reload();
+        const int last = group.first + group.count - 1, old = row_position(a, b.pass(), last);
+        const int kv_head = b.current().weights.kv_head;
+        const uint32_t others = newest_before<DIM>(a, b);
         int first;
+        instruction in = b.current().in;
         in.part = part;
         const int chunks = row_chunks<DIM>(a, in, group.parts, old, &first);
         head_states<DIM> s;
@@ -240,14 +367,20 @@ MEGA_FN void attend_group(const mega_arguments &a, mega_block &b, instruction in
 template <int DIM, bool HALF>
 MEGA_FN void run_batch_attention(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
-    int kv_head = entry_kv_head(a, e.in), pass_here = (int)(b.pass() - a.first_pass);
-    for_rows<DIM>(a, e.in, pass_here, [&](const row_group &group) {
-        attend_group<DIM, HALF>(a, b, e.in, group, kv_head);
-    });
-    if (!any_in_parts(a, pass_here)) return;
+    const int pass_here = (int)(b.pass() - a.first_pass);
+    if (e.in.layer == 0) {
+        if (b.thread == 0) make_groups<DIM>(a, e.in, pass_here, *b.at<group_table>(a.shared.keys));
+        b.sync();
+    }
+#pragma unroll 1
+    for (int i = 0; i < b.at<group_table>(a.shared.keys)->count; i++) {
+        b.reload();
+        attend_group<DIM, HALF>(a, b, (*b.at<group_table>(a.shared.keys))[i]);
+    }
 #pragma unroll 1
     for (int row = e.in.part; row < a.n_rows; row += e.in.parts) {
         if (!in_parts(a, row, pass_here)) continue;
+        const int kv_head = e.weights.kv_head;
         int64_t *list = head_list(a, e.in, row, kv_head, a.group * DIM);
         merge_parts<DIM>(a, b, e.in, row * a.n_kv_heads + kv_head,
                          context_parts<DIM>(e.in, row_position(a, b.pass(), row)),
