@@ -321,12 +321,13 @@ MEGA_FN void attend_parts(const mega_arguments &a, mega_block &b, const row_grou
 }
 
 /* Whether teams attend to the parts. Those of 16-bit weights have the bits of one row's kernel
- * where a part is one chunk. */
+ * where a part is one chunk; those of quantised weights are faster where parts are up to two. */
 template <int DIM>
 MEGA_FN bool in_teams(const mega_arguments &a, const mega_block &b, const row_group &group)
 {
     const int old = row_position(a, b.pass(), group.first + group.count - 1);
-    return MEGA_QUANT_TYPES || context_chunks<DIM>(old) <= (int)b.current().in.parts;
+    const int most = MEGA_QUANT_TYPES ? 2 : 1; /* chunks in a part */
+    return context_chunks<DIM>(old) <= most * (int)b.current().in.parts;
 }
 
 /* The attention of a group's rows, or this block's parts of it. */

@@ -14,7 +14,8 @@
 
 template <int DIM> struct part_shape {
     enum {
-        TEAMS = !MEGA_QUANT_TYPES,
+        /* Quantised weights with heads of 128 leave teams too few registers. */
+        TEAMS = !MEGA_QUANT_TYPES || DIM == 64,
         /* Chunks in a part, until there are as many parts as the KV head has blocks. Without teams
          * more than one where the bits need not be those of one row's kernel: a block stores the
          * states of each part. They depend on no other row. */
