@@ -86,9 +86,9 @@ static qp_status plan_speculation(qp_engine *e, const qp_engine_options *options
 }
 
 /* Where the megakernel makes a pass of several sequences faster than `cuda`: eight of llama-3.2-1b
- * take 747 us for 826 with contexts of up to 160 positions, and 984 for 928 at 1,024; in Q4_0 528
- * for 698, and 919 for 1,180 at 4,000. */
-enum { MEGAKERNEL_SEQUENCES = 4, MEGAKERNEL_CONTEXT = 512, MEGAKERNEL_QUANTISED_CONTEXT = 4096 };
+ * take 747 us for 826 with contexts of up to 160 positions, 886 for 880 at 1,024, 943 for 1,112 at
+ * 1,900, and 1,227 for 1,202 at 4,000; in Q4_0 528 for 698, and 919 for 1,180 at 4,000. */
+enum { MEGAKERNEL_SEQUENCES = 4, MEGAKERNEL_CONTEXT = 2048, MEGAKERNEL_QUANTISED_CONTEXT = 4096 };
 
 static bool runs_alone(const program *p)
 {
