@@ -177,9 +177,47 @@ static void test_one_worker_runs_all(void **state)
     }
 }
 
+static bool is_always_ready(const void *context, const instruction *in)
+{
+    (void)context;
+    (void)in;
+    return true;
+}
+
+/* The norm of a layer is one instruction. Others share its rows in a prompt, and leave one row to
+ * its own worker unless they have waited. */
+static void test_others_share_a_norm(void **state)
+{
+    (void)state;
+    static const int64_t tokens[] = {1, TOKENS};
+    bench b;
+    bench_open(&b, 5, false);
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        int norms = 0;
+        begin_pass(&b, pass, tokens[pass]);
+        for (int32_t place = 0; place < b.schedule.options.workers * b.schedule.longest; place++) {
+            const instruction *in = &b.schedule.instructions[place];
+            claimed of;
+            if (in->opcode == INSTRUCTION_NOOP || b.program.nodes[in->node].op != OP_RMS_NORM ||
+                in->signal == 0)
+                continue;
+            const bool many = b.sizes[b.program.nodes[in->node].row_axis] > 1;
+            norms++;
+            assert_int_equal(claims_find(b.claims, in->signal, is_always_ready, NULL, false, &of),
+                             many);
+            assert_true(claims_find(b.claims, in->signal, is_always_ready, NULL, true, &of));
+            assert_int_equal(of.place, place);
+            assert_int_equal(of.cut.count > 1, many);
+        }
+        assert_true(norms > 0);
+    }
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cells_cover),
+                                       cmocka_unit_test(test_others_share_a_norm),
                                        cmocka_unit_test(test_one_worker_runs_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

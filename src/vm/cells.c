@@ -135,6 +135,13 @@ static bool cut_positions(const cell_rule *rule, const cell_band *band, int memb
     return true;
 }
 
+/* Whether other workers may take cells of an instruction that is the node's only one: of a norm,
+ * RoPE or a copy to the cache, whose rows are many in a prompt. */
+static bool is_shared_alone(const schedule *s, const cell_rule *rule, instruction_span rows)
+{
+    return s->options.workers > 1 && !rule->by_rows && rows.end - rows.begin >= MANY_ROWS;
+}
+
 cell_cut cells_cut(const schedule *s, const cell_rule *rule, const cell_band *band,
                    const instruction *in, int member, const int64_t *sizes, bool whole)
 {
@@ -143,7 +150,7 @@ cell_cut cells_cut(const schedule *s, const cell_rule *rule, const cell_band *ba
     const int32_t n_rows = (int32_t)sizes[s->program->nodes[in->node].row_axis];
     const instruction_span rows = instruction_rows(in, n_rows);
     if (rows.begin >= rows.end) return cut;
-    whole = whole || band->members == 1;
+    whole = whole || (band->members == 1 && !is_shared_alone(s, rule, rows));
     if (rule->by_rows && rows.end - rows.begin >= MANY_ROWS && !whole)
         return cut_grid(band, member, rows);
     if (!whole && rows.begin == 0 && rows.end == n_rows &&

@@ -6,6 +6,8 @@
  * features, so all instructions of the node are cut together, by rows and by features, and each has
  * a part of these cells. What a cell computes does not depend on the cut, to the bit.
  *
+ * An instruction that is its node's only one, as a norm's is, is cut where a prompt has many rows.
+ *
  * Attention of few tokens over many positions: there may be fewer KV heads than workers, so a cell
  * is a segment of the positions of one KV head, for one token, and all instructions of the node are
  * cut together too (vm/segments.h).

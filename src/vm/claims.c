@@ -255,7 +255,8 @@ static bool find(const claims *c, uint32_t counter, claims_ready *ready, const v
         const band *b = &c->bands[i];
         const instruction *in = at(c, c->members[b->first]);
         if (ready(context, in)) {
-            if ((alone || b->cut.members > 1) && find_in_band(c, b, out)) return true;
+            if (find_in_band(c, b, out) && (alone || b->cut.members > 1 || out->cut.count > 1))
+                return true;
             continue;
         }
         for (int w = 0; w < INSTRUCTION_WAITS && depth > 1; w++) {

@@ -40,8 +40,8 @@ bool claims_end(claims *claims, const claimed *of, int32_t n);
 
 /* Finds the instruction with most cells left among those whose signals `counter` counts, or, while
  * these must wait, among those that they wait for. `reached` tells whether the instruction's waits
- * are over. `alone`: also instructions that no other worker has a slice of. False: there is none.
- */
+ * are over. `alone`: also instructions of one cell that no other worker has a slice of. False:
+ * there is none. */
 typedef bool claims_ready(const void *context, const instruction *in);
 bool claims_find(const claims *claims, uint32_t counter, claims_ready *ready, const void *context,
                  bool alone, claimed *out);
