@@ -189,7 +189,7 @@ def prompts_have_progress(_):
         long = {"messages": [{"role": "user", "content": "b" * 2000}]}
         assert refusal(s, "/chat/completions", long, "messages")["type"] == "exceed_context_size_error"
         assert refusal(s, "/v1/chat/completions", long, "messages")["type"] == "invalid_request_error"
-        body = {"messages": HELLO, "max_tokens": 2, "verbose": True}
+        body = {"messages": HELLO, "max_tokens": 2, "ignore_eos": True, "verbose": True}
         reply = s.post("/v1/chat/completions", body)[1]
         assert "hello" in reply["__verbose"]["prompt"] and reply["__verbose"]["tokens_predicted"] == 2, reply
         last = s.stream("/v1/chat/completions", body)[-2]
