@@ -303,7 +303,7 @@ MEGA_FN void attend_parts(const mega_arguments &a, mega_block &b, const row_grou
                                         r.old - chunk * attention_chunk<DIM>::POSITIONS};
             add_new_positions<DIM>(a, b, r.team, r.old, chunk);
             if (MEGA_QUANT_TYPES && c) r.team.sync(); /* the chunk before is added up */
-            weigh_positions<DIM, HALF>(a, b, r.team, part);
+            weigh_part<DIM, HALF>(a, b, r.team, part);
             r.team.sync();
             sums.add(a, b, r.team, part);
             release_chunk(a, b);

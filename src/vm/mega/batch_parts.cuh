@@ -138,8 +138,8 @@ template <int DIM, bool HALF> struct query_fragments {
 
 /* Stores the weights of the warp's shares of the positions. */
 template <int DIM, bool HALF>
-MEGA_FN void weigh_positions(const mega_arguments &a, const mega_block &b, const part_team &team,
-                             const attended_part &part)
+MEGA_FN void weigh_part(const mega_arguments &a, const mega_block &b, const part_team &team,
+                        const attended_part &part)
 {
     typedef attention_chunk<DIM> shape;
     const part_weights<DIM> weights(a, b, team, part.joined);
