@@ -42,8 +42,8 @@ prove_tokens() {
 # Suites: repeated runs, other sequences in the batch, orders, strategies, damage, the watchdog, costs, traces.
 prove_suites() {
     local suite
-    for suite in test_mega test_mega_several test_mega_f8 test_mega_sampling test_cuda test_cuda_attention \
-        test_cuda_batch test_cuda_contexts test_cuda_decode test_cuda_prompts test_cuda_ranks test_mega_ranks \
+    for suite in test_mega test_mega_several test_mega_cache_f8 test_mega_f8 test_mega_sampling test_cuda \
+        test_cuda_attention test_cuda_batch test_cuda_contexts test_cuda_decode test_cuda_prompts test_cuda_ranks test_mega_ranks \
         test_mega_ranks_one_gpu test_cuda_sampled_batch test_cuda_wide test_measure test_trace_cuda; do
         check "$suite" proof_tool $suite || true
     done

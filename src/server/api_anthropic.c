@@ -139,7 +139,7 @@ static qp_status add_blocks(const char *role, const cJSON *blocks, cJSON *list, 
             add_thinking(message, block);
         else if (status == QP_OK && strcmp(type, "redacted_thinking") != 0)
             status = api_refuse(error, 400, "messages",
-                                "a block is of type \"%.40s\": the model reads text alone", type);
+                                "a block is of type \"%.40s\": the model reads only text", type);
     }
     if (cJSON_GetArraySize(parts) || json_get(message, "tool_calls"))
         cJSON_AddItemToArray(list, message);

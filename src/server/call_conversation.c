@@ -28,10 +28,9 @@ static qp_status content_text(const cJSON *content, strbuf *out, api_error *erro
     {
         const cJSON *text = json_get(part, "text"), *type = json_get(part, "type");
         if (!cJSON_IsString(text))
-            return api_refuse(
-                error, 400, "messages",
-                "a part of a message is of type \"%.40s\": the model reads text alone",
-                cJSON_IsString(type) ? type->valuestring : "");
+            return api_refuse(error, 400, "messages",
+                              "a part of a message is of type \"%.40s\": the model reads only text",
+                              cJSON_IsString(type) ? type->valuestring : "");
         strbuf_puts(out, text->valuestring);
     }
     return QP_OK;

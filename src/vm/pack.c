@@ -203,7 +203,9 @@ qp_status executor_leave_unpacked(executor *x, qp_error *error)
     size_t most = 0;
     op_call call;
     x->unpacked = calloc((size_t)x->program->n_nodes, sizeof *x->unpacked);
-    if (!x->unpacked) return error_no_memory(error, "weights that are not packed", 0);
+    if (!x->unpacked)
+        return error_no_memory(error, "weights that are not packed",
+                               (size_t)x->program->n_nodes * sizeof *x->unpacked);
     for (int n = 0; n < x->program->n_nodes; n++) {
         const int weight = weight_to_read(x, n);
         if (packed_bytes_of(x, n, &call) == 0 || weight < 0) continue;

@@ -206,7 +206,7 @@ template <int DIM, bool HALF> struct value_sums {
 
     MEGA_FN value_sums() : out{}, sum{0, 0}, most(-INFINITY) {}
 
-    /* Scales what there is of earlier chunks to a chunk's maximum, or that to what there is. */
+    /* Raises the maximum to that of a chunk's shares, and scales what earlier chunks added. */
     MEGA_FN void scale(const part_weights<DIM> &weights, int head, int t)
     {
         const float before = most;

@@ -60,8 +60,8 @@ static const char *cache_refusal(const program *p)
         return "the megakernel keeps keys and values in F16, BF16 or F8";
     const int64_t chunk = bytes / (f8 ? 2 : 4) / p->config.head_dim; /* positions */
     if (o->page_size < 8 || chunk / o->page_size > CHUNK_PAGES || chunk % o->page_size)
-        return "the megakernel's pages are of 8 positions or more, with heads of 64 in F8 of 16, "
-               "and divide its chunks of the cache";
+        return "the megakernel needs pages of at least 8 positions (16 for heads of 64 in F8), a "
+               "whole number of which fills its chunk of the cache";
     return NULL;
 }
 
