@@ -6,11 +6,12 @@
 
 #include <stdbool.h>
 
-/* One that runs all kernels, those of compute capability 9.0 alone too. */
+/* One that runs all kernels. */
 static inline bool gpu_is_here(void)
 {
     cuda_device device;
-    bool here = cuda_device_open(&device, NULL) == QP_OK && cuda_device_is_hopper(&device);
+    bool here = cuda_device_open(&device, NULL) == QP_OK &&
+                cuda_device_has(&device, cuda_features_of(9, 0));
     cuda_device_close(&device);
     return here;
 }

@@ -133,8 +133,9 @@ static void test_carried(void **state)
 static void test_limits(void **state)
 {
     (void)state;
-    const cuda_device h200 = {.major = 9, .n_multiprocessors = 132};
-    const cuda_ops ops = {.device = (cuda_device *)&h200};
+    cuda_device h200;
+    assert_true(cuda_device_describe("sm_90", &h200));
+    const cuda_ops ops = {.device = &h200};
     op_call call = make_call(DTYPE_BF16, 128);
     attention_limits limits = CUDA_PREFILL_LIMITS(&call, PAGED_PREFILL);
     assert_false(cuda_is_limited(&limits));
@@ -196,8 +197,9 @@ static void test_accepts(void **state)
 static void test_f8(void **state)
 {
     (void)state;
-    const cuda_device h200 = {.major = 9, .n_multiprocessors = 132}, a100 = {.major = 8};
-    const cuda_ops ops = {.device = (cuda_device *)&h200}, older = {.device = (cuda_device *)&a100};
+    cuda_device h200, a100 = {.major = 8, .features = cuda_features_of(8, 0)};
+    assert_true(cuda_device_describe("sm_90", &h200));
+    const cuda_ops ops = {.device = &h200}, older = {.device = &a100};
     op_call call = make_call(DTYPE_F8, 64);
     assert_false(cuda_prefill_accepts(&call));
     assert_string_equal(cuda_ops_choose(&ops, OP_PAGED_PREFILL, &call)->name, "cuda_f8");
@@ -230,8 +232,9 @@ static void test_ragged(void **state)
     t[RAGGED_PREFILL_QO_INDPTR] = paged.tensors[PAGED_PREFILL_QO_INDPTR];
     t[RAGGED_PREFILL_KV_INDPTR] = paged.tensors[PAGED_PREFILL_KV_INDPTR];
     t[RAGGED_PREFILL_OUT] = paged.tensors[PAGED_PREFILL_OUT];
-    const cuda_device h200 = {.major = 9, .n_multiprocessors = 132};
-    const cuda_ops ops = {.device = (cuda_device *)&h200};
+    cuda_device h200;
+    assert_true(cuda_device_describe("sm_90", &h200));
+    const cuda_ops ops = {.device = &h200};
     const cuda_kernel *chosen = cuda_ops_choose(&ops, OP_RAGGED_PREFILL, &ragged);
     assert_non_null(chosen);
     assert_string_equal(chosen->name, "cuda_tiles");

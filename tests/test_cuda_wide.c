@@ -10,7 +10,7 @@
 
 enum { ROWS = 2048, K = 4096, HEADS = 32, KV_HEADS = 8, DIM = 128, QKV = 48 * DIM, FFN = 14336 };
 
-static cuda_device h200 = {.major = 9, .n_multiprocessors = 132};
+static cuda_device h200 = {.n_multiprocessors = 132, .features = CUDA_WIDE_NEEDS};
 static cuda_ops ops = {.device = &h200};
 
 /* Places that are looked at, not read. */
@@ -57,9 +57,9 @@ static void test_silu(void **state)
     (void)state;
     op_call call = product(ROWS, 2 * FFN), silu = silu_of(&call);
     assert_true(activates(&call, &silu));
-    h200.major = 10;
+    h200.features = CUDA_COPY_ENGINE;
     assert_false(activates(&call, &silu));
-    h200.major = 9;
+    h200.features = CUDA_WIDE_NEEDS;
     silu.tensors[SILU_AND_MUL_OUT].data = at; /* memory that is used after the activation */
     assert_false(activates(&call, &silu));
     silu = silu_of(&call);

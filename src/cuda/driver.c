@@ -138,6 +138,7 @@ static qp_status read_attributes(cuda_device *d, qp_error *error)
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         TRY(cuda_check(d->driver->device_attribute(wanted[i].to, wanted[i].attribute, d->ordinal),
                        "reading the GPU's figures", error));
+    d->features = cuda_features_of(d->major, d->minor);
     return cuda_check(d->driver->device_name(d->name, sizeof d->name, d->ordinal),
                       "reading the GPU's name", error);
 }
@@ -252,6 +253,24 @@ void cuda_device_close(cuda_device *d)
     if (d->stream) d->driver->stream_destroy(d->stream);
     d->driver->context_release(d->ordinal);
     *d = (cuda_device){0};
+}
+
+bool cuda_device_describe(const char *arch, cuda_device *out)
+{
+    static const struct {
+        const char *arch;
+        int major, n_multiprocessors;
+    } known[] = {{"sm_90", 9, CUDA_USUAL_MULTIPROCESSORS}, {"sm_100", 10, 148}};
+    enum { SHARED_BYTES = 227 << 10 };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcmp(known[i].arch, arch) != 0) continue;
+        *out = (cuda_device){.major = known[i].major,
+                             .features = cuda_features_of(known[i].major, 0),
+                             .n_multiprocessors = known[i].n_multiprocessors,
+                             .shared_bytes = SHARED_BYTES};
+        return true;
+    }
+    return false;
 }
 
 double cuda_device_flops(const cuda_device *d)

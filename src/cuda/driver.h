@@ -9,6 +9,7 @@
 #define QUIPU_CUDA_DRIVER_H
 
 #include "base/status.h"
+#include "cuda/features.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -193,7 +194,8 @@ typedef struct cuda_device {
     const cuda_driver *driver;
     cuda_ordinal ordinal;
     char name[96];
-    int major, minor; /* compute capability */
+    int major, minor;  /* compute capability */
+    uint32_t features; /* bits of cuda_feature */
     int n_multiprocessors;
     int l2_bytes, shared_bytes; /* shared_bytes: most dynamic shared memory of a block */
     int driver_version;         /* 13000: CUDA 13.0 */
@@ -235,12 +237,15 @@ qp_status cuda_device_link(const cuda_device *device, const cuda_device *peer, c
  * current one of this thread. */
 qp_status cuda_device_reach(const cuda_device *device, const cuda_device *peer, qp_error *error);
 
-/* Whether it has the instructions that only compute capability 9.0 has (wgmma, in code for sm_90a).
- * Some kernels need them; newer GPUs run other kernels. */
-static inline bool cuda_device_is_hopper(const cuda_device *device)
+/* Whether it has all of these features (bits of cuda_feature). */
+static inline bool cuda_device_has(const cuda_device *device, uint32_t features)
 {
-    return device->major == 9 && device->minor == 0;
+    return (features & ~device->features) == 0;
 }
+
+/* A GPU that need not be installed: the figures of H100 and H200 ("sm_90") or B200 ("sm_100").
+ * False: the architecture is not known. */
+bool cuda_device_describe(const char *arch, cuda_device *out);
 
 /* Peak FLOPs a second for products of 16-bit numbers, from the number of units and their clock; 0:
  * not known. */

@@ -4,6 +4,7 @@
 #include "engine/draft.h"
 #include "engine/open.h"
 #include "model/family/family.h"
+#include "op/linear/linear_f8_cuda.h"
 #include "plan/plan.h"
 #include "plan/weights.h"
 #include "vm/ranks.h"
@@ -71,7 +72,7 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     model_options sizes_only = {.fp8_as_bf16 = e->ranks.size > 1}, whole;
     if (e->device.context)
         engine_fp8_on_gpu(options->activations,
-                          cuda_device_is_hopper(&e->device) && !e->has_cuda_kernels &&
+                          cuda_device_has(&e->device, CUDA_F8_NEEDS) && !e->has_cuda_kernels &&
                               e->ranks.size == 1,
                           &sizes_only);
     whole = sizes_only;

@@ -5,12 +5,12 @@
 #include "engine/open.h"
 #include "inspect/launch_print.h"
 #include "inspect/pass_launches.h"
+#include "op/linear/linear_f8_cuda.h"
 #include "vm/machine.h"
+#include "vm/mega/megakernel.h"
 
 #include <stdio.h>
 #include <string.h>
-
-enum { USUAL_BLOCKS = 132 }; /* multiprocessors assumed where there is no GPU */
 
 /* The memory that a model needs, and the memory of the GPU. */
 typedef struct memory_view {
@@ -31,7 +31,7 @@ static void look_around(memory_view *v, uint64_t memory)
 {
     cuda_device device = {0};
     size_t free_bytes = 0;
-    v->n_blocks = USUAL_BLOCKS;
+    v->n_blocks = CUDA_USUAL_MULTIPROCESSORS;
     v->has_mega = true;
     if (memory) {
         v->available = memory;
@@ -41,7 +41,7 @@ static void look_around(memory_view *v, uint64_t memory)
     if (status == QP_OK) {
         snprintf(v->device, sizeof v->device, "%s", device.name);
         v->n_blocks = device.n_multiprocessors;
-        v->has_mega = cuda_device_is_hopper(&device);
+        v->has_mega = cuda_device_has(&device, CUDA_MEGA_NEEDS);
         status = cuda_device_free_memory(&device, &free_bytes, &v->why);
     }
     if (status == QP_OK) v->available = free_bytes;
@@ -174,7 +174,8 @@ qp_status cuda_print_run(const cuda_print_options *o, strbuf *out, qp_error *err
 {
     model *model;
     model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
-    engine_fp8_on_gpu(o->activations, o->ranks <= 1 && pass_launches_on_hopper(o->arch),
+    engine_fp8_on_gpu(o->activations,
+                      o->ranks <= 1 && (CUDA_F8_NEEDS & ~pass_launches_features(o->arch)) == 0,
                       &sizes_only);
     pass_launches launches;
     TRY(model_open(o->model, &sizes_only, &model, error));

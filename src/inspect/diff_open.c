@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "engine/open.h"
 #include "engine/ranks.h"
+#include "op/linear/linear_f8_cuda.h"
 #include "op/op.h"
 #include "plan/plan.h"
 #include "schedule/build.h"
@@ -103,11 +104,11 @@ static qp_status check_memory(const diff *d, qp_error *error)
                      d->options->model, (double)total / 0x1p30, (double)available / 0x1p30);
 }
 
-/* Whether the GPU has the kernels for weights in FP8. */
-static bool has_hopper(void)
+static bool has_f8_kernels(void)
 {
     cuda_device device = {0};
-    const bool found = cuda_device_open(&device, NULL) == QP_OK && cuda_device_is_hopper(&device);
+    const bool found =
+        cuda_device_open(&device, NULL) == QP_OK && cuda_device_has(&device, CUDA_F8_NEEDS);
     cuda_device_close(&device);
     return found;
 }
@@ -117,7 +118,7 @@ static qp_status open_model(diff *d, qp_error *error)
     const diff_options *o = d->options;
     const bool on_gpu = d->type_a->on_gpu || d->type_b->on_gpu;
     model_options sizes_only = {.fp8_as_bf16 = o->ranks > 1}, whole;
-    if (on_gpu) engine_fp8_on_gpu(o->activations, o->ranks <= 1 && has_hopper(), &sizes_only);
+    if (on_gpu) engine_fp8_on_gpu(o->activations, o->ranks <= 1 && has_f8_kernels(), &sizes_only);
     whole = sizes_only;
     whole.pool = d->pool;
     whole.progress = &d->progress;

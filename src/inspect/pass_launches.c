@@ -5,34 +5,18 @@
 #include "op/attention/attention_cuda.h"
 #include "vm/cuda/executor.h"
 
-#include <string.h>
-
-/* Figures of GPUs that need not be installed: H100 and H200, B200. */
-static const struct {
-    const char *arch;
-    cuda_device device;
-} known[] = {
-    {"sm_90", {.major = 9, .n_multiprocessors = 132, .shared_bytes = 232448}},
-    {"sm_100", {.major = 10, .n_multiprocessors = 148, .shared_bytes = 232448}},
-};
-enum { N_KNOWN = sizeof known / sizeof *known };
-
 static qp_status find_gpu(const char *arch, cuda_device *out, qp_error *error)
 {
     if (!arch && cuda_device_probe(out, NULL) == QP_OK) return QP_OK;
-    for (int i = 0; i < N_KNOWN; i++) {
-        if (arch && strcmp(known[i].arch, arch) != 0) continue;
-        *out = known[i].device;
-        return QP_OK;
-    }
+    if (cuda_device_describe(arch ? arch : "sm_90", out)) return QP_OK;
     return error_set(error, QP_INVALID,
                      "no GPU of architecture '%.40s' is known; expected sm_90 or sm_100", arch);
 }
 
-bool pass_launches_on_hopper(const char *arch)
+uint32_t pass_launches_features(const char *arch)
 {
     cuda_device gpu = {0};
-    return find_gpu(arch, &gpu, NULL) == QP_OK && cuda_device_is_hopper(&gpu);
+    return find_gpu(arch, &gpu, NULL) == QP_OK ? gpu.features : 0;
 }
 
 static launch_class class_of(const program *program, const launch_setting *setting, int64_t tokens,

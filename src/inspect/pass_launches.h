@@ -15,8 +15,8 @@ typedef struct pass_launches {
     launch_list list;
 } pass_launches;
 
-/* Whether that GPU has the kernels for sm_90a. `arch`: as below. */
-bool pass_launches_on_hopper(const char *arch);
+/* That GPU's features, bits of cuda_feature. `arch`: as below. */
+uint32_t pass_launches_features(const char *arch);
 
 /* Makes the launches of a pass of `tokens` tokens at the plan's full context: a prompt's, or, where
  * there are as many sequences as tokens, one of each sequence. `arch`: "sm_90" or "sm_100"; NULL:

@@ -34,16 +34,19 @@ const cuda_kernel *cuda_ops_custom(const cuda_kernel *custom, op_code op, const 
     return row && row->name && (!row->accepts || row->accepts(call)) ? row : NULL;
 }
 
+bool cuda_kernel_runs(const cuda_ops *ops, const cuda_kernel *kernel)
+{
+    return cuda_device_has(ops->device, kernel->needs) && (!kernel->needs_blas || ops->has_blas) &&
+           (!kernel->needs_ranks || ops->exchange || ops->carrier);
+}
+
 const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_call *call)
 {
     const cuda_kernel *chosen = cuda_ops_custom(ops->custom, op, call);
     if (chosen) return chosen;
     for (const cuda_kernel *k = op_get(op)->cuda; k && k->name; k++) {
         if (!k->accepts(call) || (k->pays && !k->pays(ops, call))) continue;
-        if (k->needs_blas && !ops->has_blas) continue;
-        if (k->needs_ranks && !ops->exchange && !ops->carrier) continue;
-        if (k->architecture == CUDA_HOPPER_ONLY && !cuda_device_is_hopper(ops->device)) continue;
-        chosen = k;
+        if (cuda_kernel_runs(ops, k)) chosen = k;
     }
     return chosen;
 }

@@ -86,8 +86,8 @@ typedef struct cuda_kernel {
     const char *name; /* "cuda", or a name that distinguishes it from the operator's others */
     const char *image, *function;
     int threads;
-    int64_t units; /* of a block */
-    enum { CUDA_ANY, CUDA_HOPPER_ONLY } architecture;
+    int64_t units;  /* of a block */
+    uint32_t needs; /* features of the GPU: bits of cuda_feature */
     bool needs_blas;
     bool needs_ranks; /* the other GPUs of a model; such kernels are not run alone */
     bool (*accepts)(const op_call *call); /* accepted types and shapes */
@@ -152,6 +152,10 @@ bool cuda_narrows_always(const op_call *call);
 qp_status cuda_ops_init(cuda_ops *ops, cuda_device *device, size_t workspace_bytes, bool with_blas,
                         qp_error *error);
 void cuda_ops_free(cuda_ops *ops);
+
+/* Whether a kernel can run here: the GPU has the features that it needs, and cuBLASLt and other
+ * ranks are there if it needs them. */
+bool cuda_kernel_runs(const cuda_ops *ops, const cuda_kernel *kernel);
 
 /* The kernel for a call, NULL where the GPU has none. Depends on types and shapes only. */
 const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_call *call);

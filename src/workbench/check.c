@@ -206,12 +206,24 @@ static void check_variants(report *report, const op_info *op)
     }
 }
 
+static void note_unchecked(report *report, const cuda_kernel *kernel)
+{
+    const char *missing = cuda_feature_missing(device_gpu()->features, kernel->needs);
+    if (missing)
+        strbuf_printf(&report->failures, "%s %s: not checked, because the GPU lacks %s\n",
+                      op_get(kernel->op)->name, kernel->name, missing);
+}
+
 static void check_device(report *report, const op_info *op)
 {
     const char *wanted = report->options->variant;
     for (const cuda_kernel *k = op->cuda; k && k->name && !report->device_lost; k++) {
         if (report->handed != QP_OK) return;
-        if (k->needs_ranks || (wanted && strcmp(wanted, k->name) != 0)) continue;
+        if (wanted && strcmp(wanted, k->name) != 0) continue;
+        if (!cuda_kernel_runs(device_ops(), k)) {
+            note_unchecked(report, k);
+            continue;
+        }
         op_variant variant = device_variant(k);
         check_run run = {.options = report->options,
                          .op = op,

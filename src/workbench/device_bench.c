@@ -343,7 +343,8 @@ static qp_status time_workload(const device_timing_request *asked, device_timing
         request->kernel = cuda_ops_choose(calls.ops, request->op->cuda->op, &load.call);
     if (request->kernel) out->kernel = (int)(request->kernel - request->op->cuda);
     out->declined =
-        !request->candidate && (!request->kernel || !request->kernel->accepts(&load.call));
+        !request->candidate && (!request->kernel || !request->kernel->accepts(&load.call) ||
+                                !cuda_kernel_runs(calls.ops, request->kernel));
     size_t workspace = request->kernel && request->kernel->workspace && !out->declined
                            ? request->kernel->workspace(&load.call)
                            : 0;

@@ -5,6 +5,8 @@
 #include "op/cuda_ops.h"
 #include "op/linear/linear_chain.h"
 
+enum { CUDA_CHAIN_NEEDS = CUDA_WGMMA_TILES | CUDA_DEPENDENT_LAUNCH }; /* features */
+
 /* Sets the numbers of stages of a chain whose tiles of x have this many columns: as many as shared
  * memory holds. */
 void cuda_linear_chain_set_stages(linear_chain *chain, int columns);

@@ -6,6 +6,8 @@
 #include "op/cuda_ops.h"
 #include "op/linear/linear_f8.h"
 
+enum { CUDA_F8_NEEDS = CUDA_WGMMA_TILES | CUDA_E4M3 }; /* features, of all products of FP8 */
+
 /* Bytes of a matrix in panels. */
 size_t cuda_f8_bytes(int64_t rows, int64_t columns);
 

@@ -224,7 +224,7 @@ static qp_status multiply(cuda_ops *ops, const op_call *call, const op_call *sil
 qp_status cuda_linear_stream(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                              const cuda_forms *forms, qp_error *error)
 {
-    if (!cuda_device_is_hopper(ops->device))
+    if (!cuda_device_has(ops->device, CUDA_STREAM_NEEDS))
         return cuda_linear_tiles(ops, kernel, call, forms, error);
     return multiply(ops, call, NULL, forms, error);
 }
@@ -234,7 +234,8 @@ bool cuda_linear_stream_activates(const cuda_ops *ops, const op_call *calls)
     const tensor *to = &calls[1].tensors[SILU_AND_MUL_OUT];
     int64_t k = calls[0].tensors[LINEAR_X].shape[1];
     size_t need = 2 * bytes_of(to->shape[0], to->shape[1] > k ? to->shape[1] : k);
-    return cuda_device_is_hopper(ops->device) && cuda_linear_is_activated(&calls[0], &calls[1]) &&
+    return cuda_device_has(ops->device, CUDA_STREAM_NEEDS) &&
+           cuda_linear_is_activated(&calls[0], &calls[1]) &&
            calls[0].tensors[LINEAR_OUT].shape[1] % 16 == 0 &&
            need <= ops->workspace.bytes - CUDA_OWN_WORKSPACE;
 }

@@ -5,6 +5,8 @@
 #include "op/linear/linear_stream.h"
 #include "op/cuda_ops.h"
 
+enum { CUDA_STREAM_NEEDS = CUDA_WGMMA_TILES | CUDA_CLUSTERS }; /* features */
+
 /* How a product is cut: into tiles of this many rows of the weight, each shared by this many
  * blocks. */
 typedef struct cuda_stream_cut {

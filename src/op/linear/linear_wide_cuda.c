@@ -39,7 +39,7 @@ bool cuda_linear_wide_fills(int64_t rows, int64_t features, int n_multiprocessor
 static bool multiplies(const cuda_ops *ops, const op_call *call)
 {
     const tensor *t = call->tensors, *out = &t[LINEAR_OUT];
-    return cuda_device_is_hopper(ops->device) && cuda_linear_stream_accepts(call) &&
+    return cuda_device_has(ops->device, CUDA_WIDE_NEEDS) && cuda_linear_stream_accepts(call) &&
            call->begin == 0 && call->end == t[LINEAR_WEIGHT].shape[0] && !t[LINEAR_BIAS].rank &&
            !t[LINEAR_RESIDUAL].rank && (uintptr_t)out->data % 16 == 0 &&
            out->stride[0] == out->shape[1] * 4 &&

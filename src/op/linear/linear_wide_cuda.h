@@ -6,6 +6,8 @@
 #include "op/linear/linear_wide.h"
 #include "op/cuda_ops.h"
 
+enum { CUDA_WIDE_NEEDS = CUDA_WGMMA_TILES | CUDA_CLUSTERS }; /* features */
+
 /* Whether this many rows of x and of the weight fill the GPU's waves of tiles well enough. */
 bool cuda_linear_wide_fills(int64_t rows, int64_t features, int n_multiprocessors);
 

@@ -233,7 +233,7 @@ qp_status cuda_prefill(cuda_ops *ops, const cuda_kernel *kernel, const op_call *
                        const cuda_forms *forms, qp_error *error)
 {
     (void)kernel;
-    return launch_prefill(ops, call, forms, cuda_device_is_hopper(ops->device), error);
+    return launch_prefill(ops, call, forms, cuda_device_has(ops->device, CUDA_WGMMA_TILES), error);
 }
 
 static qp_status launch_mma(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
@@ -267,7 +267,7 @@ const cuda_kernel paged_prefill_cuda[] = {
      .tolerances = cuda_attention_tolerances},
     {.op = OP_PAGED_PREFILL,
      .name = "cuda_f8",
-     .architecture = CUDA_HOPPER_ONLY,
+     .needs = CUDA_WGMMA_TILES | CUDA_E4M3,
      .narrows = cuda_narrows_always,
      .narrow_form = CUDA_NARROWS_ALONE,
      .takes_moved_q = true,

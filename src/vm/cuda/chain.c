@@ -12,7 +12,7 @@
 bool cuda_chain_begin(cuda_ops *ops, int64_t rows, const tensor *x, cuda_address x_at,
                       int64_t n_chunks, cuda_chain *out)
 {
-    if (!cuda_device_is_hopper(ops->device) || rows > LINEAR_STREAM_MAX_X) return false;
+    if (!cuda_device_has(ops->device, CUDA_CHAIN_NEEDS) || rows > LINEAR_STREAM_MAX_X) return false;
     *out = (cuda_chain){.ops = ops,
                         .columns = LINEAR_STREAM_COLUMNS(rows),
                         .n_chunks = n_chunks,

@@ -172,7 +172,7 @@ static qp_status decode_weights(cuda_executor *x, qp_error *error)
 {
     cuda_weights *w = &x->weights;
     bool fit;
-    w->packs = w->packs && cuda_device_is_hopper(x->device);
+    w->packs = w->packs && cuda_device_has(x->device, CUDA_CHAIN_NEEDS);
     if (!w->decodes && !w->packs) return QP_OK;
     TRY(check_copies(x, cuda_weights_copies(w), &fit, error));
     w->decodes = w->decodes && fit;

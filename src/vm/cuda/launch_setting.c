@@ -3,6 +3,7 @@
 
 #include "cuda/ranks.h"
 #include "op/linear/linear.h"
+#include "op/linear/linear_chain_cuda.h"
 
 #include <stdlib.h>
 
@@ -22,11 +23,10 @@ static void place_exchange(launch_setting *setting)
 
 int cuda_few_rows(const program *program, const cuda_device *device)
 {
-    const bool several = program->options.max_sequences > 1 && !program->options.few_alike;
-    if (cuda_device_is_hopper(device) && cuda_single_is_batch(program) &&
-        !program->options.few_alike)
-        return 0;
-    return several && cuda_device_is_hopper(device) ? 1 : CUDA_FEW_ROWS;
+    if (program->options.few_alike || !cuda_device_has(device, CUDA_CHAIN_NEEDS))
+        return CUDA_FEW_ROWS;
+    if (cuda_single_is_batch(program)) return 0;
+    return program->options.max_sequences > 1 ? 1 : CUDA_FEW_ROWS;
 }
 
 static qp_status place_decoded(launch_setting *setting, const cuda_weights *weights,
@@ -71,7 +71,8 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
     }
     if (weights->decodes) TRY(place_decoded(setting, weights, error));
     if (program->options.ranks > 1) place_exchange(setting);
-    if (weights->packs && cuda_device_is_hopper(device)) setting->packed = &weights->packed;
+    if (weights->packs && cuda_device_has(device, CUDA_CHAIN_NEEDS))
+        setting->packed = &weights->packed;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
         setting->memory.data[id] = cuda_host_form(cuda_area_address(id, 0));
     setting->memory.weights = setting->weights;

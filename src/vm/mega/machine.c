@@ -17,7 +17,7 @@
 
 #include <stdlib.h>
 
-enum { USUAL_BLOCKS = 132 /* multiprocessors, where there is no GPU to ask */, USUAL_PASSES = 16 };
+enum { USUAL_PASSES = 16 };
 
 typedef struct mega_machine {
     program program; /* of the machine that it owns */
@@ -53,13 +53,12 @@ static int blocks_of(const machine_setup *setup)
 {
     const int n_blocks = options_of(setup).n_blocks;
     if (n_blocks) return n_blocks;
-    return setup->device ? setup->device->n_multiprocessors : USUAL_BLOCKS;
+    return setup->device ? setup->device->n_multiprocessors : CUDA_USUAL_MULTIPROCESSORS;
 }
 
 static const char *verify_refusal_of_mega(const machine_setup *setup)
 {
-    if (setup->device && !cuda_device_is_hopper(setup->device))
-        return "the megakernel runs on GPUs of compute capability 9.0 (Hopper) only";
+    if (setup->device && !cuda_device_has(setup->device, CUDA_MEGA_NEEDS)) return CUDA_MEGA_REFUSAL;
     return cuda_mega_verify_refusal(setup->program, blocks_of(setup));
 }
 

@@ -177,9 +177,8 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
                      .alone = options->alone,
                      .verifies = options->verifies};
     if (!m->n_blocks) m->n_blocks = usual_blocks(x->program, x->device->n_multiprocessors);
-    m->why_not = cuda_device_is_hopper(x->device)
-                     ? refusal(x->program, m->n_blocks)
-                     : "the megakernel runs on GPUs of compute capability 9.0 (Hopper) only";
+    m->why_not = cuda_device_has(x->device, CUDA_MEGA_NEEDS) ? refusal(x->program, m->n_blocks)
+                                                             : CUDA_MEGA_REFUSAL;
     if (!m->why_not && m->verifies) m->why_not = mega_verify_refusal(x->program);
     if (m->why_not) return QP_OK;
     set_sizes(m);

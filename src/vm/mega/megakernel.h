@@ -13,6 +13,12 @@
 #include "schedule/schedule.h"
 #include "vm/mega/mega.h"
 
+/* Features. Its images have no PTX (src/gpu_images.cmake). */
+enum {
+    CUDA_MEGA_NEEDS = CUDA_CODE_90A | CUDA_COPY_ENGINE | CUDA_DEPENDENT_LAUNCH | CUDA_E4M3,
+};
+#define CUDA_MEGA_REFUSAL "the megakernel runs on GPUs of compute capability 9.0 (Hopper) only"
+
 typedef struct cuda_mega {
     cuda_executor *executor;
     cuda_function kernel;     /* NULL: the megakernel does not run the model */
