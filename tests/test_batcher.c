@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
-#include "server/batcher.h"
+#include "server/batcher_state.h"
 #include "server/logprobs.h"
 #include "server/statistics.h"
 
@@ -423,6 +423,107 @@ static void cancelled_and_late_requests_end(void **state)
     qp_engine_close(engine);
 }
 
+/* A request whose choices want long answers, with none of its tokens read yet. */
+static request *submit_long(const qp_engine *engine, batcher *b, size_t n_choices)
+{
+    int32_t prompt[CONTEXT];
+    size_t n;
+    prompt_of(2, prompt, &n);
+    request *r = make_request(engine, prompt, n);
+    r->n_choices = n_choices;
+    r->max_tokens = 0;
+    r->sampling.value[QP_TEMPERATURE] = 0;
+    assert_ok(batcher_submit(b, r, &error));
+    return r;
+}
+
+static size_t events_of(const request *r)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->n_choices; i++)
+        n += atomic_load(&r->choices[i].written);
+    return n;
+}
+
+/* Many answers that nobody reads take turns in two slots and then leave them; each ends, cut off,
+ * if it stays unread, and is whole if it is read in time. */
+static void unread_answers_leave_their_slots(void **state)
+{
+    (void)state;
+    enum { MANY = 6 };
+    batcher *b;
+    qp_engine *engine = open_small(2);
+    assert_ok(
+        batcher_create(&(batcher_options){.stall_limit_ns = 1000000000000}, engine, &b, &error));
+    request *unread = submit_long(engine, b, MANY);
+    for (size_t seen = 0, turns = 0; turns < 2000; turns++, seen = events_of(unread)) {
+        batcher_turn(b);
+        if (seen == MANY * (RING_EVENTS - 1)) break;
+    }
+    assert_int_equal(events_of(unread), MANY * (RING_EVENTS - 1));
+    assert_true(b->n_stalled >= MANY - 2);
+    assert_int_equal(b->n_queued, 0);
+    request *other = submit_long(engine, b, 1);
+    answer got[MANY] = {0}, short_one = {0};
+    for (size_t turns = 0; turns < 200 && !take(other, 0, &short_one); turns++)
+        batcher_turn(b);
+    assert_int_equal(short_one.end.finish, QP_FINISH_CONTEXT);
+    for (size_t turns = 0, ended = 0; turns < 2000 && ended < MANY - 1; turns++) {
+        batcher_turn(b);
+        ended = 0;
+        for (size_t i = 1; i < MANY; i++)
+            ended += take(unread, i, &got[i]);
+    }
+    for (size_t i = 1; i < MANY; i++) {
+        assert_int_equal(got[i].end.finish, QP_FINISH_CONTEXT);
+        assert_memory_equal(got[i].tokens, short_one.tokens, short_one.count * sizeof(int32_t));
+    }
+    request *last[2] = {submit_long(engine, b, 1), submit_long(engine, b, 1)}; /* want both slots */
+    for (size_t turns = 0; turns < 4; turns++)
+        batcher_turn(b);
+    assert_int_equal(unread->choices[0].phase, CHOICE_STALLED);
+    b->options.stall_limit_ns = 1;
+    batcher_turn(b);
+    while (!take(unread, 0, &got[0]))
+        ;
+    assert_int_equal(got[0].end.finish, REQUEST_TIMED_OUT);
+    for (size_t i = 0; i < 2; i++)
+        request_release(last[i]);
+    request_release(other);
+    request_release(unread);
+    batcher_close(b);
+    qp_engine_close(engine);
+}
+
+/* A request of one text does not wait for one of many, nor a key of one request for one of many. */
+static void requests_and_keys_take_turns(void **state)
+{
+    (void)state;
+    for (int keys = 0; keys < 2; keys++) {
+        batcher *b;
+        qp_engine *engine = open_small(2);
+        assert_ok(batcher_create(&(batcher_options){0}, engine, &b, &error));
+        request *many[4] = {0};
+        for (size_t i = 0; i < 4; i++)
+            if (keys || i == 0) many[i] = submit_long(engine, b, keys ? 1 : 8);
+        for (int turns = 0; turns < 4; turns++)
+            batcher_turn(b);
+        int32_t prompt[1] = {7};
+        request *one = make_request(engine, prompt, 1);
+        one->cache_key = (uint64_t)keys;
+        assert_ok(batcher_submit(b, one, &error));
+        batcher_turn(b);
+        assert_int_equal(one->choices[0].phase, CHOICE_RUNNING);
+        assert_true(one->first_token != 0);
+        assert_int_equal(b->stats.parked, 1);
+        for (size_t i = 0; i < 4; i++)
+            request_release(many[i]);
+        request_release(one);
+        batcher_close(b);
+        qp_engine_close(engine);
+    }
+}
+
 static void what_cannot_be_done_is_refused(void **state)
 {
     (void)state;
@@ -453,6 +554,8 @@ int main(void)
         cmocka_unit_test(prompts_have_logprobs),
         cmocka_unit_test(prompts_have_embeddings),
         cmocka_unit_test(cancelled_and_late_requests_end),
+        cmocka_unit_test(unread_answers_leave_their_slots),
+        cmocka_unit_test(requests_and_keys_take_turns),
         cmocka_unit_test(what_cannot_be_done_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -93,6 +93,21 @@ size_t session_take_prefix(struct qp_session *session, uint64_t key, const int32
 /* Keeps the full pages of the session's first `count` tokens in the tree. */
 void session_keep_prefix(struct qp_session *session, uint64_t key, size_t count);
 
+/* What the cache holds of a sequence that has no session. Zero: nothing. */
+typedef struct parked_pages {
+    page_list pages;
+    size_t count; /* tokens */
+    int64_t n_kept, rope_length;
+} parked_pages;
+
+/* Takes the pages of a session, which is empty afterwards; they stay with the caller until
+ * session_return() or parked_pages_free(). QP_NO_MEMORY changes nothing. */
+qp_status session_park(struct qp_session *session, parked_pages *out, qp_error *error);
+
+/* Gives an empty session of the same engine the pages back, and the tokens that they hold. */
+void session_return(struct qp_session *session, parked_pages *parked, const int32_t *tokens);
+void parked_pages_free(parked_pages *parked, page_pool *pool);
+
 /* Progress of reading prompts is reported between these two, if one of the sequences has many new
  * tokens: by qp_step(), before it hands out a token. */
 void engine_begin_reading(struct qp_engine *engine, const qp_sequence *sequences, size_t n);

@@ -125,3 +125,35 @@ void session_keep_prefix(qp_session *s, uint64_t key, size_t count)
     if (s->n_kept >= full) return;
     s->n_kept = prefix_tree_keep(&s->engine->prefixes, key, s->tokens, count, s->n_kept, &s->pages);
 }
+
+/* ---- sequences without a session ------------------------------------------------------------ */
+
+qp_status session_park(qp_session *s, parked_pages *out, qp_error *error)
+{
+    page_list empty;
+    TRY(page_list_init(&empty, s->pages.capacity, error));
+    session_give_pages_back(s, 0);
+    *out = (parked_pages){s->pages, s->count, s->n_kept, s->rope_length};
+    s->pages = empty;
+    s->n_kept = 0;
+    qp_session_truncate(s, 0);
+    return QP_OK;
+}
+
+void session_return(qp_session *s, parked_pages *parked, const int32_t *tokens)
+{
+    page_list_free(&s->pages, &s->engine->pages);
+    s->pages = parked->pages;
+    s->count = parked->count;
+    s->n_kept = parked->n_kept;
+    s->rope_length = parked->rope_length;
+    memcpy(s->tokens, tokens, s->count * sizeof *tokens);
+    s->engine->step.slots[s->slot].counted = -1;
+    *parked = (parked_pages){0};
+}
+
+void parked_pages_free(parked_pages *parked, page_pool *pool)
+{
+    if (parked->pages.pages) page_list_free(&parked->pages, pool);
+    *parked = (parked_pages){0};
+}

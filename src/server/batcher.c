@@ -28,10 +28,11 @@ static qp_status allocate(batcher *b, qp_error *error)
     const size_t n = b->n_slots, queued = b->options.max_queued;
     b->sessions = calloc(n, sizeof(qp_session *));
     b->in_use = calloc(n, sizeof *b->in_use);
+    b->keys = calloc(n, sizeof *b->keys);
     b->sequences = calloc(n, sizeof *b->sequences);
     b->called = calloc(n, sizeof(choice *));
-    if (!b->sessions || !b->in_use || !b->sequences || !b->called ||
-        !list_init(&b->submitted, queued) || !list_init(&b->waiting, queued + n) ||
+    if (!b->sessions || !b->in_use || !b->keys || !b->sequences || !b->called ||
+        !list_init(&b->submitted, queued) || !list_init(&b->waiting, queued * 2 + n) ||
         !list_init(&b->running, n))
         return error_no_memory(error, "the batcher", (queued * 2 + n * 4) * sizeof(choice *));
     for (size_t i = 0; i < n; i++) {
@@ -62,6 +63,7 @@ qp_status batcher_create(const batcher_options *options, qp_engine *engine, batc
     b->options = *options;
     if (b->options.max_queued == 0) b->options.max_queued = DEFAULT_QUEUED;
     if (b->options.age_limit_ns == 0) b->options.age_limit_ns = 2000000000;
+    if (b->options.stall_limit_ns == 0) b->options.stall_limit_ns = 600000000000;
     if (b->options.prompt_ns == 0) b->options.prompt_ns = 5000000;
     if (b->options.prompt_passes == 0) b->options.prompt_passes = 1;
     if (b->options.group_ns == 0) b->options.group_ns = 4000000;
@@ -124,6 +126,7 @@ void batcher_close(batcher *b)
         qp_session_close(b->sessions[i]);
     free(b->sessions);
     free(b->in_use);
+    free(b->keys);
     free(b->sequences);
     free(b->called);
     free(b->submitted.items);

@@ -14,14 +14,15 @@ typedef struct batcher batcher;
 
 /* A zero field takes its default. */
 typedef struct batcher_options {
-    size_t max_queued;     /* choices that may wait for a slot; default 1,024 */
-    uint64_t age_limit_ns; /* one that has waited for longer comes before those with more of their
-                            * prompts in the cache; default 2 s */
-    uint64_t prompt_ns;    /* about what prompts may add to a pass while other choices decode: this
-                            * time, default 5 ms, */
-    double prompt_passes;  /* and the time of this many passes of those choices alone; default 1 */
-    uint64_t group_ns;     /* about how long passes may run ahead of what is handed out; default
-                            * 4 ms */
+    size_t max_queued;       /* choices that may wait for a slot; default 1,024 */
+    uint64_t age_limit_ns;   /* one that has waited for longer comes before those with more of their
+                              * prompts in the cache; default 2 s */
+    uint64_t stall_limit_ns; /* a choice that waits for its client for longer ends; default 600 s */
+    uint64_t prompt_ns;   /* about what prompts may add to a pass while other choices decode: this
+                           * time, default 5 ms, */
+    double prompt_passes; /* and the time of this many passes of those choices alone; default 1 */
+    uint64_t group_ns;    /* about how long passes may run ahead of what is handed out; default
+                           * 4 ms */
     /* Called from the engine thread, once after each step that made events. It must not block; a
      * write to an eventfd does not. */
     void (*wake)(void *context);

@@ -19,6 +19,12 @@ typedef struct choice_list {
     size_t count;
 } choice_list;
 
+/* How many slots the choices of a key have. */
+typedef struct key_slots {
+    uint64_t key;
+    size_t slots;
+} key_slots;
+
 /* Requests linked by next_ready, each with a reference; `last` is valid while there is a first. */
 typedef struct request_list {
     request *first, *last;
@@ -53,10 +59,13 @@ struct batcher {
     bool ended; /* the engine thread: it answers no more */
     atomic_ullong last_step;
 
-    qp_session **sessions;  /* [n_slots] */
-    bool *in_use;           /* [n_slots] */
-    choice_list waiting;    /* in the order of admission */
-    choice_list running;    /* in the order in which they were admitted */
+    qp_session **sessions; /* [n_slots] */
+    bool *in_use;          /* [n_slots] */
+    choice_list waiting;   /* in the order of age, with those that are stalled */
+    size_t n_stalled;      /* choices of `waiting` that wait for their clients */
+    choice_list running;   /* in the order in which they were admitted */
+    key_slots *keys;       /* [n_slots], the first n_keys: keys that have slots */
+    size_t n_keys;
     qp_sequence *sequences; /* [n_slots]: sequences of a step */
     choice **called;        /* [n_slots]: the choices of these sequences */
     size_t n_called;
@@ -97,11 +106,28 @@ void batcher_end_choice(batcher *batcher, choice *choice, uint8_t finish, int32_
 void batcher_note(batcher *batcher, request *request);
 void batcher_hand_on(batcher *batcher);
 
-/* scheduler.c: gives free slots to waiting choices while there are pages. */
+/* scheduler.c: gives slots to waiting choices while there are pages. */
 void batcher_admit(batcher *batcher);
 
-/* Takes the slot from a running choice. `keep`: the prefix tree keeps its pages. */
+/* slots.c. How many slots the choices of a key have. */
+size_t slots_of_key(const batcher *batcher, uint64_t key);
+
+/* A waiting choice, which is in no list, gets a free slot. */
+void slot_start(batcher *batcher, choice *choice);
+
+/* Takes the slot from a running choice that ends. `keep`: the prefix tree keeps its pages. */
 void batcher_leave_slot(batcher *batcher, choice *choice, bool keep);
+
+/* The running choice of this index waits again and keeps its pages; if its client reads too slowly,
+ * it is stalled. */
+void slot_park(batcher *batcher, size_t index);
+
+/* A waiting choice waits for its client; and for a slot again. */
+void slot_stall(batcher *batcher, choice *choice);
+void slot_wake(batcher *batcher, choice *choice);
+
+/* Takes the pages from the youngest waiting choice that has any; false: none has. */
+bool slot_drop_parked(batcher *batcher, const choice *except);
 
 /* Whether the bits of an answer must not depend on others: passes have fixed shapes, and tokens of
  * prompts are computed in other passes than those that were chosen. */
@@ -114,7 +140,8 @@ static inline bool batcher_is_invariant(const batcher *batcher)
  * because other requests may have the same tokens in their prompts. */
 void batcher_keep_prefix(batcher *batcher, choice *choice);
 
-/* Sends the youngest running choice back to wait; false: at most one runs. */
+/* Makes pages free: those of a waiting choice, or of the youngest running one, which waits again;
+ * false: at most one runs. */
 bool batcher_preempt(batcher *batcher);
 
 /* statistics.c */

@@ -20,12 +20,14 @@ static void note_end(batcher *b, const choice *c)
     b->n_queued -= c->phase == CHOICE_WAITING;
     b->n_open--;
     pthread_mutex_unlock(&b->mutex);
+    b->n_stalled -= c->phase == CHOICE_STALLED;
 }
 
 void batcher_end_choice(batcher *b, choice *c, uint8_t finish, int32_t stop_token)
 {
     request *r = c->request;
     if (c->session) batcher_leave_slot(b, c, finish != REQUEST_FAILED);
+    parked_pages_free(&c->parked, &b->engine->pages);
     choice_close_sampler(c);
     const bool all = --r->state->n_running == 0;
     if (all) r->finished = clock_ns();
@@ -39,13 +41,22 @@ void batcher_end_choice(batcher *b, choice *c, uint8_t finish, int32_t stop_toke
     if (all) request_release(r);
 }
 
-/* Ends choices of the list that are cancelled or past their deadline. */
+/* Whether the time of a choice is over: its deadline has passed, its client has not read for too
+ * long, or more than max_queued choices are stalled; then the oldest ends. */
+static bool is_late(const batcher *b, const choice *c, uint64_t now)
+{
+    const uint64_t deadline = c->request->deadline;
+    if (deadline && now >= deadline) return true;
+    if (c->phase != CHOICE_STALLED) return false;
+    return now - c->stalled > b->options.stall_limit_ns || b->n_stalled > b->options.max_queued;
+}
+
+/* Ends choices of the list that are cancelled or late. */
 static void end_over(batcher *b, choice_list *list, uint64_t now)
 {
     for (size_t i = 0; i < list->count;) {
         choice *c = list->items[i];
-        const uint64_t deadline = c->request->deadline;
-        const bool late = deadline && now >= deadline, cancelled = atomic_load(&c->cancelled);
+        const bool late = is_late(b, c, now), cancelled = atomic_load(&c->cancelled);
         if (!late && !cancelled && !b->closing) {
             i++;
             continue;

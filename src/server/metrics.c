@@ -61,6 +61,8 @@ static void put_counters(metrics *m, const batcher_stats *s)
             "Proposed tokens that were verified.", (double)s->proposed_tokens);
     put_one(m, "spec_decode_num_accepted_tokens_total", "counter",
             "Proposed tokens that were accepted.", (double)s->accepted_tokens);
+    put_one(m, "slots_given_up_total", "counter",
+            "Choices that gave their slot up for a while and kept their pages.", (double)s->parked);
     put_one(m, "num_preemptions_total", "counter", "Choices that lost their pages to others.",
             (double)s->preemptions);
     put_one(m, "steps_total", "counter", "Calls of the engine.", (double)s->steps);

@@ -117,17 +117,28 @@ qp_status request_prepare(request *r, size_t context, size_t hidden_size, qp_err
 
 /* ---- events -------------------------------------------------------------------------------- */
 
-size_t choice_room(choice *c)
+/* How many events fit, if these are at least `least`; else 0, and the choice is paused. */
+static size_t room_for(choice *c, size_t least)
 {
     for (int look = 0; look < 2; look++) {
-        const unsigned used = atomic_load(&c->written) - atomic_load(&c->read);
-        if (used < RING_EVENTS - 1) {
+        const size_t used = atomic_load(&c->written) - atomic_load(&c->read);
+        if (used + least < RING_EVENTS) {
             if (atomic_load(&c->paused)) atomic_store(&c->paused, false);
             return RING_EVENTS - 1 - used;
         }
         atomic_store(&c->paused, true); /* then check again: the reader may not have seen it */
     }
     return 0;
+}
+
+size_t choice_room(choice *c)
+{
+    return room_for(c, 1);
+}
+
+bool choice_has_room(choice *c, size_t events)
+{
+    return room_for(c, events) > 0;
 }
 
 token_top *choice_next_top(choice *c)

@@ -6,7 +6,7 @@
 #ifndef QUIPU_SERVER_REQUEST_ENGINE_H
 #define QUIPU_SERVER_REQUEST_ENGINE_H
 
-#include "engine/prefix_tree.h"
+#include "engine/engine.h"
 #include "server/request.h"
 
 #include <stdatomic.h>
@@ -16,6 +16,7 @@ enum { RING_EVENTS = 64 }; /* a power of two */
 
 typedef enum choice_phase {
     CHOICE_WAITING, /* waits for a slot */
+    CHOICE_STALLED, /* has given its slot up, and waits for its client to read */
     CHOICE_RUNNING, /* has a slot */
     CHOICE_ENDED
 } choice_phase;
@@ -42,6 +43,8 @@ struct choice {
     qp_sampler *sampler; /* NULL: not opened yet */
     qp_matcher *matcher; /* of the answer's form, opened with the sampler; NULL: any text */
     qp_session *session; /* while running */
+    parked_pages parked; /* else: what it keeps of the cache */
+    uint64_t stalled;    /* clock_ns() when it was stalled */
     size_t held;         /* tokens of the session at the start of the call */
     const float *row;    /* logits that the next token is chosen from, while qp_step() runs */
     double *hidden_sum;  /* [hidden_size] of the tokens read so far, for an embedding */
@@ -57,7 +60,8 @@ typedef struct request_state {
     atomic_int ready; /* a request_ready */
     struct batcher *batcher;
     request *next_ready; /* in the batcher's list */
-    size_t n_running;    /* choices that have not ended: the engine thread's */
+    size_t n_running;    /* choices that have not ended: the engine thread's, */
+    size_t n_slots;      /* and those that have slots */
     uint64_t id;         /* counts the requests from 1 */
 } request_state;
 
@@ -75,6 +79,9 @@ bool request_note_event(request *request);
 /* How many events fit besides the last one. 0: the choice pauses; a worker calls batcher_signal()
  * when it has made room. */
 size_t choice_room(choice *choice);
+
+/* Whether this many events fit; if not, a worker calls batcher_signal() when it has read one. */
+bool choice_has_room(choice *choice, size_t events);
 
 /* Memory for the alternatives of the next event: [top_logprobs], or NULL. */
 token_top *choice_next_top(choice *choice);

@@ -1,17 +1,21 @@
-/* The scheduler: admission, order and preemption. See batcher.h.
+/* The scheduler: who has a slot next, and who must give one up. See batcher.h.
  *
- * Order: preempted choices first, then choices that have waited longer than the age limit, then the
- * choice with the most cached tokens. A choice waits if a running choice is reading a prompt with
- * the same beginning, because it can then share those pages. Pages are counted exactly: pages that
- * running choices need for the rest of their texts are reserved, plus one more for each.
+ * Turns: the key, then the request, that has the fewest slots is next, so that a request of many
+ * texts does not hold others up. Inside of a turn: choices that have had a slot first, then choices
+ * that have waited longer than the age limit, then the choice with the most cached tokens. A choice
+ * waits if a running choice is reading a prompt with the same beginning, because it can then share
+ * those pages. Pages are counted exactly: pages that running choices need for the rest of their
+ * texts are reserved, plus one more for each.
+ *
+ * Where no slot is free, a choice whose client reads too slowly gives its slot up, or one of the
+ * key or request that has at least two slots more than the next choice's. It keeps its pages while
+ * there is room, and goes on later with the same bits.
  */
 #include "server/batcher_state.h"
 
 #include "base/clock.h"
 
-#include <string.h>
-
-enum { LOOK_AT = 64 }; /* how many waiting choices are considered, oldest first */
+enum { LOOK_AT = 64 }; /* how many waiting choices of equal turn are considered, oldest first */
 
 static int64_t pages_of(const batcher *b, size_t positions)
 {
@@ -44,10 +48,11 @@ static size_t cached_tokens(const batcher *b, choice *c)
 /* Whether there are pages for the choice's text and for the next tokens of all running choices. */
 static bool fits(const batcher *b, choice *c)
 {
-    const size_t cached = cached_tokens(b, c);
+    const size_t cached = c->parked.count ? 0 : cached_tokens(b, c);
     const int64_t idle = cached ? prefix_tree_count_idle(&b->engine->prefixes, c->walk.last) : 0;
     const int64_t copy = cached >= c->count; /* of the page in which the last token is read again */
-    const int64_t need = pages_of(b, c->count) - (cached ? c->walk.n_pages : 0) + copy;
+    const int64_t held = c->parked.pages.count + (cached ? c->walk.n_pages : 0);
+    const int64_t need = pages_of(b, c->count) - held + copy;
     const int64_t margin = (int64_t)b->running.count;
     return b->running.count == 0 || need + idle + margin <= pages_left(b);
 }
@@ -79,136 +84,128 @@ static bool awaits_another(const batcher *b, const choice *c, size_t cached)
     return false;
 }
 
+/* How many slots the choice's key has, and its request: the fewest are next. */
+typedef struct turn {
+    size_t key, request;
+} turn;
+
+static turn turn_of(const batcher *b, const choice *c)
+{
+    return (turn){slots_of_key(b, c->request->cache_key), c->request->state->n_slots};
+}
+
+static bool is_before(turn a, turn b)
+{
+    return a.key != b.key ? a.key < b.key : a.request < b.request;
+}
+
+/* Whether the choice's place is before others of the same turn, whatever they have cached. */
+static bool comes_first(const batcher *b, const choice *c, uint64_t now)
+{
+    return c->preempted || now - c->request->arrived > b->options.age_limit_ns;
+}
+
 /* The index of the next choice to admit; waiting.count: none. */
 static size_t next_choice(batcher *b, uint64_t now)
 {
-    const uint64_t age_limit = b->options.age_limit_ns;
-    size_t best = b->waiting.count, most = 0;
-    for (size_t i = 0; i < b->waiting.count && i < LOOK_AT; i++) {
+    size_t best = b->waiting.count, most = 0, looked = 0;
+    turn lowest = {SIZE_MAX, SIZE_MAX}, of_best = lowest;
+    bool first = false;
+    for (size_t i = 0; i < b->waiting.count; i++) {
         choice *c = b->waiting.items[i];
+        const turn t = c->phase == CHOICE_WAITING ? turn_of(b, c) : lowest;
+        if (c->phase != CHOICE_WAITING || is_before(of_best, t)) continue;
+        if (is_before(t, lowest)) {
+            lowest = t;
+            looked = 0;
+        }
+        const bool sooner = is_before(t, of_best);
+        if (looked++ >= LOOK_AT || (first && !sooner)) continue;
         const size_t cached = cached_tokens(b, c);
         if (awaits_another(b, c, cached)) continue;
-        if (c->preempted || now - c->request->arrived > age_limit) return i;
-        if (best < b->waiting.count && cached <= most) continue;
+        const bool now_first = comes_first(b, c, now);
+        if (!sooner && !now_first && cached <= most) continue;
         best = i;
+        of_best = t;
         most = cached;
+        first = now_first;
     }
     return best;
 }
 
+/* Whether a running choice waits for its client. */
+static bool is_paused(choice *c)
+{
+    return c->session->count + 1 == c->count && choice_room(c) == 0;
+}
+
+/* Whether a running choice should give its slot to `next`. */
+static bool yields(const batcher *b, choice *c, const choice *next)
+{
+    if (is_paused(c)) return true;
+    const turn own = turn_of(b, c), others = turn_of(b, next);
+    if (c->request->cache_key != next->request->cache_key) return own.key > others.key + 1;
+    return own.request > others.request + 1;
+}
+
+/* False if no running choice would yield to any that waits: a quick look, for long queues. */
+static bool some_may_yield(const batcher *b)
+{
+    bool some = b->n_keys > 1;
+    for (size_t i = 0; i < b->waiting.count && !some; i++)
+        some = b->waiting.items[i]->request->cache_key != b->keys[0].key;
+    for (size_t i = 0; i < b->running.count && !some; i++) {
+        choice *c = b->running.items[i];
+        some = c->request->state->n_slots > 1 || is_paused(c);
+    }
+    return some;
+}
+
+/* The index of the youngest running choice that should yield; running.count: none. */
+static size_t find_yielding(const batcher *b, const choice *next)
+{
+    for (size_t i = b->running.count; i-- > 0;)
+        if (yields(b, b->running.items[i], next)) return i;
+    return b->running.count;
+}
+
+/* Takes pages from a choice that waits, also from one that waits for its client in a slot; false:
+ * there is none. */
+static bool free_pages(batcher *b, const choice *next)
+{
+    for (size_t i = b->running.count; i-- > 0;)
+        if (is_paused(b->running.items[i])) slot_park(b, i);
+    return slot_drop_parked(b, next);
+}
+
 /* ---- admission ----------------------------------------------------------------------------- */
 
-static qp_session *take_session(batcher *b)
+/* Lets choices wait for a slot again whose clients have read enough. */
+static void wake_stalled(batcher *b)
 {
-    for (size_t i = 0; i < b->n_slots; i++) {
-        if (b->in_use[i]) continue;
-        b->in_use[i] = true;
-        return b->sessions[i];
+    for (size_t i = 0; b->n_stalled > 0 && i < b->waiting.count; i++) {
+        choice *c = b->waiting.items[i];
+        if (c->phase == CHOICE_STALLED && choice_has_room(c, RING_EVENTS / 2)) slot_wake(b, c);
     }
-    return NULL;
-}
-
-static void change_queued(batcher *b, int by)
-{
-    pthread_mutex_lock(&b->mutex);
-    b->n_queued += (size_t)by;
-    pthread_mutex_unlock(&b->mutex);
-}
-
-static void note_admitted(batcher *b, request *r)
-{
-    r->admitted = clock_ns();
-    b->stats.requests++;
-    b->stats.prompt_tokens += r->n_prompt;
-    b->stats.cached_tokens += r->cached_tokens;
-    histogram_add(&b->stats.queued, (double)(r->admitted - r->arrived) * 1e-9);
-    histogram_add(&b->stats.prompt_length, (double)r->n_prompt);
-}
-
-static void start(batcher *b, choice *c)
-{
-    request *r = c->request;
-    c->session = take_session(b);
-    c->phase = CHOICE_RUNNING;
-    if (r->embed) /* it may have started before a preemption */
-        memset(c->hidden_sum, 0,
-               (size_t)b->engine->program.config.hidden_size * sizeof *c->hidden_sum);
-    size_t cached = 0;
-    if (!r->prompt_logprobs && !r->embed)
-        cached = session_take_prefix(c->session, r->cache_key, c->tokens, c->count);
-    if (!c->preempted && c->index == 0) r->cached_tokens = cached;
-    if (!r->admitted) note_admitted(b, r);
-    batcher_note_progress(b, c, cached);
-    b->running.items[b->running.count++] = c;
-    change_queued(b, -1);
 }
 
 void batcher_admit(batcher *b)
 {
     const uint64_t now = clock_ns();
-    while (b->waiting.count > 0 && b->running.count < b->n_slots) {
-        const size_t i = next_choice(b, now);
-        if (i == b->waiting.count || !fits(b, b->waiting.items[i])) return;
+    wake_stalled(b);
+    while (b->waiting.count > b->n_stalled) {
+        const bool full = b->running.count == b->n_slots;
+        if (full && !some_may_yield(b)) return;
+        size_t i = next_choice(b, now);
+        if (i == b->waiting.count) return;
         choice *c = b->waiting.items[i];
+        if (full && find_yielding(b, c) == b->running.count) return;
+        while (!fits(b, c))
+            if (!free_pages(b, c)) return;
+        for (i = 0; b->waiting.items[i] != c; i++) /* others may wait before it since then */
+            ;
         choice_list_remove(&b->waiting, i);
-        start(b, c);
+        if (b->running.count == b->n_slots) slot_park(b, find_yielding(b, c));
+        slot_start(b, c);
     }
-}
-
-/* ---- preemption ---------------------------------------------------------------------------- */
-
-void batcher_keep_prefix(batcher *b, choice *c)
-{
-    qp_session *s = c->session;
-    const size_t prompt = c->request->n_prompt;
-    const bool some = batcher_is_invariant(b) && s->count > prompt;
-    session_keep_prefix(s, c->request->cache_key, some ? prompt : s->count);
-}
-
-/* The tokens that the choice has made will be made again, with the same bits: computed as a part of
- * the prompt they would have others. */
-static void begin_again(choice *c)
-{
-    c->count = c->request->n_prompt;
-    choice_close_sampler(c);
-    c->stops_excluded = false;
-}
-
-void batcher_leave_slot(batcher *b, choice *c, bool keep)
-{
-    if (keep) batcher_keep_prefix(b, c);
-    qp_session_truncate(c->session, 0);
-    b->in_use[c->session->slot] = false;
-    c->session = NULL;
-}
-
-/* Inserts by age, the oldest first. */
-static void wait_again(batcher *b, choice *c)
-{
-    size_t at = 0;
-    while (at < b->waiting.count && b->waiting.items[at]->request->arrived <= c->request->arrived)
-        at++;
-    memmove(&b->waiting.items[at + 1], &b->waiting.items[at],
-            (b->waiting.count++ - at) * sizeof *b->waiting.items);
-    b->waiting.items[at] = c;
-}
-
-bool batcher_preempt(batcher *b)
-{
-    size_t youngest = 0;
-    if (b->running.count < 2) return false;
-    for (size_t i = 1; i < b->running.count; i++)
-        if (b->running.items[i]->request->arrived >= b->running.items[youngest]->request->arrived)
-            youngest = i;
-    choice *c = b->running.items[youngest];
-    b->stats.preemptions++;
-    choice_list_remove(&b->running, youngest);
-    batcher_leave_slot(b, c, true);
-    if (batcher_is_invariant(b)) begin_again(c);
-    c->phase = CHOICE_WAITING;
-    c->preempted = true;
-    c->walk = (prefix_walk){0};
-    wait_again(b, c);
-    change_queued(b, 1);
-    return true;
 }

@@ -55,6 +55,7 @@ void stats_add_pass(batcher_stats *s, pass_stats pass)
 
 static sequence_state state_of(const choice *c)
 {
+    if (c->phase == CHOICE_STALLED) return SEQUENCE_PAUSED;
     if (c->phase == CHOICE_WAITING) return SEQUENCE_WAITING;
     if (atomic_load(&c->paused)) return SEQUENCE_PAUSED;
     return c->session->count + 1 < c->count || c->count == c->request->n_prompt ? SEQUENCE_PROMPT
@@ -82,7 +83,7 @@ static sequence_stats sequence_of(const choice *c)
                             .positions = s ? s->count : 0,
                             .generated = c->count - r->n_prompt,
                             .max_tokens = r->max_tokens,
-                            .pages = s ? (size_t)s->pages.count : 0,
+                            .pages = (size_t)(s ? s->pages : c->parked.pages).count,
                             .slot = s ? s->slot : -1,
                             .node = s ? node_of(s) : 0};
 }
@@ -171,7 +172,7 @@ static bool collect(const batcher *b, batcher_stats *out)
     *out = b->stats;
     out->time = clock_ns();
     out->slots = b->n_slots;
-    out->waiting = b->waiting.count;
+    out->waiting = b->waiting.count - b->n_stalled;
     out->running = b->running.count;
     out->page_size = (size_t)pages->page_size;
     out->pages_total = (size_t)pages->n_pages;

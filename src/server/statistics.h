@@ -69,6 +69,7 @@ typedef struct batcher_stats {
     size_t page_size, pages_total, pages_used, pages_cached; /* cached: that no sequence holds */
     /* Since the start. */
     uint64_t requests, prompt_tokens, cached_tokens, generated_tokens, preemptions, steps, passes;
+    uint64_t parked;                           /* choices that gave their slot up */
     uint64_t proposed_tokens, accepted_tokens; /* see qp_engine_options.speculate */
     uint64_t finished[STATS_FINISHES];         /* choices by finish */
     double last_first_token;                   /* seconds from arrival */
