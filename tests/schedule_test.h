@@ -166,7 +166,7 @@ static inline void memory_open(machine_memory *m, const bench *b)
     memset(m->arena, 0xab, b->program.arena_bytes);
     m->bound = (program_memory){.cache_layer_bytes = b->program.tensors[PLAN_K_CACHE].bytes,
                                 .weights = m->weights};
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < b->program.n_tensors; id++) {
         const plan_tensor *t = &b->program.tensors[id];
         const bool own = t->kind == PLAN_CARRIED || t->kind == PLAN_STATE;
         m->bound.data[id] = own                     ? calloc(1, t->bytes)
@@ -187,7 +187,7 @@ static inline void memory_begin_pass(machine_memory *m)
 
 static inline void memory_close(machine_memory *m, const bench *b)
 {
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < b->program.n_tensors; id++) {
         plan_kind kind = b->program.tensors[id].kind;
         if (kind == PLAN_CARRIED || kind == PLAN_STATE || kind == PLAN_CACHE || kind == PLAN_TABLE)
             free(m->bound.data[id]);

@@ -55,7 +55,7 @@ static void check_rows(const program *p, const plan_cell *cells, int first, cons
                                     rows[i].ffn};
         for (int c = 0; c < 5; c++) {
             char text[8];
-            plan_cell_text(&cells[(first + i) * PLAN_TENSOR_COUNT + (int)columns[c]], text);
+            plan_cell_text(&cells[(first + i) * p->n_tensors + (int)columns[c]], text);
             if (strcmp(text, want[c]) != 0)
                 fail_msg("step %s, tensor %s: \"%s\" instead of \"%s\"", step->name,
                          p->tensors[columns[c]].name, text, want[c]);
@@ -86,10 +86,10 @@ static void positions_and_kinds_are_those_of_the_design(void **state)
     char text[8];
     assert_ok(lifetime_compute(&p, &cells, &error));
     assert_string_equal(plan_cell_text(&cells[PLAN_POSITION_IDS], text), "+m");
-    assert_string_equal(plan_cell_text(&cells[PLAN_TENSOR_COUNT + PLAN_POSITION_IDS], text), "o");
+    assert_string_equal(plan_cell_text(&cells[p.n_tensors + PLAN_POSITION_IDS], text), "o");
     for (int i = 0; i < N_LAYER; i++) {
         const int step = N_BEFORE + N_LAYER + i;
-        const plan_cell *row = &cells[step * PLAN_TENSOR_COUNT];
+        const plan_cell *row = &cells[step * p.n_tensors];
         const bool is_rope = strcmp(layer_columns[i].step, "rope") == 0;
         assert_string_equal(p.steps[step].name, layer_columns[i].step);
         assert_int_equal(p.steps[step].graph != layer_columns[i].graph,
@@ -113,7 +113,7 @@ static void activations_in_bf16_take_half(void **state)
     assert_ok(plan_build(&config, NULL, &options, &wide, &error));
     options.act_type = DTYPE_BF16;
     assert_ok(plan_build(&config, NULL, &options, &narrow, &error));
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < wide.n_tensors; id++) {
         const bool halved = id == PLAN_X || id == PLAN_X_NORM || id == PLAN_ATTN || id == PLAN_FFN;
         assert_int_equal(wide.tensors[id].bytes, narrow.tensors[id].bytes << halved);
     }
@@ -158,7 +158,7 @@ static void fused_lifetimes_are_those_of_the_design(void **state)
             check_rows(&p, cells, N_BEFORE + i * N_FUSED_LAYER, fused_layer, N_FUSED_LAYER, i);
         check_rows(&p, cells, N_BEFORE + 3 * N_FUSED_LAYER, fused_after, N_FUSED_AFTER, -1);
         int attention = program_find_step(&p, "attention", 1);
-        const plan_cell *cell = &cells[attention * PLAN_TENSOR_COUNT + PLAN_PART_VALUES];
+        const plan_cell *cell = &cells[attention * p.n_tensors + PLAN_PART_VALUES];
         assert_string_equal(plan_cell_text(cell, text), parts > 1 ? "+wx" : "");
         assert_int_equal(p.tensors[PLAN_X_NORM].kind, PLAN_ABSENT);
         assert_int_equal(p.steps[attention].n_nodes, parts > 1 ? 2 : 1);
@@ -187,8 +187,7 @@ static void other_ranks_make_partial_sums(void **state)
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         int step = program_find_step(&p, want[i].step, 1);
         char text[8];
-        assert_string_equal(plan_cell_text(&cells[step * PLAN_TENSOR_COUNT + PLAN_X], text),
-                            want[i].x);
+        assert_string_equal(plan_cell_text(&cells[step * p.n_tensors + PLAN_X], text), want[i].x);
     }
     free(cells);
     program_free(&p);
@@ -206,12 +205,12 @@ static void every_cell_is_consistent(void **state)
     program p = small_plan(2, 1);
     plan_cell *cells;
     assert_ok(lifetime_compute(&p, &cells, &error));
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < p.n_tensors; id++) {
         plan_kind kind = p.tensors[id].kind;
         bool outlives = kind == PLAN_TABLE || kind == PLAN_CACHE || kind == PLAN_STATE;
         bool alive = outlives;
         for (int step = 0; step < p.n_steps; step++) {
-            const plan_cell *c = &cells[step * PLAN_TENSOR_COUNT + id];
+            const plan_cell *c = &cells[step * p.n_tensors + id];
             program_access access = program_step_access(&p, step, (plan_tensor_id)id);
             assert_int_equal(c->read, access.read);
             assert_int_equal(c->written, access.write);
@@ -316,7 +315,7 @@ static void bind_every_node(bool fuse, bool sums, int64_t kv_partitions)
         assert_ok(page_list_resize(&pages, &pool, past + counts[i], &error));
         batch_add(&b, ids, counts[i], past, pages.pages);
         batch_want(&b, counts[i] - 1);
-        for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        for (int id = 0; id < p.n_tensors; id++) {
             if (p.tensors[id].kind == PLAN_INPUT) x.memory.data[id] = b.of[id];
         }
         for (int n = 0; n < p.n_nodes; n++) {

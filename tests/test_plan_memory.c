@@ -23,7 +23,7 @@ static bool alive_together(const program *p, const plan_cell *cells, int a, int 
 {
     for (int step = 0; step < p->n_steps; step++) {
         char text[8];
-        const plan_cell *row = &cells[step * PLAN_TENSOR_COUNT];
+        const plan_cell *row = &cells[step * p->n_tensors];
         if (*plan_cell_text(&row[a], text) && *plan_cell_text(&row[b], text)) return true;
     }
     return false;
@@ -32,10 +32,10 @@ static bool alive_together(const program *p, const plan_cell *cells, int a, int 
 /* Whether two tensors that are alive in one step share bytes, or one lies outside. */
 static bool is_unsound(const program *p, const plan_cell *cells)
 {
-    for (int a = 0; a < PLAN_TENSOR_COUNT; a++) {
+    for (int a = 0; a < p->n_tensors; a++) {
         if (!in_arena(p, a)) continue;
         if (p->tensors[a].offset + p->tensors[a].bytes > p->arena_bytes) return true;
-        for (int b = a + 1; b < PLAN_TENSOR_COUNT; b++) {
+        for (int b = a + 1; b < p->n_tensors; b++) {
             if (in_arena(p, b) && meet(p, a, b) && alive_together(p, cells, a, b)) return true;
         }
     }
@@ -55,7 +55,7 @@ static void live_tensors_never_meet(void **state)
         assert_ok(lifetime_compute(&p, &cells, &error));
         assert_false(is_unsound(&p, cells));
         size_t most = 0, sum = 0;
-        for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        for (int id = 0; id < p.n_tensors; id++) {
             if (!in_arena(&p, id)) continue;
             assert_int_equal(p.tensors[id].offset % 64, 0);
             sum += (p.tensors[id].bytes + 63) / 64 * 64;
@@ -83,8 +83,8 @@ static void the_verifier_catches_every_misplacement(void **state)
         plan_cell *cells;
         assert_ok(lifetime_compute(&p, &cells, &error));
         for (int k = 0; k < 200; k++) {
-            int a = (int)random_between(PLAN_X, PLAN_TENSOR_COUNT - 1);
-            int b = (int)random_between(PLAN_X, PLAN_TENSOR_COUNT - 1);
+            int a = (int)random_between(PLAN_X, p.n_tensors - 1);
+            int b = (int)random_between(PLAN_X, p.n_tensors - 1);
             size_t offset_a = p.tensors[a].offset, offset_b = p.tensors[b].offset;
             switch (random_between(0, 3)) {
             case 0: /* anywhere */

@@ -12,7 +12,7 @@
 #include "cuda/blas.h"
 
 enum {
-    CUDA_MAX_AREAS = 88,
+    CUDA_MAX_AREAS = 192,
     CUDA_MAX_ARGUMENTS = 7,
     CUDA_MAP_BYTES = 128, /* of a CUtensorMap */
 };

@@ -74,7 +74,7 @@ static qp_status fill_batch(runner *r, qp_error *error)
     batch_set_angles(b, 0, r->past, count, r->request->n_tokens);
     for (int64_t row = count > most ? count - most : 0; row < count; row++)
         want_row(b, row);
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < r->program->n_tensors; id++) {
         if (r->program->tensors[id].kind == PLAN_INPUT)
             r->a.memory.data[id] = r->b.memory.data[id] = r->oracle_a.memory.data[id] =
                 r->oracle_b.memory.data[id] = b->of[id];
@@ -103,7 +103,7 @@ static qp_status prepare_step(const runner *r, int step, qp_error *error)
 {
     const program *p = r->program;
     int64_t layer = p->steps[step].layer;
-    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+    for (int i = 0; i < r->program->n_tensors; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
         program_access access = program_step_access(p, step, id);
         if (!diff_is_compared(p->tensors[id].kind)) continue;
@@ -134,7 +134,7 @@ static bool is_read_later(const program *p, int step, plan_tensor_id id)
 /* b continues from a's state before `step`. */
 static qp_status hand_over(const runner *r, int step, qp_error *error)
 {
-    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+    for (int i = 0; i < r->program->n_tensors; i++) {
         plan_kind kind = r->program->tensors[i].kind;
         if (!diff_is_compared(kind) || kind == PLAN_CACHE) continue;
         if (is_read_later(r->program, step, (plan_tensor_id)i))
@@ -240,7 +240,7 @@ static void compare_row(const runner *r, int index, diff_round round)
 static qp_status compare_step(const runner *r, int step, diff_round round, qp_error *error)
 {
     const program *p = r->program;
-    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+    for (int i = 0; i < r->program->n_tensors; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
         if (!diff_side_keeps(&r->b, id) || !program_step_access(p, step, id).write) continue;
         TRY(runner_fetch(r, &r->a, id, p->steps[step].layer, error));
@@ -265,7 +265,7 @@ static qp_status take_from_b(const runner *r, int step, qp_error *error)
 {
     const program *p = r->program;
     int64_t layer = p->steps[step].layer;
-    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+    for (int i = 0; i < r->program->n_tensors; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
         if (!diff_side_keeps(&r->b, id) || !program_step_access(p, step, id).read) continue;
         TRY(runner_fetch(r, &r->b, id, layer, error));
@@ -342,7 +342,7 @@ static qp_status open_runner(runner *r, const machine_setup *setup, machine *a, 
     TRY(page_pool_init(&r->pages, p->options.n_pages, p->options.page_size, error));
     TRY(page_list_init(&r->list, p->options.n_pages, error));
     r->report->n_passes = count_passes(r);
-    size_t left = (size_t)r->report->n_passes * PLAN_TENSOR_COUNT;
+    size_t left = (size_t)(r->report->n_passes * r->program->n_tensors);
     r->left = calloc(left, sizeof *r->left);
     r->left_cache = calloc(2 * (size_t)p->config.n_layers, sizeof *r->left_cache);
     r->left_logits = calloc((size_t)r->report->n_passes, sizeof *r->left_logits);

@@ -27,7 +27,7 @@ typedef struct runner {
     int64_t past; /* tokens before the batch */
     int pass;
     bool all_same;        /* every node has the same kernel on both sides */
-    uint64_t *left;       /* [passes][PLAN_TENSOR_COUNT]: hashes of b's tensors in round two */
+    uint64_t *left;       /* [passes][n_tensors]: hashes of b's tensors in round two */
     uint64_t *left_cache; /* [layers][2] */
     float **left_logits;  /* [passes]: of round two, where their bits may differ at once; or NULL */
 } runner;

@@ -18,7 +18,7 @@ bool diff_side_keeps(const diff_side *s, plan_tensor_id id)
 qp_status diff_side_open(diff_side *s, const program *p, machine *of, qp_error *error)
 {
     *s = (diff_side){.of = of, .program = p};
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < p->n_tensors; id++) {
         const plan_tensor *t = &p->tensors[id];
         if (!diff_is_compared(t->kind)) continue;
         void *copy = calloc(1, t->bytes + 1);
@@ -30,7 +30,7 @@ qp_status diff_side_open(diff_side *s, const program *p, machine *of, qp_error *
 
 void diff_side_close(diff_side *s)
 {
-    for (int id = 0; s->program && id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; s->program && id < s->program->n_tensors; id++) {
         if (diff_is_compared(s->program->tensors[id].kind))
             free(diff_side_copy(s, (plan_tensor_id)id));
     }

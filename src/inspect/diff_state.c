@@ -92,7 +92,7 @@ qp_status runner_hold_tensors(runner *r, diff_round round, qp_error *error)
     const program *p = r->program;
     int last = r->request->last - 1;
     bool near = false;
-    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+    for (int i = 0; i < p->n_tensors; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
         bool output = p->tensors[id].kind == PLAN_OUTPUT, written = false;
         if (!output && p->tensors[id].kind != PLAN_ACTIVATION) continue;
@@ -103,8 +103,7 @@ qp_status runner_hold_tensors(runner *r, diff_round round, qp_error *error)
         uint64_t now = hash_bytes(diff_side_copy(&r->b, id), runner_bytes(r, id));
         if (id == PLAN_LOGITS && may_differ_at_once(r)) near = logits_are_near(r, round);
         if (!near)
-            hold(r, round, &r->left[r->pass * PLAN_TENSOR_COUNT + id], now, p->tensors[id].name,
-                 -1);
+            hold(r, round, &r->left[r->pass * p->n_tensors + id], now, p->tensors[id].name, -1);
     }
     return QP_OK;
 }

@@ -71,7 +71,7 @@ qp_status measure_take_samples(cost_samples *samples, const timed_model *r,
     const schedule *s = machine->schedule;
     const batch *b = &r->batch;
     program_memory memory = {0};
-    memcpy(memory.data, b->of, sizeof memory.data);
+    memcpy(memory.data, b->of, sizeof b->of);
     bool room = true;
     for (int w = 0; w < s->options.workers; w++) {
         for (int i = 0; i < s->length[w]; i++) {

@@ -36,7 +36,7 @@ static void find_uses(const program *program, plan_tensor_id id, plan_cell *cell
 {
     bool used = program->tensors[id].kind == PLAN_OUTPUT;
     for (int step = program->n_steps - 1; step >= 0; step--) {
-        plan_cell *cell = &cells[step * PLAN_TENSOR_COUNT + (int)id];
+        plan_cell *cell = &cells[step * program->n_tensors + (int)id];
         const program_access access = program_step_access(program, step, id);
         cell->read = access.read;
         cell->written = access.write;
@@ -52,7 +52,7 @@ static void compute_tensor(const program *program, plan_tensor_id id, plan_cell 
     bool alive = outlives_plan(kind);
     find_uses(program, id, cells, used_after);
     for (int step = 0; step < program->n_steps; step++) {
-        plan_cell *cell = &cells[step * PLAN_TENSOR_COUNT + (int)id];
+        plan_cell *cell = &cells[step * program->n_tensors + (int)id];
         if (kind == PLAN_INPUT && step == 0) cell->mapped = cell->created = alive = true;
         if (in_arena(kind) && cell->written && !cell->read) cell->created = alive = true;
         if (!alive) continue;
@@ -66,14 +66,14 @@ static void compute_tensor(const program *program, plan_tensor_id id, plan_cell 
 
 qp_status lifetime_compute(const program *program, plan_cell **cells, qp_error *error)
 {
-    size_t count = (size_t)program->n_steps * PLAN_TENSOR_COUNT;
+    size_t count = (size_t)(program->n_steps * program->n_tensors);
     bool *used_after = calloc((size_t)program->n_steps + 1, sizeof *used_after);
     *cells = calloc(count ? count : 1, sizeof **cells);
     if (!*cells || !used_after) {
         free(used_after);
         return error_no_memory(error, "the lifetime table", count * sizeof **cells);
     }
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
+    for (int id = 0; id < program->n_tensors; id++)
         compute_tensor(program, (plan_tensor_id)id, *cells, used_after);
     free(used_after);
     return QP_OK;
@@ -87,7 +87,7 @@ static bool is_alive(const plan_cell *cell)
 static bool live_together(const program *program, const plan_cell *cells, int a, int b)
 {
     for (int step = 0; step < program->n_steps; step++) {
-        const plan_cell *row = &cells[step * PLAN_TENSOR_COUNT];
+        const plan_cell *row = &cells[step * program->n_tensors];
         if (is_alive(&row[a]) && is_alive(&row[b])) return true;
     }
     return false;
@@ -113,12 +113,12 @@ static size_t lowest_offset(const program *program, const plan_cell *cells, int 
 
 void lifetime_place(program *program, const plan_cell *cells)
 {
-    int placed[PLAN_TENSOR_COUNT], n_placed = 0;
-    bool done[PLAN_TENSOR_COUNT] = {false};
+    int placed[PLAN_MAX_TENSORS], n_placed = 0;
+    bool done[PLAN_MAX_TENSORS] = {false};
     program->arena_bytes = 0;
     for (;;) {
         int largest = -1;
-        for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        for (int id = 0; id < program->n_tensors; id++) {
             if (done[id] || !in_arena(program->tensors[id].kind)) continue;
             if (largest < 0 || program->tensors[id].bytes > program->tensors[largest].bytes)
                 largest = id;

@@ -17,7 +17,7 @@ typedef struct plan_cell {
 /* The signs of a cell in the order of their printing, as "+w" or "rx"; returns `text`. */
 const char *plan_cell_text(const plan_cell *cell, char text[8]);
 
-/* cells[step * PLAN_TENSOR_COUNT + tensor] for all steps; free() it. A tensor of the arena is alive
+/* cells[step * n_tensors + tensor] for all steps; free() it. A tensor of the arena is alive
  * from a step that writes it without reading it to its last use before the next such step; outputs
  * stay alive to the end; tables, caches, sums and weights outlive the plan and are never destroyed.
  */

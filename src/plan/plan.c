@@ -184,7 +184,7 @@ static int64_t dim_size(plan_dim dim, const program_sizes *sizes)
 
 static qp_status count_tensor_bytes(program *p, qp_error *error)
 {
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < p->n_tensors; id++) {
         plan_tensor *t = &p->tensors[id];
         if (t->kind == PLAN_ABSENT) continue;
         size_t bytes = dtype_block_bytes(t->type);
@@ -252,6 +252,9 @@ qp_status plan_build(const model_config *config, const model *model, const plan_
     TRY(check_form(config, &out->options, error));
     TRY(check_options(&out->options, error));
     TRY(check_window(config, &out->options, error));
+    out->tensors = arena_alloc(&out->memory, PLAN_MAX_TENSORS, sizeof *out->tensors);
+    out->n_tensors = PLAN_NAMED;
+    if (!out->tensors) return error_no_memory(error, "the plan's tensors", PLAN_MAX_TENSORS);
     TRY(take_share(out, model, error));
     if (options->sums) out->options.fuse = true;
     if (options->sums && options->ranks > 1 && !options->own_sums)
@@ -326,7 +329,7 @@ void program_make_angles(const program *p, int64_t length, int64_t position, int
 program_bytes program_count_bytes(const program *p, uint64_t weight_bytes)
 {
     program_bytes bytes = {.weights = weight_bytes, .arena = p->arena_bytes};
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < p->n_tensors; id++) {
         const plan_tensor *t = &p->tensors[id];
         if (t->kind == PLAN_INPUT) bytes.inputs += t->bytes;
         if (t->kind == PLAN_TABLE) bytes.rope_table += t->bytes;

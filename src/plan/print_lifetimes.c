@@ -15,7 +15,7 @@
 typedef struct lifetime_view {
     const program *program;
     const program *ranks;   /* [options.ranks], of the same cut; NULL: one rank */
-    const plan_cell *cells; /* [n_steps][PLAN_TENSOR_COUNT] */
+    const plan_cell *cells; /* [n_steps][n_tensors] */
     program_bytes bytes;
     int64_t largest_context;
     uint64_t available;
@@ -31,7 +31,7 @@ static void shape_text(const plan_tensor *t, strbuf *out)
 
 /* A column: the tensors whose cells are the same in every step. Most columns have one. */
 typedef struct column {
-    int ids[PLAN_TENSOR_COUNT], count;
+    int ids[PLAN_MAX_TENSORS], count;
     strbuf *lines; /* of its header, from top to bottom */
     int n_lines, width;
 } column;
@@ -39,7 +39,7 @@ typedef struct column {
 /* A part of the table that a screen can hold. */
 typedef struct panel {
     const char *title;
-    column columns[PLAN_TENSOR_COUNT];
+    column columns[PLAN_MAX_TENSORS];
     int n_columns, n_lines; /* of the tallest header */
 } panel;
 
@@ -47,7 +47,7 @@ static bool same_lifetime(const lifetime_view *v, int a, int b)
 {
     if (v->program->tensors[a].kind != v->program->tensors[b].kind) return false;
     for (int step = 0; step < v->program->n_steps; step++) {
-        const plan_cell *row = &v->cells[step * PLAN_TENSOR_COUNT];
+        const plan_cell *row = &v->cells[step * v->program->n_tensors];
         if (memcmp(&row[a], &row[b], sizeof *row) != 0) return false;
     }
     return true;
@@ -109,7 +109,7 @@ static void fill_panels(const lifetime_view *v, panel panels[2])
 {
     panels[0].title = "tokens, positions and activations";
     panels[1].title = "the cache, and what the host maps for paging and sampling";
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < v->program->n_tensors; id++) {
         plan_kind kind = v->program->tensors[id].kind;
         if (kind == PLAN_ABSENT) continue;
         bool flows = kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT || kind == PLAN_CARRIED ||
@@ -132,7 +132,7 @@ static void print_row(const lifetime_view *v, const panel *p, int step, strbuf *
     strbuf_printf(out, "%-14s  %-6s", s->name, s->graph ? "graph" : "kernel");
     for (int i = 0; i < p->n_columns; i++) {
         char text[8];
-        plan_cell_text(&v->cells[step * PLAN_TENSOR_COUNT + p->columns[i].ids[0]], text);
+        plan_cell_text(&v->cells[step * v->program->n_tensors + p->columns[i].ids[0]], text);
         strbuf_printf(out, " | %-*s", p->columns[i].width, text);
     }
     end_line(out);
@@ -178,9 +178,9 @@ static bool same_layer(const lifetime_view *v, int a, int b, int count)
     if (steps_of_layer(p, b) != count) return false;
     for (int i = 0; i < count; i++)
         if (strcmp(p->steps[a + i].name, p->steps[b + i].name) != 0) return false;
-    size_t row = PLAN_TENSOR_COUNT * sizeof *v->cells;
-    return memcmp(&v->cells[a * PLAN_TENSOR_COUNT], &v->cells[b * PLAN_TENSOR_COUNT],
-                  row * (size_t)count) == 0;
+    const int n = v->program->n_tensors;
+    size_t row = (size_t)n * sizeof *v->cells;
+    return memcmp(&v->cells[a * n], &v->cells[b * n], row * (size_t)count) == 0;
 }
 
 /* Layers with equal rows are printed once. */
@@ -219,9 +219,9 @@ static void print_legend(const program *p, strbuf *out)
                          "rope reads its positions in rope_rows, as rows of the table cos_sin; "
                          "attention reads pos.\n");
     strbuf_putc(out, '\n');
-    const char *seen[PLAN_TENSOR_COUNT * TENSOR_MAX_RANK] = {"1"};
+    const char *seen[PLAN_MAX_TENSORS * TENSOR_MAX_RANK] = {"1"};
     int n_seen = 1;
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < p->n_tensors; id++) {
         const plan_tensor *t = &p->tensors[id];
         for (int d = 0; d < t->rank; d++) {
             bool known = false;
@@ -241,7 +241,7 @@ static void print_legend(const program *p, strbuf *out)
 static void print_places(const program *p, strbuf *out)
 {
     strbuf_puts(out, "\narena               offset          bytes\n");
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < p->n_tensors; id++) {
         const plan_tensor *t = &p->tensors[id];
         if (t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT)
             strbuf_printf(out, "%-12s %13zu %14zu\n", t->name, t->offset, t->bytes);
@@ -341,9 +341,9 @@ static cJSON *json_step(const lifetime_view *v, int index)
         cJSON_AddItemToArray(ops,
                              cJSON_CreateString(op_get(p->nodes[step->first_node + n].op)->name));
     cJSON *cells = cJSON_AddObjectToObject(item, "cells");
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < p->n_tensors; id++) {
         char text[8];
-        plan_cell_text(&v->cells[index * PLAN_TENSOR_COUNT + id], text);
+        plan_cell_text(&v->cells[index * p->n_tensors + id], text);
         if (*text) cJSON_AddStringToObject(cells, p->tensors[id].name, text);
     }
     return item;
@@ -353,7 +353,7 @@ static qp_status print_json(const lifetime_view *v, const char *gpu, strbuf *out
 {
     cJSON *root = cJSON_CreateObject();
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < v->program->n_tensors; id++) {
         if (v->program->tensors[id].kind == PLAN_ABSENT) continue;
         cJSON_AddItemToArray(tensors, json_tensor(v->program, &v->program->tensors[id]));
     }

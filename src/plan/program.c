@@ -11,9 +11,9 @@ typedef struct tables {
     const plan_builder *b;
     const model *model; /* NULL: weights have the shapes of the config and are F32 */
     program *out;
-    int area_of[PLAN_TENSOR_COUNT]; /* of caches that of layer 0; the other layers' follow it */
-    int *last_view;                 /* [areas]: the last view of each; 0: none */
-    int *previous_view;             /* [views]: of the same area */
+    int area_of[PLAN_MAX_TENSORS]; /* of caches that of layer 0; the other layers' follow it */
+    int *last_view;                /* [areas]: the last view of each; 0: none */
+    int *previous_view;            /* [views]: of the same area */
 } tables;
 
 /* ---- areas --------------------------------------------------------------------------------- */
@@ -50,7 +50,7 @@ static program_base base_of(const plan_tensor *t, int id)
 static void add_tensors(tables *t)
 {
     program *p = t->out;
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < p->n_tensors; id++) {
         const plan_tensor *tensor = &p->tensors[id];
         if (tensor->kind == PLAN_ABSENT) continue;
         int64_t layers = tensor->kind == PLAN_CACHE ? p->config.n_layers : 1;
@@ -313,7 +313,7 @@ static bool allocate(tables *t)
     program *p = t->out;
     size_t nodes = (size_t)t->b->n_nodes, layers = (size_t)p->config.n_layers;
     size_t views = nodes * OP_MAX_TENSORS + 1, weights = WEIGHT_COUNT * 2 * (layers + 1);
-    size_t areas = weights + PLAN_TENSOR_COUNT + 2 * layers;
+    size_t areas = weights + (size_t)p->n_tensors + 2 * layers;
     p->nodes = arena_alloc(&p->memory, nodes, sizeof *p->nodes);
     p->views = arena_alloc(&p->memory, views, sizeof *p->views);
     p->weights = arena_alloc(&p->memory, weights, sizeof *p->weights);

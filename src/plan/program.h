@@ -73,6 +73,8 @@ typedef enum plan_kind {
                       * from pass to pass */
 } plan_kind;
 
+/* Tensors that code refers to by name. A program's table begins with them, absent ones too, and
+ * goes on with those that rules add. */
 typedef enum plan_tensor_id {
     /* inputs */
     PLAN_TOKEN_IDS,
@@ -140,7 +142,8 @@ typedef enum plan_tensor_id {
     PLAN_X_OUT,
     PLAN_LOGITS,
     PLAN_NEXT,
-    PLAN_TENSOR_COUNT
+    PLAN_NAMED, /* tensors without a name in the code are numbered from here */
+    PLAN_MAX_TENSORS = 128
 } plan_tensor_id;
 
 typedef struct plan_tensor {
@@ -305,7 +308,7 @@ typedef struct program {
     program_shard shard;       /* what that is; everything, if there is one rank */
     plan_options options;
     program_sizes capacity; /* the largest batch */
-    plan_tensor tensors[PLAN_TENSOR_COUNT];
+    plan_tensor *tensors;   /* [n_tensors], by plan_tensor_id */
     program_area *areas;
     program_view *views; /* view 0 is absent */
     program_weight *weights;
@@ -313,7 +316,7 @@ typedef struct program {
                         * row 0: of the whole model's; 0: no node reads it */
     program_node *nodes;
     program_step *steps;
-    int n_areas, n_views, n_weights, n_nodes, n_steps;
+    int n_tensors, n_areas, n_views, n_weights, n_nodes, n_steps;
     int logits_end; /* the step after the one that makes the logits; those that follow choose tokens
                      */
     size_t arena_bytes;
@@ -361,9 +364,9 @@ static inline bool program_is_noop(const program *p, int node)
 
 /* Where a program's memory lies when it runs. */
 typedef struct program_memory {
-    void *data[PLAN_TENSOR_COUNT]; /* by plan_tensor_id; of a cache that of layer 0 */
-    size_t cache_layer_bytes;      /* from one layer's cache to the next */
-    const void *const *weights;    /* [n_weights]; NULL: none has an address */
+    void *data[PLAN_MAX_TENSORS]; /* by plan_tensor_id; of a cache that of layer 0 */
+    size_t cache_layer_bytes;     /* from one layer's cache to the next */
+    const void *const *weights;   /* [n_weights]; NULL: none has an address */
 } program_memory;
 
 /* The whole call of a node for a batch of these sizes ([AXES]): views of its operands, parameters,

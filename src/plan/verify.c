@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-enum { MAX_CUTS = 2 * PLAN_TENSOR_COUNT, NO_TENSOR = -1 };
+enum { MAX_CUTS = 2 * PLAN_MAX_TENSORS, NO_TENSOR = -1 };
 
 typedef struct arena_map {
     size_t cuts[MAX_CUTS]; /* ascending; segment i is [cuts[i], cuts[i + 1]) */
@@ -32,7 +32,7 @@ static bool lives_in_arena(const plan_tensor *t)
 static void map_build(arena_map *map, const program *program)
 {
     map->n_cuts = 0;
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < program->n_tensors; id++) {
         const plan_tensor *t = &program->tensors[id];
         if (!lives_in_arena(t)) continue;
         map->cuts[map->n_cuts++] = t->offset;
@@ -122,7 +122,7 @@ qp_status program_verify(const program *program, qp_error *error)
 {
     arena_map map;
     map_build(&map, program);
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < program->n_tensors; id++) {
         const plan_tensor *t = &program->tensors[id];
         if (lives_in_arena(t) && t->offset + t->bytes > program->arena_bytes)
             return error_set(error, QP_INVALID, "plan: tensor \"%s\" ends past the arena", t->name);
@@ -132,7 +132,7 @@ qp_status program_verify(const program *program, qp_error *error)
         for (int n = 0; n < s->n_nodes; n++)
             TRY(walk_node(program, s->first_node + n, step, &map, error));
     }
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < program->n_tensors; id++) {
         if (program->tensors[id].kind == PLAN_OUTPUT)
             TRY(check_read(program, &map, program->n_steps - 1, id, error));
     }

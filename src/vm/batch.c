@@ -14,7 +14,7 @@ enum { INPUT_ALIGNMENT = 16 };
 static size_t count_inputs(const program *program)
 {
     size_t total = 0;
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
+    for (int id = 0; id < PLAN_NAMED; id++)
         if (program->tensors[id].kind == PLAN_INPUT)
             total += round_up(program->tensors[id].bytes, INPUT_ALIGNMENT);
     return total;
@@ -43,7 +43,7 @@ qp_status batch_init(batch *b, const program *program, qp_error *error)
         if (!b->angles) return error_no_memory(error, "the batch's angles", angles);
     }
     char *next = b->memory;
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < PLAN_NAMED; id++) {
         if (program->tensors[id].kind != PLAN_INPUT) continue;
         b->of[id] = next;
         next += round_up(program->tensors[id].bytes, INPUT_ALIGNMENT);

@@ -12,7 +12,7 @@ typedef struct batch {
     const program *program;
     program_sizes sizes; /* of the batch so far; pages and positions are the program's */
     /* Arrays of the program's inputs, by plan_tensor_id; one allocation. */
-    void *of[PLAN_TENSOR_COUNT];
+    void *of[PLAN_NAMED];
     void *memory;
     size_t memory_bytes;
     /* The RoPE angles of the batch's rows, (n_tokens, rotary_dim), if they depend on the length of

@@ -72,7 +72,7 @@ static void choose_kernels(executor *x)
 
 static void place_tensors(executor *x)
 {
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < x->program->n_tensors; id++) {
         const plan_tensor *t = &x->program->tensors[id];
         if (t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT)
             x->memory.data[id] = (char *)x->arena.data + t->offset;
@@ -83,7 +83,7 @@ static void place_tensors(executor *x)
             (char *)x->sums.data + x->program->tensors[PLAN_SUMS].bytes;
     }
     char *state = x->state.data;
-    for (int id = 0; state && id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; state && id < x->program->n_tensors; id++) {
         if (x->program->tensors[id].kind != PLAN_STATE) continue;
         x->memory.data[id] = state;
         state += x->program->tensors[id].bytes;
@@ -276,7 +276,7 @@ void executor_free(executor *x)
 
 void executor_take_inputs(executor *x, const batch *batch)
 {
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < x->program->n_tensors; id++) {
         if (x->program->tensors[id].kind == PLAN_INPUT) x->memory.data[id] = batch->of[id];
     }
     if (batch->angles)

@@ -223,7 +223,7 @@ qp_status rank_member_put(rank_member *m, const rank_command *c, const void *who
     qp_status status = is_page(c) ? machine_write_page(&m->machine, c->from, own, error)
                                   : machine_write(&m->machine, id, c->layer, own, bytes, error);
     free(own);
-    if (status == QP_OK && !is_page(c) && pieces.gathered != PLAN_TENSOR_COUNT)
+    if (status == QP_OK && !is_page(c) && pieces.gathered != PLAN_NAMED)
         status = keep_gathered(m, &pieces, whole, rows, error);
     return status;
 }
@@ -236,7 +236,7 @@ static const char *take_inputs(rank_member *m, const rank_command *c, const char
 {
     batch *b = &m->batch;
     b->sizes = c->sizes;
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < PLAN_NAMED; id++) {
         const size_t bytes = rank_input_bytes(&m->program, (plan_tensor_id)id, &c->sizes);
         if (bytes) memcpy(b->of[id], data, bytes);
         data += bytes;

@@ -56,7 +56,7 @@ static void head_pieces(program_span heads, int64_t all, size_t bytes, rank_piec
 
 rank_pieces rank_pieces_of(const program *own, plan_tensor_id id)
 {
-    rank_pieces p = {.gathered = PLAN_TENSOR_COUNT};
+    rank_pieces p = {.gathered = PLAN_NAMED};
     const plan_options *o = &own->options;
     const model_config *all = &own->whole;
     const size_t head = (size_t)all->head_dim;
@@ -81,7 +81,7 @@ rank_pieces rank_pieces_of(const program *own, plan_tensor_id id)
         p.sums_after = (size_t)all->hidden_size;
         p.whole_row = own->tensors[id].bytes / (size_t)own->capacity.of[AXIS_TOKENS];
     }
-    if (!(o->ranks > 1 && o->cut == PLAN_GATHER)) p.gathered = PLAN_TENSOR_COUNT;
+    if (!(o->ranks > 1 && o->cut == PLAN_GATHER)) p.gathered = PLAN_NAMED;
     return p;
 }
 

@@ -167,7 +167,7 @@ static qp_status write_message(ranks_machine *m, const machine_request *r, size_
 {
     const batch *b = r->batch;
     *bytes = rank_angle_bytes(b) + r->n_stops * sizeof *r->stops;
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
+    for (int id = 0; id < PLAN_NAMED; id++)
         *bytes += rank_input_bytes(&m->first.program, (plan_tensor_id)id, &b->sizes);
     if (*bytes > m->capacity) {
         free(m->message);
@@ -176,7 +176,7 @@ static qp_status write_message(ranks_machine *m, const machine_request *r, size_
         if (!m->message) return error_no_memory(error, "a batch for other ranks", *bytes);
     }
     char *to = m->message;
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < PLAN_NAMED; id++) {
         const size_t n = rank_input_bytes(&m->first.program, (plan_tensor_id)id, &b->sizes);
         if (n) memcpy(to, b->of[id], n);
         to += n;

@@ -169,7 +169,7 @@ typedef struct rank_pieces {
         size_t whole, own, bytes;
     } of[RANK_MAX_PIECES];
     /* The tensor that has the first `gathered_bytes` of each row of all ranks, from which the next
-     * product reads; PLAN_TENSOR_COUNT: none. */
+     * product reads; PLAN_NAMED: none. */
     plan_tensor_id gathered;
     size_t gathered_bytes;
     /* Of sums in fixed point: elements at the beginning of a row that are whole on every rank; the

@@ -22,7 +22,7 @@ typedef struct ranks_machine {
     rank_thread *others; /* [size - 1]; NULL: they are other processes */
     comm **ends;         /* [size], where they are threads */
     int size;
-    rank_pieces *pieces; /* [size][PLAN_TENSOR_COUNT]; NULL: no tensor has been read yet */
+    rank_pieces *pieces; /* [size][n_tensors]; NULL: no tensor has been read yet */
     char *message;       /* a command's data */
     size_t capacity;
     rank_schedules schedules; /* while they are timed */

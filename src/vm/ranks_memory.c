@@ -11,7 +11,7 @@
 /* The pieces of every rank's tensors, from the programs of all. */
 static qp_status find_pieces(ranks_machine *m, qp_error *error)
 {
-    const size_t n = (size_t)m->size * PLAN_TENSOR_COUNT;
+    const size_t n = (size_t)(m->size * m->first.program.n_tensors);
     if (m->pieces) return QP_OK;
     rank_pieces *pieces = calloc(n, sizeof *pieces);
     if (!pieces) return error_no_memory(error, "ranks", n * sizeof *pieces);
@@ -21,8 +21,8 @@ static qp_status find_pieces(ranks_machine *m, qp_error *error)
         program of;
         options.rank = r;
         status = program_rebuild(&m->first.program, &options, &of, error);
-        for (int id = 0; status == QP_OK && id < PLAN_TENSOR_COUNT; id++)
-            pieces[r * PLAN_TENSOR_COUNT + id] = rank_pieces_of(&of, (plan_tensor_id)id);
+        for (int id = 0; status == QP_OK && id < of.n_tensors; id++)
+            pieces[r * m->first.program.n_tensors + id] = rank_pieces_of(&of, (plan_tensor_id)id);
         program_free(&of);
     }
     if (status == QP_OK) m->pieces = pieces;
@@ -45,7 +45,7 @@ static qp_status join(ranks_machine *m, const rank_command *c, void *data, qp_er
         return QP_OK;
     }
     for (int r = 0; r < m->size; r++) {
-        const rank_pieces *pieces = &m->pieces[r * PLAN_TENSOR_COUNT + id];
+        const rank_pieces *pieces = &m->pieces[r * m->first.program.n_tensors + id];
         rank_pieces_join(pieces, c->bytes / pieces->whole_row, parts[r].data, data);
     }
     return QP_OK;

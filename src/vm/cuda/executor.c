@@ -19,7 +19,7 @@ enum { PINNED_LOGITS = 64 << 20 }; /* bytes; more outputs go through pageable me
 size_t cuda_executor_input_bytes(const program *p)
 {
     size_t bytes = 0;
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
+    for (int id = 0; id < PLAN_NAMED; id++)
         if (p->tensors[id].kind == PLAN_INPUT) bytes += round_up(p->tensors[id].bytes, 16);
     return round_up(bytes, CUDA_ALIGNMENT);
 }
@@ -114,7 +114,7 @@ static qp_status check_memory(const cuda_executor *x, qp_error *error)
 
 static void place_tensors(cuda_executor *x)
 {
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < x->program->n_tensors; id++) {
         const plan_tensor *t = &x->program->tensors[id];
         if (t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT)
             x->memory.data[id] = cuda_host_form(x->arena.address + t->offset);
@@ -126,7 +126,7 @@ static void place_tensors(cuda_executor *x)
             cuda_host_form(sums + x->program->tensors[PLAN_SUMS].bytes);
     }
     cuda_address state = x->state.address;
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < x->program->n_tensors; id++) {
         if (x->program->tensors[id].kind != PLAN_STATE) continue;
         x->memory.data[id] = cuda_host_form(state);
         state += x->program->tensors[id].bytes;
@@ -364,7 +364,7 @@ cuda_address cuda_executor_inputs(const cuda_executor *x, int group, int pass)
 void cuda_executor_place_inputs(cuda_executor *x, const batch *batch, int group, int pass)
 {
     cuda_address slot = cuda_executor_inputs(x, group, pass);
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < x->program->n_tensors; id++) {
         if (x->program->tensors[id].kind != PLAN_INPUT) continue;
         size_t at = (size_t)((char *)batch->of[id] - (char *)batch->memory);
         x->memory.data[id] = cuda_host_form(slot + at);

@@ -73,8 +73,8 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
     if (program->options.ranks > 1) place_exchange(setting);
     if (weights->packs && cuda_device_has(device, CUDA_CHAIN_NEEDS))
         setting->packed = &weights->packed;
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
-        setting->memory.data[id] = cuda_host_form(cuda_area_address(id, 0));
+    for (int id = 0; id < program->n_tensors; id++)
+        setting->memory.data[id] = cuda_host_form(cuda_area_address(LAUNCH_TENSORS + id, 0));
     setting->memory.weights = setting->weights;
     return QP_OK;
 }

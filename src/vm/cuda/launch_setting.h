@@ -7,9 +7,9 @@
 #include "vm/cuda/tiles.h"
 #include "vm/cuda/weights.h"
 
-/* Areas (cuda/launch.h): the program's tensors by their ids, with whole caches, then these. */
+/* Areas (cuda/launch.h): these, then the program's tensors by their ids, with whole caches. */
 enum {
-    LAUNCH_WEIGHTS = PLAN_TENSOR_COUNT,
+    LAUNCH_WEIGHTS,
     LAUNCH_DECODED, /* matrices in BF16 that are stored in other types */
     LAUNCH_PACKED,  /* matrices in the order of chains (packed.h) */
     LAUNCH_TILES,   /* matrices in BF16 as tiles of chains (tiles.h) */
@@ -18,10 +18,9 @@ enum {
     LAUNCH_COUNTERS,  /* counters of the exchange with other ranks */
     LAUNCH_FAILURE,   /* where a failure of the exchange is written */
     LAUNCH_RECEIVE,   /* the receive buffers of all ranks, an area each */
-    LAUNCH_LAST = LAUNCH_RECEIVE + EXCHANGE_RANKS - 1,
-    LAUNCH_AREAS
+    LAUNCH_TENSORS = LAUNCH_RECEIVE + EXCHANGE_RANKS,
 };
-_Static_assert((int)LAUNCH_AREAS <= (int)CUDA_MAX_AREAS, "an area each");
+_Static_assert((int)LAUNCH_TENSORS + (int)PLAN_MAX_TENSORS <= (int)CUDA_MAX_AREAS, "an area each");
 
 /* What lists are made from. */
 typedef struct launch_setting {

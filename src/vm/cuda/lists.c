@@ -13,9 +13,10 @@
  * stored where the next pass reads them. */
 static bool moves(const program *program, int area)
 {
-    return area == LAUNCH_LIKELIEST || area == PLAN_NEXT ||
-           (area < PLAN_TENSOR_COUNT && (program->tensors[area].kind == PLAN_INPUT ||
-                                         program->tensors[area].kind == PLAN_CARRIED));
+    const int id = area - LAUNCH_TENSORS;
+    if (id < 0) return area == LAUNCH_LIKELIEST;
+    return id == PLAN_NEXT || program->tensors[id].kind == PLAN_INPUT ||
+           program->tensors[id].kind == PLAN_CARRIED;
 }
 
 static cuda_address area_address(const cuda_executor *x, int area)
@@ -38,9 +39,8 @@ static cuda_address area_address(const cuda_executor *x, int area)
     case LAUNCH_FAILURE:
         return x->exchange ? x->exchange->failure : 0;
     default:
-        if (area >= LAUNCH_RECEIVE && x->exchange)
-            return x->exchange->receive[area - LAUNCH_RECEIVE];
-        return area < PLAN_TENSOR_COUNT ? cuda_device_form(x->memory.data[area]) : 0;
+        if (area >= LAUNCH_TENSORS) return cuda_device_form(x->memory.data[area - LAUNCH_TENSORS]);
+        return x->exchange ? x->exchange->receive[area - LAUNCH_RECEIVE] : 0;
     }
 }
 
@@ -48,7 +48,7 @@ static cuda_address area_address(const cuda_executor *x, int area)
 static void find_areas(const cuda_executor *x, bool moving, cuda_address areas[CUDA_MAX_AREAS])
 {
     memset(areas, 0, CUDA_MAX_AREAS * sizeof *areas);
-    for (int area = 0; area < LAUNCH_AREAS; area++)
+    for (int area = 0; area < LAUNCH_TENSORS + x->program->n_tensors; area++)
         if (moves(x->program, area) == moving) areas[area] = area_address(x, area);
 }
 
