@@ -45,7 +45,7 @@ static void plan_for_timing(const timed_options *o, const model_config *config, 
         if (usual < USUAL_TIMED_CONTEXT) usual = USUAL_TIMED_CONTEXT;
         options.context = at_most(usual, config_usual_context(config));
     }
-    options.fuse = o->fuse && plan_can_fuse(config);
+    options.fuse = o->fuse;
     if (options.fuse)
         options.kv_partitions = schedule_kv_partitions(o->threads, config->n_kv_heads);
     *out = options;

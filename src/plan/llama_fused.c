@@ -16,6 +16,8 @@
  */
 #include "plan/builder.h"
 
+#include "model/family/family.h"
+
 void llama_fused_norm(const plan_builder *b, plan_node *node, weight_slot weight)
 {
     if (b->program->options.sums)
@@ -42,9 +44,14 @@ void llama_fused_qkv(plan_builder *b)
     project(node, "q_weight", "q_bias", WEIGHT_ATTN_Q);
     project(node, "k_weight", "k_bias", WEIGHT_ATTN_K);
     project(node, "v_weight", "v_bias", WEIGHT_ATTN_V);
+    if (family_has(c->family, WEIGHT_ATTN_Q_NORM)) {
+        node_weight(node, "q_norm", WEIGHT_ATTN_Q_NORM);
+        node_weight(node, "k_norm", WEIGHT_ATTN_K_NORM);
+    }
     node_tensor(node, "rope_rows", PLAN_ROPE_ROWS);
     node_tensor(node, "cos_sin", PLAN_ROPE_TABLE);
     node_param(node, "interleaved", c->rope.interleaved);
+    node_param(node, "turns", !layer_set_has(&c->no_rope, b->layer));
     node_tensor(node, "positions", PLAN_POSITION_IDS);
     llama_paging(node);
     node_heads(node, "q", PLAN_ATTN, 0, config_q_hidden_units(c), c->n_heads, "n_heads");

@@ -122,7 +122,6 @@ static qp_status check_window(const model_config *c, const plan_options *o, qp_e
 {
     const char *why = c->windowed_unknown     ? "in layers that quipu does not know"
                       : o->form != PLAN_PAGED ? "which only the plan paged computes"
-                      : o->fuse || o->sums    ? "which a fused plan does not compute"
                                               : NULL;
     if (c->window == 0 || o->context <= c->window || !why) return QP_OK;
     return error_set(error, QP_UNSUPPORTED,
@@ -207,19 +206,6 @@ qp_status plan_take_layers(model_config *config, int64_t layers, qp_error *error
     return QP_OK;
 }
 
-/* What a fused program lacks for the model; NULL: nothing. */
-static const char *fuse_refusal(const model_config *c)
-{
-    if (family_has(c->family, WEIGHT_ATTN_Q_NORM)) return "has no norms of q and k";
-    if (layer_set_count(&c->no_rope, c->n_layers)) return "rotates q and k in every layer";
-    return NULL;
-}
-
-bool plan_can_fuse(const model_config *config)
-{
-    return !fuse_refusal(config);
-}
-
 /* The page's steps and nodes, and what they see. */
 static qp_status write_page(program *out, const model *model, qp_error *error)
 {
@@ -265,10 +251,6 @@ qp_status plan_build(const model_config *config, const model *model, const plan_
         return error_set(error, QP_UNSUPPORTED,
                          "a fused plan needs heads of an even size, found %lld; leave fuse out",
                          (long long)config->head_dim);
-    if (out->options.fuse && fuse_refusal(config))
-        return error_set(error, QP_UNSUPPORTED,
-                         "a fused plan %s, unlike this %s model; choose a plan that is not fused",
-                         fuse_refusal(config), config->family->name);
     count_capacity(out);
     TRY(write_page(out, model, error));
     out->logits_end = find_logits_end(out);

@@ -12,10 +12,6 @@ plan_options plan_default_options(const model_config *config);
 /* Leaves only the first `layers` layers, 0: all. QP_INVALID if the model has fewer. */
 qp_status plan_take_layers(model_config *config, int64_t layers, qp_error *error);
 
-/* Whether there is a fused program for the model: false if q and k have their own norms, or if
- * some layers do not rotate them. */
-bool plan_can_fuse(const model_config *config);
-
 /* Builds the program, places its tensors in the arena, and verifies it. Reads types and shapes of
  * the weights from `model`; NULL, for questions about sizes: weights are F32, with the shapes of
  * the config and without biases. program_free() the result, also after a failure. */

@@ -2,7 +2,6 @@
 #include "op/attention/ragged.h"
 
 #include "base/hash.h"
-#include "op/attention/attention.h"
 
 #include <string.h>
 
@@ -181,13 +180,13 @@ qp_status paged_check(const char *op, const tensor *q, const tensor *qo_indptr,
     return page_table_check(op, table, error);
 }
 
-double paged_derive(const tensor *qo_indptr, const page_table *table, bool causal, const char *axis)
+double paged_derive(const tensor *qo_indptr, const page_table *table, const attention_rule *rule,
+                    const char *axis)
 {
     if (!qo_indptr->data || !page_table_has_data(table)) return 0;
     if (strcmp(axis, "kv_tokens") == 0) return page_table_total(table);
-    attention_rule rule = {.causal = causal};
     double pairs = 0;
     for (int64_t b = 0; b < indptr_sequences(qo_indptr); b++)
-        pairs += attention_pairs(&rule, indptr_count(qo_indptr, b), page_table_length(table, b));
+        pairs += attention_pairs(rule, indptr_count(qo_indptr, b), page_table_length(table, b));
     return pairs;
 }

@@ -10,6 +10,7 @@
 #define QUIPU_OP_ATTENTION_RAGGED_H
 
 #include "base/status.h"
+#include "op/attention/attention.h"
 #include "op/op.h"
 #include "tensor/tensor.h"
 
@@ -109,7 +110,7 @@ qp_status paged_check(const char *op, const tensor *q, const tensor *qo_indptr,
 
 /* The derive() of these operators: "kv_tokens", or the pairs of a query and a key that it sees; 0
  * without data. */
-double paged_derive(const tensor *qo_indptr, const page_table *table, bool causal,
+double paged_derive(const tensor *qo_indptr, const page_table *table, const attention_rule *rule,
                     const char *axis);
 
 /* Test contents: distributes `total` entries over the sequences, evenly where that is possible,

@@ -104,15 +104,14 @@ void attention_sequence(const attention_slice *slice, const attention_source *so
 }
 
 void attention_token(const attention_slice *slice, const attention_source *source, int64_t token,
-                     int64_t n_visible)
+                     const attention_range *range)
 {
     int64_t group = slice->q->shape[1] / source->k.shape[2];
     attention_tile tile = tile_of(slice, source);
-    attention_range range = {.end = n_visible};
     rectangle part = {.token = token, .n_tokens = 1, .head = slice->first_head};
     for (; part.head < slice->end_head; part.head += part.n_heads) {
         int64_t left = slice->end_head - part.head;
         part.n_heads = left < ATTENTION_TILE ? left : ATTENTION_TILE;
-        run_tile(slice, &tile, part, group, &range);
+        run_tile(slice, &tile, part, group, range);
     }
 }

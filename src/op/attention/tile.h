@@ -82,10 +82,10 @@ typedef struct attention_slice {
 void attention_sequence(const attention_slice *slice, const attention_source *source, int64_t first,
                         int64_t count, int64_t kv_length, const attention_rule *rule);
 
-/* Computes the heads [first_head, end_head) of one token that sees positions [0, n_visible) of the
- * source. */
+/* Computes the heads [first_head, end_head) of one token that sees a range of the source's
+ * positions. */
 void attention_token(const attention_slice *slice, const attention_source *source, int64_t token,
-                     int64_t n_visible);
+                     const attention_range *range);
 
 /* An operator's table of variants, from its run_tiles(call, kernel) and accepts(). */
 #ifdef __x86_64__

@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "op/attention/attention.h"
+#include "op/attention/mask.h"
 #include "op/attention/ragged.h"
 #include "op/attention_partial/attention_partial.h"
 #include "op/element.h"
@@ -83,6 +84,8 @@ static qp_status check(const op_call *call, qp_error *error)
 {
     const tensor *weight = &call->tensors[ATTENTION_OUTPUT_WEIGHT];
     page_table table = table_of(call);
+    TRY(attention_check_limits("attention_output", call->params[ATTENTION_OUTPUT_WINDOW], 0,
+                               error));
     if (!call->tensors[ATTENTION_OUTPUT_V].rank != !call->tensors[ATTENTION_OUTPUT_S].rank)
         return error_set(error, QP_INVALID,
                          "attention_output: v and s must both be present, or both absent");
@@ -97,8 +100,9 @@ static qp_status check(const op_call *call, qp_error *error)
 static double derive(const op_call *call, const char *axis)
 {
     page_table table = table_of(call);
-    return paged_derive(&call->tensors[ATTENTION_OUTPUT_QO_INDPTR], &table,
-                        call->params[ATTENTION_OUTPUT_CAUSAL] != 0, axis);
+    attention_rule rule = {.causal = call->params[ATTENTION_OUTPUT_CAUSAL] != 0,
+                           .window = (int64_t)call->params[ATTENTION_OUTPUT_WINDOW]};
+    return paged_derive(&call->tensors[ATTENTION_OUTPUT_QO_INDPTR], &table, &rule, axis);
 }
 
 static void prepare(op_call *call, uint64_t seed)
@@ -140,6 +144,7 @@ static op_call attention_call(const op_call *call, int64_t kv_head, void *scratc
     *v = tensor_split(heads, 1, heads.shape[1]); /* (n_tokens, n_heads, 1, head_dim) */
     attend.params[ATTENTION_PARTIAL_SM_SCALE] = call->params[ATTENTION_OUTPUT_SM_SCALE];
     attend.params[ATTENTION_PARTIAL_CAUSAL] = call->params[ATTENTION_OUTPUT_CAUSAL];
+    attend.params[ATTENTION_PARTIAL_WINDOW] = call->params[ATTENTION_OUTPUT_WINDOW];
     return attend;
 }
 
@@ -250,6 +255,8 @@ static const char *const cases[] = {
     "page_size=8 n_kv_indices=7 hidden_size=17 weight:Q4_K causal=0 bias:-",
     "n_tokens=2 n_sequences=1 n_heads=8 n_kv_heads=4 n_states=2 head_dim=8 n_pages=3 page_size=16 "
     "n_kv_indices=1 hidden_size=33 weight:Q4_0",
+    "n_tokens=4 n_sequences=2 n_heads=4 n_kv_heads=2 head_dim=8 n_pages=9 page_size=8 "
+    "n_kv_indices=8 hidden_size=24 v:- s:- window=11",
     "n_tokens=0 n_sequences=2 n_heads=2 n_kv_heads=2 n_states=2 head_dim=8 n_pages=4 page_size=16 "
     "n_kv_indices=4 hidden_size=8",
     NULL,
@@ -322,7 +329,8 @@ const op_info op_attention_output = {
                 {"x_out", OP_ACCUMULATE, OP_TYPE(I64), "n_tokens, hidden_size", false,
                  "sums in fixed point; rows may be strided"}},
     .params = {{"sm_scale", PARAM_FLOAT, 0, "factor of the scores; 0: 1 / sqrt(head_dim)"},
-               {"causal", PARAM_BOOL, 1, "a token sees no later one of its sequence"}},
+               {"causal", PARAM_BOOL, 1, "a token sees no later one of its sequence"},
+               PARAM_WINDOW},
     .units = units,
     .columns = columns,
     .check = check,

@@ -13,10 +13,11 @@ static int64_t elements_together(const op_call *call)
            8;
 }
 
-/* Whether a KV head's outputs fit into a block's shared memory. */
+/* Whether a KV head's outputs fit into a block's shared memory, and it need not skip positions. */
 static bool accepts(const op_call *call)
 {
-    return op_call_has_no_f64(call) &&
+    const bool merges = call->tensors[ATTENTION_OUTPUT_V].rank > 0;
+    return op_call_has_no_f64(call) && (merges || call->params[ATTENTION_OUTPUT_WINDOW] == 0) &&
            call->tensors[ATTENTION_OUTPUT_Q].shape[2] <= CUDA_ATTENTION_MAX_HEAD_DIM &&
            elements_together(call) <= X_FLOATS;
 }

@@ -2,13 +2,14 @@
  * long context.
  *
  * The number of parts is a shape (n_states). The positions of each part follow from the positions
- * that a token sees (partition.h). The bits depend on both, and never on the worker that computes a
- * part. A unit is a part of one KV head, for all tokens, and units are ordered head by head, so
- * attention can begin, and its parts be merged, head by head.
+ * that a token sees, from the page of the first one on (partition.h). The bits depend on both, and
+ * never on the worker that computes a part. A unit is a part of one KV head, for all tokens, and
+ * units are ordered head by head, so attention can begin, and its parts be merged, head by head.
  */
 #include "op/attention_partial/attention_partial.h"
 
 #include "op/attention/attention.h"
+#include "op/attention/mask.h"
 #include "op/attention/ragged.h"
 #include "op/attention/tile.h"
 #include "op/attention_partial/partition.h"
@@ -53,15 +54,23 @@ static page_table table_of(const op_call *call)
 static qp_status check(const op_call *call, qp_error *error)
 {
     page_table table = table_of(call);
+    TRY(attention_check_limits("attention_partial", call->params[ATTENTION_PARTIAL_WINDOW], 0,
+                               error));
     return paged_check("attention_partial", &call->tensors[ATTENTION_PARTIAL_Q],
                        &call->tensors[ATTENTION_PARTIAL_QO_INDPTR], &table, error);
+}
+
+static attention_rule rule_of(const op_call *call)
+{
+    return (attention_rule){.causal = call->params[ATTENTION_PARTIAL_CAUSAL] != 0,
+                            .window = (int64_t)call->params[ATTENTION_PARTIAL_WINDOW]};
 }
 
 static double derive(const op_call *call, const char *axis)
 {
     page_table table = table_of(call);
-    return paged_derive(&call->tensors[ATTENTION_PARTIAL_QO_INDPTR], &table,
-                        call->params[ATTENTION_PARTIAL_CAUSAL] != 0, axis);
+    attention_rule rule = rule_of(call);
+    return paged_derive(&call->tensors[ATTENTION_PARTIAL_QO_INDPTR], &table, &rule, axis);
 }
 
 static size_t scratch_bytes(const op_call *call)
@@ -78,12 +87,27 @@ static void prepare(op_call *call, uint64_t seed)
 }
 
 /* Positions that a token of sequence b sees. */
-static int64_t visible_of(const op_call *call, const page_table *table, int64_t token, int64_t b)
+static attention_range seen_by(const op_call *call, const page_table *table, int64_t token,
+                               int64_t b)
 {
     const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
+    const attention_rule rule = rule_of(call);
     int64_t i = token - ((const int32_t *)qo_indptr->data)[b];
-    return attention_visible(call->params[ATTENTION_PARTIAL_CAUSAL] != 0, i,
-                             indptr_count(qo_indptr, b), page_table_length(table, b));
+    return attention_range_of(&rule, i, indptr_count(qo_indptr, b), page_table_length(table, b));
+}
+
+/* Those of a part, counted from the part's first page; the first page's number. */
+static attention_range range_of(const op_call *call, attention_range seen, int64_t part,
+                                int64_t *page)
+{
+    const int64_t page_size = call->tensors[ATTENTION_PARTIAL_K_CACHE].shape[1];
+    const int64_t first = seen.first / page_size * page_size;
+    int64_t begin, end;
+    partition_range(seen.end - first, call->tensors[ATTENTION_PARTIAL_V].shape[2], page_size, part,
+                    &begin, &end);
+    *page = (first + begin) / page_size;
+    const int64_t unseen = seen.first - first - begin;
+    return (attention_range){.first = unseen > 0 ? unseen : 0, .end = end - begin};
 }
 
 /* All heads of a KV head's group, in one token and one part. */
@@ -93,21 +117,18 @@ static void run_unit(const op_call *call, int64_t token, int64_t kv_head, int64_
     const tensor *s = &call->tensors[ATTENTION_PARTIAL_S];
     const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
     page_table table = table_of(call);
-    int64_t page_size = table.k_cache->shape[1], n_kv_heads = table.k_cache->shape[2];
-    int64_t group = q->shape[1] / n_kv_heads, b = indptr_find(qo_indptr, token), begin, end;
-    int64_t visible = visible_of(call, &table, token, b);
-    tensor out = call->tensors[ATTENTION_PARTIAL_V];
-    partition_range(visible, out.shape[2], page_size, part, &begin, &end);
-    out = tensor_slice(out, 2, part, 1);
+    int64_t group = q->shape[1] / table.k_cache->shape[2], b = indptr_find(qo_indptr, token), page;
+    attention_range range = range_of(call, seen_by(call, &table, token, b), part, &page);
+    tensor out = tensor_slice(call->tensors[ATTENTION_PARTIAL_V], 2, part, 1);
     tensor lse = s->rank ? tensor_slice(*s, 2, part, 1) : *s;
     attention_source source = {.k = call->tensors[ATTENTION_PARTIAL_K_CACHE],
                                .v = call->tensors[ATTENTION_PARTIAL_V_CACHE],
-                               .pages = page_table_pages(&table, b) + begin / page_size};
+                               .pages = page_table_pages(&table, b) + page};
     attention_row row = {.q = q,
                          .out = &out,
                          .lse = &lse,
                          .token = token,
-                         .range = {.end = end - begin},
+                         .range = range,
                          .sm_scale = call->params[ATTENTION_PARTIAL_SM_SCALE]};
     for (row.head = kv_head * group; row.head < (kv_head + 1) * group; row.head++)
         attention_compute(&source, &row, call->scratch);
@@ -130,18 +151,17 @@ static void run_parts(const op_call *call, attention_slice *slice, attention_sou
     const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
     const tensor *v = &call->tensors[ATTENTION_PARTIAL_V], *s = &call->tensors[ATTENTION_PARTIAL_S];
     page_table table = table_of(call);
-    int64_t page_size = table.k_cache->shape[1], begin, stop;
     for (int64_t token = 0; token < v->shape[0]; token++) {
-        int64_t b = indptr_find(qo_indptr, token);
-        int64_t visible = visible_of(call, &table, token, b);
+        int64_t b = indptr_find(qo_indptr, token), page;
+        const attention_range seen = seen_by(call, &table, token, b);
         for (int64_t part = first; part < end; part++) {
             tensor out = tensor_slice(*v, 2, part, 1);
             tensor lse = s->rank ? tensor_slice(*s, 2, part, 1) : *s;
-            partition_range(visible, v->shape[2], page_size, part, &begin, &stop);
-            source->pages = page_table_pages(&table, b) + begin / page_size;
+            const attention_range range = range_of(call, seen, part, &page);
+            source->pages = page_table_pages(&table, b) + page;
             slice->out = &out;
             slice->lse = &lse;
-            attention_token(slice, source, token, stop - begin);
+            attention_token(slice, source, token, &range);
         }
     }
 }
@@ -151,7 +171,7 @@ static void run_sequences(const op_call *call, attention_slice *slice, attention
 {
     const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
     page_table table = table_of(call);
-    attention_rule rule = {.causal = call->params[ATTENTION_PARTIAL_CAUSAL] != 0};
+    attention_rule rule = rule_of(call);
     slice->out = &call->tensors[ATTENTION_PARTIAL_V];
     slice->lse = &call->tensors[ATTENTION_PARTIAL_S];
     for (int64_t b = 0; b < indptr_sequences(qo_indptr); b++) {
@@ -210,6 +230,10 @@ static const char *const cases[] = {
     "n_tokens=6 n_sequences=2 n_heads=9 n_kv_heads=3 n_states=1 head_dim=64 n_pages=12 "
     "page_size=16 n_kv_indices=10 k_cache:F16 v_cache:F16 k_cache@0213 v_cache@0213 sm_scale=0.25 "
     "s:-",
+    "n_tokens=5 n_sequences=3 n_heads=4 n_kv_heads=2 n_states=3 head_dim=32 n_pages=90 "
+    "page_size=8 n_kv_indices=83 window=130",
+    "n_tokens=6 n_sequences=2 n_heads=4 n_kv_heads=2 n_states=1 head_dim=64 n_pages=12 "
+    "page_size=16 n_kv_indices=10 window=5 k_cache:F16 v_cache:F16",
     "n_tokens=5 n_sequences=2 n_heads=2 n_kv_heads=2 n_states=2 head_dim=8 n_pages=4 page_size=16 "
     "n_kv_indices=0",
     "n_tokens=0 n_sequences=2 n_heads=2 n_kv_heads=2 n_states=2 head_dim=8 n_pages=4 page_size=16 "
@@ -238,12 +262,14 @@ const op_info op_attention_partial = {
     .place = "attention of the fused plan, after norm_qkv_rope: every part of a sequence's "
              "positions belongs to another worker, and merge_states merges them. With one part "
              "it is paged_prefill.",
-    .formula = "p[t, h, j] = exp(sm_scale * sum_i q[t, h, i] * k[j, h / group, i]): v[t, h, p] = "
-               "sum_j p[t, h, j] * v[j, h / group] / sum_j p[t, h, j] and s[t, h, p] = log2(sum_j "
-               "p[t, h, j]) over the positions j in [p * c, min((p + 1) * c, L)), where t sees the "
-               "positions [0, L) as in paged_prefill and c = max(64, ceil(L / n_states)), rounded "
-               "up to whole pages. group = n_heads / n_kv_heads; keys and values of position j lie "
-               "where paged_prefill finds them.",
+    .formula =
+        "p[t, h, j] = exp(sm_scale * sum_i q[t, h, i] * k[j, h / group, i]): v[t, h, p] = "
+        "sum_j p[t, h, j] * v[j, h / group] / sum_j p[t, h, j] and s[t, h, p] = log2(sum_j "
+        "p[t, h, j]) over the positions j in [F + p * c, min(F + (p + 1) * c, L)) that t sees, "
+        "where t sees the positions [S, L) as in paged_prefill, F is S rounded down to whole "
+        "pages, and c = max(64, ceil((L - F) / n_states)), rounded up to whole pages. group = "
+        "n_heads / n_kv_heads; keys and values of position j lie "
+        "where paged_prefill finds them.",
     .precision = "float32 or wider, the softmax relative to its running maximum; v and s are "
                  "rounded once. Positions are taken in an order fixed by j and c alone.",
     .edge_cases = "A part without positions gives 0, and -inf in s. Sequences may have no tokens, "
@@ -279,7 +305,8 @@ const op_info op_attention_partial = {
                 {"s", OP_OUT, OP_TYPE(F32) | OP_TYPE(F64), "n_tokens, n_heads, n_states", true,
                  "their log-sum-exps, base 2, for merge_states; tokens may be strided"}},
     .params = {{"sm_scale", PARAM_FLOAT, 0, "factor of the scores; 0: 1 / sqrt(head_dim)"},
-               {"causal", PARAM_BOOL, 1, "a token sees no later one of its sequence"}},
+               {"causal", PARAM_BOOL, 1, "a token sees no later one of its sequence"},
+               PARAM_WINDOW},
     .units = units,
     .columns = columns,
     .check = check,

@@ -18,10 +18,13 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
                           error);
 }
 
+/* Blocks by query head read every position. */
+static bool accepts(const op_call *call)
+{
+    return cuda_attention_by_heads_accepts(call) && call->params[ATTENTION_PARTIAL_WINDOW] == 0;
+}
+
 const cuda_kernel attention_partial_cuda[] = {
-    {.op = OP_ATTENTION_PARTIAL,
-     .name = "cuda",
-     .accepts = cuda_attention_by_heads_accepts,
-     .launch = launch},
+    {.op = OP_ATTENTION_PARTIAL, .name = "cuda", .accepts = accepts, .launch = launch},
     {0},
 };

@@ -1,11 +1,13 @@
 /* norm_qkv_rope: everything before attention in one operator: the norm, the three projections, the
- * rotation of queries and keys, and the append of the new keys and values to the cache.
+ * rotation of queries and keys, and the append of the new keys and values to the cache; where a
+ * family has them, also the norms of each query and key head before the rotation.
  *
  * A unit is a pair of features that RoPE rotates together (pairs.h), so no unit needs another's
- * result, and every slice normalises the rows again. Units are ordered by KV heads, so that
- * attention can begin with a KV head whose queries, keys and values are complete. The reference
- * computes a head, or the slice's part of a head, with the references of rms_norm, linear, rope and
- * kv_append in float64.
+ * result, and every slice normalises the rows again. A norm of heads needs the whole head: a slice
+ * that begins or ends inside of one computes all of it and stores its own part. Units are ordered
+ * by KV heads, so that attention can begin with a KV head whose queries, keys and values are
+ * complete. The reference computes a head, or the slice's part of a head, with the references of
+ * rms_norm, linear, head_norm, rope and kv_append in float64.
  */
 #include "op/norm_qkv_rope/norm_qkv_rope.h"
 
@@ -14,6 +16,7 @@
 #include "op/attention/ragged.h"
 #include "op/fixed.h"
 #include "op/fused.h"
+#include "op/head_norm/head_norm.h"
 #include "op/kv_append/kv_append.h"
 #include "op/rope/rope.h"
 #include "op/row.h"
@@ -63,6 +66,22 @@ pair_run norm_qkv_rope_run(const op_call *call, int64_t unit, int64_t end)
     pair_place place = pair_place_of(unit, group_of(call), half);
     int64_t last = place.pair + end - unit;
     return (pair_run){place.kind, place.head, place.pair, last < half ? last : half};
+}
+
+bool norm_qkv_rope_norms(const op_call *call, int kind)
+{
+    return kind != PAIR_VALUE && call->tensors[NORM_QKV_ROPE_Q_NORM + kind].rank > 0;
+}
+
+op_call norm_qkv_rope_norm_heads(const op_call *call, int kind, tensor heads)
+{
+    op_call norm = {.end = heads.shape[0]};
+    norm.tensors[HEAD_NORM_Q] = heads;
+    norm.tensors[HEAD_NORM_K] = tensor_slice(heads, 1, 0, 0);
+    norm.tensors[HEAD_NORM_Q_WEIGHT] = norm.tensors[HEAD_NORM_K_WEIGHT] =
+        call->tensors[NORM_QKV_ROPE_Q_NORM + kind];
+    norm.params[HEAD_NORM_EPS] = call->params[NORM_QKV_ROPE_EPS];
+    return norm;
 }
 
 /* The operators inside, for n_heads heads each (0 or 1). */
@@ -172,6 +191,7 @@ void norm_qkv_rope_reference(const op_call *call)
     const tensor *x = &call->tensors[NORM_QKV_ROPE_X]; /* (n_tokens, hidden_size) */
     int64_t head_dim = call->tensors[NORM_QKV_ROPE_Q].shape[2];
     int64_t rotary_dim = call->tensors[NORM_QKV_ROPE_COS_SIN].shape[1], ranges[3][2];
+    int64_t whole[3][2] = {{0, head_dim}};
     int interleaved = call->params[NORM_QKV_ROPE_INTERLEAVED] != 0;
     fused_norm norm = fused_norm_make(x, &call->tensors[NORM_QKV_ROPE_NORM_WEIGHT],
                                       call->params[NORM_QKV_ROPE_EPS], call->scratch);
@@ -182,9 +202,15 @@ void norm_qkv_rope_reference(const op_call *call)
     for (int64_t unit = call->begin; unit < call->end;) {
         pair_run run = norm_qkv_rope_run(call, unit, call->end);
         int n_ranges = pair_ranges(run.kind, interleaved, run.begin, run.end, rotary_dim, ranges);
-        project(call, &norm, &run, ranges, n_ranges, &head);
-        if (run.kind != PAIR_VALUE) {
-            op_call rope = rope_call(call, tensor_split(head, 0, head.shape[0]));
+        const bool norms = norm_qkv_rope_norms(call, run.kind);
+        const tensor heads = tensor_split(head, 0, head.shape[0]);
+        project(call, &norm, &run, norms ? whole : ranges, norms ? 1 : n_ranges, &head);
+        if (norms) {
+            op_call norm_heads = norm_qkv_rope_norm_heads(call, run.kind, heads);
+            head_norm_reference(&norm_heads);
+        }
+        if (run.kind != PAIR_VALUE && call->params[NORM_QKV_ROPE_TURNS] != 0) {
+            op_call rope = rope_call(call, heads);
             rope_reference(&rope);
         }
         for (int i = 0; i < n_ranges; i++)
@@ -195,46 +221,65 @@ void norm_qkv_rope_reference(const op_call *call)
 
 static const char *const cases[] = {
     "n_tokens=1 hidden_size=64 n_heads=4 n_kv_heads=2 head_dim=16 rotary_dim=16 n_positions=40 "
-    "n_sequences=1 n_pages=3 page_size=16 n_kv_indices=2 q_bias:- k_bias:- v_bias:-",
+    "n_sequences=1 n_pages=3 page_size=16 n_kv_indices=2 q_bias:- k_bias:- v_bias:- q_norm:- "
+    "k_norm:-",
     "n_tokens=19 hidden_size=111 n_heads=3 n_kv_heads=3 head_dim=12 rotary_dim=8 n_positions=40 "
-    "n_sequences=3 n_pages=20 page_size=5 n_kv_indices=14 k_cache:F16 v_cache:F16",
+    "n_sequences=3 n_pages=20 page_size=5 n_kv_indices=14 k_cache:F16 v_cache:F16 q_norm:- "
+    "k_norm:-",
     "n_tokens=3 hidden_size=96 n_heads=6 n_kv_heads=2 head_dim=16 rotary_dim=16 n_positions=9 "
     "n_sequences=2 n_pages=8 page_size=4 n_kv_indices=6 interleaved=1 q_weight:BF16 k_weight:BF16 "
-    "v_weight:BF16 k_cache:BF16 v_cache:BF16 k_cache@0213 v_cache@0213 q_bias:- k_bias:- v_bias:-",
+    "v_weight:BF16 k_cache:BF16 v_cache:BF16 k_cache@0213 v_cache@0213 q_bias:- k_bias:- v_bias:- "
+    "q_norm:- k_norm:-",
     "n_tokens=2 hidden_size=256 n_heads=4 n_kv_heads=1 head_dim=8 rotary_dim=4 n_positions=99 "
     "n_sequences=1 n_pages=4 page_size=16 n_kv_indices=2 interleaved=1 q_weight:Q4_K k_weight:Q4_K "
-    "v_weight:Q6_K k_cache:F16 v_cache:F16 k_bias:- v_bias:- x+16 q+8",
+    "v_weight:Q6_K k_cache:F16 v_cache:F16 k_bias:- v_bias:- x+16 q+8 q_norm:- k_norm:-",
     "n_tokens=2 hidden_size=160 n_heads=2 n_kv_heads=2 head_dim=20 rotary_dim=20 n_positions=99 "
     "n_sequences=2 n_pages=4 page_size=16 n_kv_indices=3 q_weight:Q8_0 k_weight:Q4_0 v_weight:Q4_1 "
-    "x:F16 norm_weight:F16 q:F16 k_cache:F16 v_cache:F16 q_bias:- k_bias:- v_bias:- eps=0.25",
+    "x:F16 norm_weight:F16 q:F16 k_cache:F16 v_cache:F16 q_bias:- k_bias:- v_bias:- eps=0.25 "
+    "q_norm:- k_norm:-",
     "n_tokens=5 hidden_size=256 n_heads=6 n_kv_heads=2 head_dim=32 rotary_dim=32 n_positions=99 "
     "n_sequences=2 n_pages=4 page_size=16 n_kv_indices=3 q_weight:Q4_1 k_weight:Q4_1 "
-    "v_weight:Q6_K k_cache:F16 v_cache:F16 k_cache@0213 v_cache@0213 q_bias:- k_bias:- v_bias:-",
+    "v_weight:Q6_K k_cache:F16 v_cache:F16 k_cache@0213 v_cache@0213 q_bias:- k_bias:- v_bias:- "
+    "q_norm:- k_norm:-",
     "n_tokens=1 hidden_size=64 n_heads=2 n_kv_heads=1 head_dim=48 rotary_dim=40 n_positions=99 "
     "n_sequences=1 n_pages=4 page_size=16 n_kv_indices=3 q_weight:Q8_0 k_weight:Q8_0 "
-    "v_weight:F16 k_cache:BF16 v_cache:BF16",
+    "v_weight:F16 k_cache:BF16 v_cache:BF16 q_norm:- k_norm:-",
     "n_tokens=3 hidden_size=64 n_heads=4 n_kv_heads=2 head_dim=16 rotary_dim=16 n_positions=99 "
     "n_sequences=1 n_pages=4 page_size=16 n_kv_indices=3 x:I64 x+8 q_weight:BF16 k_weight:BF16 "
-    "v_weight:BF16 k_cache:F16 v_cache:F16 q_bias:- k_bias:- v_bias:-",
+    "v_weight:BF16 k_cache:F16 v_cache:F16 q_bias:- k_bias:- v_bias:- q_norm:- k_norm:-",
     "n_tokens=0 hidden_size=64 n_heads=2 n_kv_heads=1 head_dim=16 rotary_dim=16 n_positions=8 "
-    "n_sequences=2 n_pages=3 page_size=16 n_kv_indices=2 q_bias:- k_bias:- v_bias:-",
+    "n_sequences=2 n_pages=3 page_size=16 n_kv_indices=2 q_bias:- k_bias:- v_bias:- q_norm:- "
+    "k_norm:-",
+    "n_tokens=3 hidden_size=64 n_heads=4 n_kv_heads=2 head_dim=16 rotary_dim=16 n_positions=40 "
+    "n_sequences=2 n_pages=6 page_size=8 n_kv_indices=4 k_cache:F16 v_cache:F16 q_bias:- k_bias:- "
+    "v_bias:-",
+    "n_tokens=2 hidden_size=96 n_heads=6 n_kv_heads=2 head_dim=24 rotary_dim=16 n_positions=40 "
+    "n_sequences=1 n_pages=4 page_size=8 n_kv_indices=2 interleaved=1 x:I64 x+8 q_weight:BF16 "
+    "k_weight:BF16 "
+    "v_weight:BF16 k_cache:BF16 v_cache:BF16 q_norm:BF16 k_norm:BF16 v_bias:- eps=0.25",
+    "n_tokens=2 hidden_size=64 n_heads=4 n_kv_heads=2 head_dim=16 rotary_dim=16 n_positions=40 "
+    "n_sequences=1 n_pages=4 page_size=8 n_kv_indices=2 turns=0 k_cache:F16 v_cache:F16 q_norm:- "
+    "k_norm:-",
     NULL,
 };
 
 static const char *const workloads[] = {
     "llama-3.1-8b: n_tokens=1 hidden_size=4096 n_heads=32 n_kv_heads=8 head_dim=128 "
     "rotary_dim=128 n_positions=8192 n_sequences=1 n_pages=128 page_size=16 n_kv_indices=128 "
-    "q_weight:BF16 k_weight:BF16 v_weight:BF16 k_cache:F16 v_cache:F16 q_bias:- k_bias:- v_bias:-",
+    "q_weight:BF16 k_weight:BF16 v_weight:BF16 k_cache:F16 v_cache:F16 q_bias:- k_bias:- v_bias:- "
+    "q_norm:- k_norm:-",
     "llama-3.2-1b: n_tokens=1 hidden_size=2048 n_heads=32 n_kv_heads=8 head_dim=64 rotary_dim=64 "
     "n_positions=8192 n_sequences=1 n_pages=128 page_size=16 n_kv_indices=128 q_weight:BF16 "
-    "k_weight:BF16 v_weight:BF16 k_cache:F16 v_cache:F16 q_bias:- k_bias:- v_bias:-",
+    "k_weight:BF16 v_weight:BF16 k_cache:F16 v_cache:F16 q_bias:- k_bias:- v_bias:- q_norm:- "
+    "k_norm:-",
     "internlm2-1.8b: n_tokens=8 hidden_size=2048 n_heads=16 n_kv_heads=8 head_dim=128 "
     "rotary_dim=128 n_positions=8192 n_sequences=8 n_pages=128 page_size=16 n_kv_indices=128 "
-    "q_weight:BF16 k_weight:BF16 v_weight:BF16 k_cache:F16 v_cache:F16 q_bias:- k_bias:- v_bias:-",
+    "q_weight:BF16 k_weight:BF16 v_weight:BF16 k_cache:F16 v_cache:F16 q_bias:- k_bias:- v_bias:- "
+    "q_norm:- k_norm:-",
     "smollm2-135m: n_tokens=1 hidden_size=576 n_heads=9 n_kv_heads=3 head_dim=64 rotary_dim=64 "
     "n_positions=2048 n_sequences=1 n_pages=32 page_size=16 n_kv_indices=32 interleaved=1 "
     "q_weight:Q4_1 k_weight:Q4_1 v_weight:Q4_1 k_cache:F16 v_cache:F16 q_bias:- k_bias:- "
-    "v_bias:-",
+    "v_bias:- q_norm:- k_norm:-",
     NULL,
 };
 
@@ -248,7 +293,9 @@ const op_info op_norm_qkv_rope = {
              "waiting for another in between. attention_partial reads what it leaves.",
     .formula = "y[t, i] = x[t, i] / sqrt(sum_j x[t, j]^2 / hidden_size + eps) * norm_weight[i]; "
                "heads h of q, k and v: y q_weight^T + q_bias, y k_weight^T + k_bias, y v_weight^T "
-               "+ v_bias; q and k turned as rope does by row rope_rows[t] of cos_sin; q[t] <- the "
+               "+ v_bias; each head of q and k divided by its root mean square and times q_norm or "
+               "k_norm, where those are there; q and k turned, if `turns`, as rope does by row "
+               "rope_rows[t] of cos_sin; q[t] <- the "
                "queries; k_cache[p, s], v_cache[p, s] <- keys and values, with p = "
                "kv_indices[kv_indptr[b] + positions[t] / page_size] and s = positions[t] % "
                "page_size, as kv_append does",
@@ -258,7 +305,7 @@ const op_info op_norm_qkv_rope = {
     .edge_cases = "As rope and kv_append: features from rotary_dim on do not turn, a row outside "
                   "the table or a position outside its sequence's pages is refused before the "
                   "call, slots that no token goes to are not touched. head_dim must be even.",
-    .source = "rms_norm, linear, rope and kv_append, fused",
+    .source = "rms_norm, linear, head_norm, rope and kv_append, fused",
     .unit = "two features of a head that turn together, for all tokens; by KV heads: the pairs of "
             "its group's queries, of its keys, of its values (op/norm_qkv_rope/pairs.h)",
     .flops = "n_tokens * (4 * hidden_size + 2 * hidden_size * (n_heads + 2 * n_kv_heads) * "
@@ -291,6 +338,9 @@ const op_info op_norm_qkv_rope = {
                 {"q_bias", OP_IN, OP_FLOATS, "n_heads * head_dim", true, "absent: zeros"},
                 {"k_bias", OP_IN, OP_FLOATS, "n_kv_heads * head_dim", true, "absent: zeros"},
                 {"v_bias", OP_IN, OP_FLOATS, "n_kv_heads * head_dim", true, "absent: zeros"},
+                {"q_norm", OP_IN, OP_FLOATS, "head_dim", true,
+                 "scale of each element of a query head after its norm; absent: heads have none"},
+                {"k_norm", OP_IN, OP_FLOATS, "head_dim", true, "the same of key heads"},
                 {"rope_rows", OP_IN, OP_TYPE(I32), "n_tokens", false,
                  "each token's row of the table: its position, where frequencies are fixed"},
                 {"cos_sin", OP_IN, OP_TYPE(F32), "n_positions, rotary_dim", false,
@@ -305,8 +355,9 @@ const op_info op_norm_qkv_rope = {
                 TENSOR_V_CACHE(OP_INOUT),
                 {"q", OP_OUT, OP_FLOATS, "n_tokens, n_heads, head_dim", false,
                  "rotated queries; tokens may be strided; must not overlap x"}},
-    .params = {{"eps", PARAM_FLOAT, 1e-5, "added to the mean square"},
-               {"interleaved", PARAM_BOOL, 0, "pairs (2i, 2i + 1) instead of NeoX's halves"}},
+    .params = {{"eps", PARAM_FLOAT, 1e-5, "added to the mean squares"},
+               {"interleaved", PARAM_BOOL, 0, "pairs (2i, 2i + 1) instead of NeoX's halves"},
+               {"turns", PARAM_BOOL, 1, "0: a layer that rotates neither q nor k"}},
     .grain = 16,
     .units = units,
     .columns = columns,

@@ -49,7 +49,7 @@ struct norm_qkv_rope_job {
         const tensor &bias = call.tensors[NORM_QKV_ROPE_Q_BIAS + at.kind];
         float a = sums[0] + fused_bias(bias, at.head * 2 * half + features[0]);
         float b = sums[1] + fused_bias(bias, at.head * 2 * half + features[1]);
-        if (pair_turns(at.kind, at.pair, rotary_dim)) {
+        if (call.params[NORM_QKV_ROPE_TURNS] != 0 && pair_turns(at.kind, at.pair, rotary_dim)) {
             int row = ((const int32_t *)call.tensors[NORM_QKV_ROPE_ROPE_ROWS].data)[t];
             const float *cosines =
                 (const float *)device_row(call.tensors[NORM_QKV_ROPE_COS_SIN], row);

@@ -14,6 +14,8 @@ enum {
     NORM_QKV_ROPE_Q_BIAS,
     NORM_QKV_ROPE_K_BIAS,
     NORM_QKV_ROPE_V_BIAS,
+    NORM_QKV_ROPE_Q_NORM,
+    NORM_QKV_ROPE_K_NORM,
     NORM_QKV_ROPE_ROPE_ROWS,
     NORM_QKV_ROPE_COS_SIN,
     NORM_QKV_ROPE_POSITIONS,
@@ -25,7 +27,7 @@ enum {
     NORM_QKV_ROPE_V_CACHE,
     NORM_QKV_ROPE_Q,
 };
-enum { NORM_QKV_ROPE_EPS, NORM_QKV_ROPE_INTERLEAVED };
+enum { NORM_QKV_ROPE_EPS, NORM_QKV_ROPE_INTERLEAVED, NORM_QKV_ROPE_TURNS };
 
 op_kernel norm_qkv_rope_reference;
 
@@ -40,5 +42,11 @@ typedef struct pair_run {
 
 /* The first run of the units [unit, end); the next run begins at unit + run.end - run.begin. */
 pair_run norm_qkv_rope_run(const op_call *call, int64_t unit, int64_t end);
+
+/* Whether heads of a kind are normalised before they turn. */
+bool norm_qkv_rope_norms(const op_call *call, int kind);
+
+/* head_norm of `heads`, (n_tokens, heads, head_dim), which are of a kind that has a norm. */
+op_call norm_qkv_rope_norm_heads(const op_call *call, int kind, tensor heads);
 
 #endif

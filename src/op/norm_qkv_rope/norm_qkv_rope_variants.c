@@ -1,9 +1,9 @@
-/* norm_qkv_rope from the variants of rms_norm, linear, rope and kv_append.
+/* norm_qkv_rope from the variants of rms_norm, linear, head_norm, rope and kv_append.
  *
  * Whole heads are projected together, as many adjacent heads as the slice has: queries into their
- * places, where RoPE rotates them, keys and values into scratch and from there into the cache. A
- * slice may begin or end with a part of a head; that part goes through scratch feature by feature,
- * since the rest of the head belongs to another worker.
+ * places, where norms and RoPE work on them, keys and values into scratch and from there into the
+ * cache. A slice may begin or end with a part of a head; that part goes through scratch feature by
+ * feature, since the rest of the head belongs to another worker.
  */
 #include "base/checked.h"
 #include "op/compose.h"
@@ -66,9 +66,14 @@ static size_t norm_qkv_rope_scratch(const op_call *call, uint32_t level)
            compose_scratch_bytes(call, &norm_qkv_rope_norm, n_tokens, level);
 }
 
-/* Rotates heads (n_tokens, heads, head_dim) in place. */
-static void turn(const job *j, tensor heads)
+/* Normalises and rotates heads (n_tokens, heads, head_dim) of a kind in place. */
+static void turn(const job *j, int kind, tensor heads)
 {
+    if (norm_qkv_rope_norms(j->call, kind)) {
+        op_call norm = norm_qkv_rope_norm_heads(j->call, kind, heads);
+        compose_run(&op_head_norm, j->level, &norm);
+    }
+    if (j->call->params[NORM_QKV_ROPE_TURNS] == 0) return;
     op_call rope = {.end = j->n_tokens};
     rope.tensors[ROPE_POSITIONS] = j->call->tensors[NORM_QKV_ROPE_ROPE_ROWS];
     rope.tensors[ROPE_COS_SIN] = j->call->tensors[NORM_QKV_ROPE_COS_SIN];
@@ -110,18 +115,18 @@ static void run_heads(const job *j, int kind, int64_t first, int64_t end)
         flat.shape[1] = q.shape[1] * q.shape[2];
         flat.stride[1] = q.stride[2];
         compose_project(j->call, part, &j->normed, begin, begin + n, &flat);
-        turn(j, tensor_slice(q, 1, first, end - first));
+        turn(j, kind, tensor_slice(q, 1, first, end - first));
         return;
     }
     int64_t lead = compose_lead(part, begin);
     tensor features = tensor_2d(j->features, DTYPE_F32, j->n_tokens, lead + n);
     compose_project_apart(j->call, part, &j->normed, begin, begin + n, &features);
     tensor heads = tensor_split(tensor_slice(features, 1, lead, n), 1, end - first);
-    if (kind == PAIR_KEY) turn(j, heads);
+    if (kind == PAIR_KEY) turn(j, kind, heads);
     append(j, kind, heads, first, 0, j->head_dim);
 }
 
-/* Computes a part of one head. */
+/* Computes a part of one head, of which a norm needs all features. */
 static void run_part(const job *j, const pair_run *run)
 {
     const compose_linear *part = &j->parts[run->kind];
@@ -129,17 +134,19 @@ static void run_part(const job *j, const pair_run *run)
     int interleaved = j->call->params[NORM_QKV_ROPE_INTERLEAVED] != 0;
     int n_ranges = pair_ranges(run->kind, interleaved, run->begin, run->end, rotary_dim, ranges);
     tensor head = tensor_3d(j->head, DTYPE_F32, j->n_tokens, 1, j->head_dim);
+    const bool norms = norm_qkv_rope_norms(j->call, run->kind);
     memset(j->head, 0, tensor_bytes(&head));
-    for (int i = 0; i < n_ranges; i++) {
-        int64_t begin = run->head * j->head_dim + ranges[i][0], n = ranges[i][1] - ranges[i][0];
-        int64_t lead = compose_lead(part, begin);
+    for (int i = 0; i < (norms ? 1 : n_ranges); i++) {
+        const int64_t at = norms ? 0 : ranges[i][0];
+        const int64_t n = norms ? j->head_dim : ranges[i][1] - at;
+        int64_t begin = run->head * j->head_dim + at, lead = compose_lead(part, begin);
         tensor features = tensor_2d(j->features, DTYPE_F32, j->n_tokens, lead + n);
         compose_project_apart(j->call, part, &j->normed, begin, begin + n, &features);
         for (int64_t t = 0; t < j->n_tokens; t++)
-            memcpy((float *)tensor_row(&head, t) + ranges[i][0],
-                   (float *)tensor_row(&features, t) + lead, (size_t)n * sizeof(float));
+            memcpy((float *)tensor_row(&head, t) + at, (float *)tensor_row(&features, t) + lead,
+                   (size_t)n * sizeof(float));
     }
-    if (run->kind != PAIR_VALUE) turn(j, head);
+    if (run->kind != PAIR_VALUE) turn(j, run->kind, head);
     for (int i = 0; i < n_ranges; i++) {
         int64_t begin = ranges[i][0], n = ranges[i][1] - begin;
         if (run->kind != PAIR_QUERY) {
