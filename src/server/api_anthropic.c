@@ -9,6 +9,7 @@
 #include "server/server_state.h"
 #include "text/json_string.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define AT(member) .at = offsetof(parameters, member)
@@ -27,6 +28,15 @@ static qp_status read_tool_choice(void *out, const char *name, const cJSON *valu
         return form_force_call(p, name, any ? NULL : tool), QP_OK;
     return api_refuse(error, 400, name,
                       "\"%s\" may be of type none, auto, any, or tool with a name", name);
+}
+
+static qp_status read_output_config(void *out, const char *name, const cJSON *value,
+                                    api_error *error)
+{
+    char format_name[FORM_FIELD];
+    const cJSON *format = json_get(value, "format");
+    snprintf(format_name, sizeof format_name, "%s.format", name);
+    return format ? form_read_response(out, format_name, format, error) : QP_OK;
 }
 
 static const field message_fields[] = {
@@ -63,15 +73,25 @@ static const field answer_fields[] = {
      .items = ITEMS_TEXTS,
      .help = "texts that end the answer, which does not hold them"},
     {.name = "stream", .type = FIELD_BOOL, AT(stream), .help = "send the answer as it is made"},
+    {.name = "output_config",
+     .type = FIELD_READ,
+     .types = JSON_OBJECT,
+     .read = read_output_config,
+     .schema = "{\"properties\": {\"format\": " SCHEMA_FORMAT "}}",
+     .help = "with a format of type json_schema"},
+    {.name = "output_format",
+     .type = FIELD_READ,
+     .types = JSON_OBJECT,
+     .read = form_read_response,
+     .schema = SCHEMA_FORMAT,
+     .help = "the format of output_config under its older name"},
     {0}};
 
-static const field *const message_tables[] = {call_message_fields,
-                                              message_fields,
-                                              call_tool_fields,
-                                              answer_fields,
-                                              call_sampling_fields,
-                                              call_vendor_fields,
-                                              NULL};
+static const field *const message_tables[] = {call_message_fields,     message_fields,
+                                              call_tool_fields,        answer_fields,
+                                              call_sampling_fields,    call_vendor_fields,
+                                              call_refused_fields,     call_single_fields,
+                                              call_no_logprobs_fields, NULL};
 const field *const count_tokens_tables[] = {call_message_fields, message_fields, NULL};
 
 /* ---- To OpenAI's form ---------------------------------------------------------------------- */

@@ -10,28 +10,25 @@
 
 #define AT(member) .at = offsetof(parameters, member)
 
-static const field stream_options[] = {{.name = "include_usage",
-                                        .type = FIELD_BOOL,
-                                        AT(include_usage),
-                                        .help = "a last chunk has the usage, and no choices"},
-                                       {0}};
+static const field stream_fields[] = {{.name = "include_usage",
+                                       .type = FIELD_BOOL,
+                                       AT(include_usage),
+                                       .help = "a last chunk has the usage, and no choices"},
+                                      {0}};
+static const field *const stream_tables[] = {stream_fields, NULL};
 
 static const field chat_fields[] = {
-    {.name = "response_format",
-     .type = FIELD_READ,
-     .types = JSON_OBJECT,
-     .read = form_read_response,
-     .schema = SCHEMA_FORMAT,
-     .help = "the form of the answer: of type text, json_object or json_schema"},
     {.name = "max_tokens",
-     .type = FIELD_INTEGER,
-     AT(max_tokens),
-     .high = 1 << 30,
+     .type = FIELD_READ,
+     .types = JSON_NUMBER,
+     .read = call_read_length,
+     .schema = SCHEMA_COUNT,
      .help = "of an answer; none: until the context is full"},
     {.name = "max_completion_tokens",
-     .type = FIELD_INTEGER,
-     AT(max_tokens),
-     .high = 1 << 30,
+     .type = FIELD_READ,
+     .types = JSON_NUMBER,
+     .read = call_read_length,
+     .schema = SCHEMA_COUNT,
      .help = "another name of max_tokens"},
     {.name = "logprobs", .type = FIELD_BOOL, AT(logprobs), .help = "how likely each token was"},
     {.name = "top_logprobs",
@@ -39,7 +36,7 @@ static const field chat_fields[] = {
      AT(top_logprobs),
      .high = REQUEST_MAX_TOP,
      .help = "alternatives of each token"},
-    {.name = "stream_options", .type = FIELD_OBJECT, .fields = stream_options},
+    {.name = "stream_options", .type = FIELD_OBJECT, .tables = stream_tables},
     {.name = "timings_per_token",
      .type = FIELD_BOOL,
      AT(timings),
@@ -56,11 +53,10 @@ static const field chat_fields[] = {
          "the prompt as the model has read it, as \"__verbose\""},
     {0}};
 
-const field *const openai_chat_tables[] = {call_message_fields,  chat_fields,
-                                           call_tool_fields,     call_tool_choice_fields,
-                                           call_template_fields, call_openai_fields,
-                                           call_bias_fields,     call_sampling_fields,
-                                           call_vendor_fields,   NULL};
+const field *const openai_chat_tables[] = {
+    call_message_fields,  chat_fields,         call_tool_fields,   call_tool_choice_fields,
+    call_template_fields, call_openai_fields,  call_bias_fields,   call_sampling_fields,
+    call_vendor_fields,   call_refused_fields, call_single_fields, NULL};
 
 static qp_status read_chat(call *c, const cJSON *body, api_error *error)
 {

@@ -30,11 +30,12 @@ static qp_status read_logprobs(void *out, const char *name, const cJSON *value, 
     return QP_OK;
 }
 
-static const field stream_options[] = {{.name = "include_usage",
-                                        .type = FIELD_BOOL,
-                                        AT(include_usage),
-                                        .help = "a last chunk has the usage, and no choices"},
-                                       {0}};
+static const field stream_fields[] = {{.name = "include_usage",
+                                       .type = FIELD_BOOL,
+                                       AT(include_usage),
+                                       .help = "a last chunk has the usage, and no choices"},
+                                      {0}};
+static const field *const stream_tables[] = {stream_fields, NULL};
 
 static const field completion_fields[] = {
     {.name = "prompt",
@@ -44,9 +45,10 @@ static const field completion_fields[] = {
      .required = true,
      .help = "a text, an array of token ids, or an array of these"},
     {.name = "max_tokens",
-     .type = FIELD_INTEGER,
-     AT(max_tokens),
-     .high = 1 << 30,
+     .type = FIELD_READ,
+     .types = JSON_NUMBER,
+     .read = call_read_length,
+     .schema = SCHEMA_COUNT,
      .help = "of an answer; none: 16"},
     {.name = "logprobs",
      .type = FIELD_READ,
@@ -66,18 +68,16 @@ static const field completion_fields[] = {
      .read = read_suffix,
      .schema = SCHEMA_EMPTY,
      .help = "not built yet"},
-    {.name = "response_format",
-     .type = FIELD_READ,
-     .types = JSON_OBJECT,
-     .read = form_read_response,
-     .schema = SCHEMA_FORMAT,
-     .help = "the form of the answer: of type text, json_object or json_schema"},
-    {.name = "stream_options", .type = FIELD_OBJECT, .fields = stream_options},
+    {.name = "stream_options", .type = FIELD_OBJECT, .tables = stream_tables},
     {0}};
 
-static const field *const completion_tables[] = {completion_fields,  call_openai_fields,
-                                                 call_bias_fields,   call_sampling_fields,
-                                                 call_vendor_fields, NULL};
+static const field *const completion_tables[] = {completion_fields,
+                                                 call_openai_fields,
+                                                 call_bias_fields,
+                                                 call_sampling_fields,
+                                                 call_vendor_fields,
+                                                 call_refused_fields,
+                                                 NULL};
 
 /* ---- Prompts ------------------------------------------------------------------------------- */
 
@@ -108,9 +108,8 @@ static qp_status keep_echo(call *c, const cJSON *prompt, api_error *error)
 
 static qp_status read_completion(call *c, const cJSON *body, api_error *error)
 {
-    (void)body;
-    if (c->p.max_tokens < 0) c->p.max_tokens = 16;     /* OpenAI's default */
-    if (!c->server->vocabulary) c->p.token_ids = true; /* there is no text */
+    if (!json_get(body, "max_tokens")) c->p.max_tokens = 16; /* OpenAI's default */
+    if (!c->server->vocabulary) c->p.token_ids = true;       /* there is no text */
     if (c->p.best_of >= 0 && c->p.best_of != c->p.n)
         return api_refuse(error, 400, "best_of", "\"best_of\" must be the same as \"n\"");
     if (c->p.max_tokens == 0 && !c->p.echo)

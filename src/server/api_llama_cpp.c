@@ -11,19 +11,6 @@
 
 #define AT(member) .at = offsetof(parameters, member)
 
-static qp_status read_n_predict(void *out, const char *name, const cJSON *value, api_error *error)
-{
-    parameters *p = out;
-    const double n = value->valuedouble;
-    if (!(n >= -2 && n <= 1 << 30) || n != (double)(int)n)
-        return api_refuse(error, 400, name,
-                          "\"%s\" must be a whole number from 0 to %d, or -1 for as many as fit, "
-                          "found %.17g",
-                          name, 1 << 30, n);
-    p->max_tokens = n < 0 ? -1 : (int64_t)n;
-    return QP_OK;
-}
-
 static qp_status read_n_probs(void *out, const char *name, const cJSON *value, api_error *error)
 {
     parameters *p = out;
@@ -37,37 +24,6 @@ static qp_status read_n_probs(void *out, const char *name, const cJSON *value, a
     return QP_OK;
 }
 
-/* A way of choosing tokens that the engine does not have: only the value that turns it off. */
-static qp_status refuse_unless(double neutral, const char *name, const cJSON *value,
-                               api_error *error)
-{
-    const double found = cJSON_IsBool(value) ? cJSON_IsTrue(value) : value->valuedouble;
-    if (found == neutral) return QP_OK;
-    return api_refuse(error, 400, name,
-                      "\"%s\" cannot be changed: tokens are chosen by temperature, top_k, top_p, "
-                      "min_p and penalties; leave it away or %g",
-                      name, neutral);
-}
-
-static qp_status read_zero(void *out, const char *name, const cJSON *value, api_error *error)
-{
-    (void)out;
-    return refuse_unless(0, name, value, error);
-}
-
-static qp_status read_one(void *out, const char *name, const cJSON *value, api_error *error)
-{
-    (void)out;
-    return refuse_unless(1, name, value, error);
-}
-
-#define OFF(word, reader, neutral)                                                                 \
-    {                                                                                              \
-        .name = (word), .type = FIELD_READ, .types = JSON_NUMBER | JSON_BOOL, .read = (reader),    \
-        .schema = "{\"enum\": [" neutral ", null]}",                                               \
-        .help = "not built: only the value that turns it off"                                      \
-    }
-
 static const field completion_fields[] = {
     {.name = "prompt",
      .type = FIELD_JSON,
@@ -79,7 +35,7 @@ static const field completion_fields[] = {
     {.name = "n_predict",
      .type = FIELD_READ,
      .types = JSON_NUMBER,
-     .read = read_n_predict,
+     .read = call_read_length,
      .schema = SCHEMA_COUNT,
      .help = "tokens of an answer; -1, or none: until the context is full"},
     {.name = "n_probs",
@@ -110,16 +66,15 @@ static const field completion_fields[] = {
      .type = FIELD_BOOL,
      AT(timings),
      .help = "these events have timings; the last event always has them"},
-    OFF("post_sampling_probs", read_zero, "0, false"),
-    OFF("mirostat", read_zero, "0, false"),
-    OFF("xtc_probability", read_zero, "0, false"),
-    OFF("dry_multiplier", read_zero, "0, false"),
-    OFF("dynatemp_range", read_zero, "0, false"),
-    OFF("typical_p", read_one, "1, true"),
     {0}};
 
-static const field *const completion_tables[] = {completion_fields, call_openai_fields,
-                                                 call_sampling_fields, call_vendor_fields, NULL};
+static const field *const completion_tables[] = {completion_fields,
+                                                 call_openai_fields,
+                                                 call_sampling_fields,
+                                                 call_vendor_fields,
+                                                 call_refused_fields,
+                                                 call_single_fields,
+                                                 NULL};
 
 static qp_status read_completion(call *c, const cJSON *body, api_error *error)
 {

@@ -3,16 +3,17 @@
 #include "server/api_ollama.h"
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "engine/engine.h"
 #include "server/api_parts.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define AT(member)  .at = offsetof(parameters, member)
-#define SETTING(id) .type = FIELD_SETTING, AT(sampling), .setting = (id)
+#define AT(member) .at = offsetof(parameters, member)
 
 /* ---- Fields -------------------------------------------------------------------------------- */
 
@@ -36,33 +37,29 @@ static qp_status read_seed(void *out, const char *name, const cJSON *value, api_
     return api_refuse(error, 400, name, "\"%s\" must be a whole number from 0 to 2^53", name);
 }
 
-static const field option_fields[] = {
-    {.name = "num_predict",
-     .type = FIELD_READ,
-     .types = JSON_NUMBER,
-     .read = read_length,
-     .schema = SCHEMA_COUNT,
-     .help = "tokens of the answer; -1: until it ends"},
-    {.name = "seed",
-     .type = FIELD_READ,
-     .types = JSON_NUMBER,
-     .read = read_seed,
-     .help = "the same seed gives the same answer"},
-    {.name = "stop",
-     .type = FIELD_READ,
-     .types = JSON_STRING | JSON_ARRAY,
-     .read = call_read_stop,
-     .items = ITEMS_NONEMPTY,
-     .schema = SCHEMA_TEXT,
-     .help = "texts that end the answer"},
-    {.name = "temperature", SETTING(QP_TEMPERATURE), .high = 100},
-    {.name = "top_p", SETTING(QP_TOP_P), .high = 1},
-    {.name = "top_k", SETTING(QP_TOP_K), .high = 1 << 30},
-    {.name = "min_p", SETTING(QP_MIN_P), .high = 1},
-    {.name = "repeat_penalty", SETTING(QP_REPETITION_PENALTY), .low = 1e-3, .high = 1e3},
-    {.name = "presence_penalty", SETTING(QP_PRESENCE_PENALTY), .low = -100, .high = 100},
-    {.name = "frequency_penalty", SETTING(QP_FREQUENCY_PENALTY), .low = -100, .high = 100},
-    {0}};
+static const field option_fields[] = {{.name = "num_predict",
+                                       .type = FIELD_READ,
+                                       .types = JSON_NUMBER,
+                                       .read = read_length,
+                                       .schema = SCHEMA_COUNT,
+                                       .help = "tokens of the answer; -1: until it ends"},
+                                      {.name = "seed",
+                                       .type = FIELD_READ,
+                                       .types = JSON_NUMBER,
+                                       .read = read_seed,
+                                       .help = "the same seed gives the same answer"},
+                                      {.name = "stop",
+                                       .type = FIELD_READ,
+                                       .types = JSON_STRING | JSON_ARRAY,
+                                       .read = call_read_stop,
+                                       .items = ITEMS_NONEMPTY,
+                                       .schema = SCHEMA_TEXT,
+                                       .help = "texts that end the answer"},
+                                      {0}};
+
+static const field *const option_tables[] = {option_fields,      call_sampling_fields,
+                                             call_vendor_fields, call_refused_fields,
+                                             call_single_fields, NULL};
 
 static const field common_fields[] = {
     {.name = "model",
@@ -70,7 +67,7 @@ static const field common_fields[] = {
      AT(model),
      .help = "any name: the server has one model"},
     {.name = "stream", .type = FIELD_BOOL, AT(stream), .help = "true, if not given"},
-    {.name = "options", .type = FIELD_OBJECT, .fields = option_fields},
+    {.name = "options", .type = FIELD_OBJECT, .tables = option_tables},
     {.name = "format",
      .type = FIELD_READ,
      .types = JSON_STRING | JSON_OBJECT,
@@ -82,7 +79,6 @@ static const field generate_fields[] = {
     {.name = "prompt",
      .type = FIELD_STRING,
      AT(text),
-     .required = true,
      .help = "the user's message, or with raw the text that goes on"},
     {.name = "system", .type = FIELD_STRING, AT(instructions), .help = "the system message"},
     {.name = "raw", .type = FIELD_BOOL, AT(raw), .help = "without the chat template"},
@@ -93,9 +89,19 @@ static const field generate_fields[] = {
      .help = "not built yet"},
     {0}};
 
-static const field *const chat_tables[] = {call_message_fields, call_tool_fields, common_fields,
-                                           NULL};
-static const field *const generate_tables[] = {generate_fields, common_fields, NULL};
+static const field chat_fields[] = {{.name = "messages",
+                                     .type = FIELD_JSON,
+                                     .types = JSON_ARRAY,
+                                     AT(messages),
+                                     .items = ITEMS_MESSAGES,
+                                     .help = "the conversation; none: the model is loaded"},
+                                    {0}};
+
+static const field *const chat_tables[] = {
+    chat_fields,        call_tool_fields,        common_fields, call_refused_fields,
+    call_single_fields, call_no_logprobs_fields, NULL};
+static const field *const generate_tables[] = {call_no_logprobs_fields, generate_fields,
+                                               common_fields, call_refused_fields, NULL};
 
 /* Streams unless the body says otherwise. */
 static void default_stream(call *c, const cJSON *body)
@@ -103,10 +109,29 @@ static void default_stream(call *c, const cJSON *body)
     if (!json_get(body, "stream")) c->p.stream = true;
 }
 
+static void put_head(const call *c, strbuf *out);
+
+/* A request without a prompt asks for the model to be loaded, or not to be kept: it is always
+ * loaded. */
+static qp_status reply_loaded(call *c, const cJSON *body)
+{
+    const cJSON *kept = json_get(body, "keep_alive");
+    const char *text = cJSON_GetStringValue(kept);
+    const bool unload =
+        text ? strtod(text, NULL) == 0 : cJSON_IsNumber(kept) && kept->valuedouble == 0;
+    put_head(c, &c->out);
+    strbuf_puts(&c->out, c->dialect == &ollama_chat
+                             ? ",\"message\":{\"role\":\"assistant\",\"content\":\"\"}"
+                             : ",\"response\":\"\"");
+    strbuf_printf(&c->out, ",\"done\":true,\"done_reason\":\"%s\"}\n", unload ? "unload" : "load");
+    return QP_OK;
+}
+
 static qp_status read_chat(call *c, const cJSON *body, api_error *error)
 {
     cJSON *variables;
     default_stream(c, body);
+    if (!cJSON_GetArraySize(c->p.messages)) return reply_loaded(c, body);
     TRY(call_chat_variables(c, c->p.messages, c->p.tools, &variables, error));
     return call_add_chat(c, variables, error);
 }
@@ -126,6 +151,7 @@ static qp_status read_generate(call *c, const cJSON *body, api_error *error)
     if (c->p.suffix && *c->p.suffix)
         return api_refuse(error, 400, "suffix",
                           "\"suffix\": text cannot be filled in before another yet");
+    if (!c->p.text || !*c->p.text) return reply_loaded(c, body);
     bool templated = c->server->vocabulary && qp_chat_template(c->server->vocabulary);
     if (c->p.raw || !templated) return call_add_text(c, c->p.text, error);
     cJSON *list = cJSON_CreateArray();
@@ -322,6 +348,19 @@ static void add_of_family(const server *s, cJSON *tree, const char *key, double 
     cJSON_AddNumberToObject(tree, name, value);
 }
 
+/* 64 digits that stand for the model: of its sizes, not of a file, as Ollama's are. */
+static void add_digest(const server *s, cJSON *model)
+{
+    const weight_facts weights = count_weights(&s->engine->program);
+    const uint64_t sizes = hash_random((uint64_t)s->info.weight_bytes, (uint64_t)weights.elements,
+                                       (uint64_t)s->engine->program.config.hidden_size);
+    char digits[65];
+    for (uint64_t i = 0; i < 4; i++)
+        snprintf(digits + 16 * i, 17, "%016llx",
+                 (unsigned long long)hash_random(sizes, (uint64_t)s->info.vocab_size, i));
+    cJSON_AddStringToObject(model, "digest", digits);
+}
+
 /* The only model of a list; returns it. */
 static cJSON *add_model(const server *s, cJSON *tree)
 {
@@ -329,7 +368,7 @@ static cJSON *add_model(const server *s, cJSON *tree)
     cJSON_AddStringToObject(model, "name", s->options->alias);
     cJSON_AddStringToObject(model, "model", s->options->alias);
     cJSON_AddNumberToObject(model, "size", (double)s->info.weight_bytes);
-    cJSON_AddStringToObject(model, "digest", "");
+    add_digest(s, model);
     add_details(s, model);
     cJSON_AddItemToArray(cJSON_AddArrayToObject(tree, "models"), model);
     return model;

@@ -41,10 +41,10 @@ static const field response_fields[] = {
      .help = "a text, or the items of a conversation"},
     {.name = "instructions", .type = FIELD_STRING, AT(instructions), .help = "the system message"},
     {.name = "max_output_tokens",
-     .type = FIELD_INTEGER,
-     AT(max_tokens),
-     .low = 1,
-     .high = 1 << 30,
+     .type = FIELD_READ,
+     .types = JSON_NUMBER,
+     .read = call_read_length,
+     .schema = SCHEMA_COUNT,
      .help = "of the answer; none: until the context is full"},
     {.name = "model",
      .type = FIELD_STRING,
@@ -71,9 +71,10 @@ static const field response_fields[] = {
      .help = "not built: the server keeps no responses"},
     {0}};
 
-static const field *const response_tables[] = {response_fields,         call_tool_fields,
-                                               call_tool_choice_fields, call_sampling_fields,
-                                               call_vendor_fields,      NULL};
+static const field *const response_tables[] = {
+    response_fields,         call_tool_fields,   call_tool_choice_fields,
+    call_sampling_fields,    call_vendor_fields, call_refused_fields,
+    call_no_logprobs_fields, call_single_fields, NULL};
 
 /* ---- To messages --------------------------------------------------------------------------- */
 

@@ -86,6 +86,17 @@ qp_status answer_engine(call *c, cJSON **out, api_error *error)
     return QP_OK;
 }
 
+qp_status answer_load(call *c, cJSON **out, api_error *error)
+{
+    batcher_stats stats;
+    qp_status status = batcher_snapshot(c->server->batcher, &stats, &error->error);
+    if (status != QP_OK) return api_failed(error, status);
+    *out = cJSON_CreateObject();
+    cJSON_AddNumberToObject(*out, "server_load", (double)stats.n_sequences);
+    batcher_stats_free(&stats);
+    return QP_OK;
+}
+
 /* One entry a slot, as llama.cpp's server has it. */
 qp_status answer_slots(call *c, cJSON **out, api_error *error)
 {

@@ -5,6 +5,7 @@
 #include "server/call.h"
 
 qp_status answer_engine(call *c, cJSON **out, api_error *error);
+qp_status answer_load(call *c, cJSON **out, api_error *error);
 qp_status answer_slots(call *c, cJSON **out, api_error *error);
 /* The next pass as a picture, and as a page with each of its instructions. */
 qp_status answer_timeline(call *c, cJSON **out, api_error *error);

@@ -185,6 +185,19 @@ static qp_status fill_request(const call *c, request *r, api_error *error)
     return QP_OK;
 }
 
+/* The words by which the clients of each API notice that they must shorten a conversation. */
+static const char *const about_length[] = {
+    [API_OPENAI] =
+        "the request has %zu tokens%s but this model's maximum context length is %zu "
+        "tokens; nothing was cut: send less, or start the server with a larger --context",
+    [API_ANTHROPIC] = "prompt is too long: %zu tokens%s > %zu maximum; nothing was cut: send less, "
+                      "or start the server with a larger --context",
+    [API_OLLAMA] = "the request has %zu tokens%s but the context has %zu; nothing was cut: send "
+                   "less, or start the server with a larger --context",
+    [API_LLAMA_CPP] = "the request (%zu tokens)%s exceeds the available context size (%zu tokens); "
+                      "nothing was cut: send less, or start the server with a larger --context",
+};
+
 /* Refuses a prompt that leaves no room for an answer; the message has both numbers. */
 static qp_status check_length(const call *c, const request *r, api_error *error)
 {
@@ -194,10 +207,8 @@ static qp_status check_length(const call *c, const request *r, api_error *error)
     error->code = "context_length_exceeded";
     error->n_prompt = r->n_prompt;
     error->n_context = context;
-    return api_refuse(error, 400, call_prompt_name(c),
-                      "the request (%zu tokens%s) exceeds the available context size (%zu tokens); "
-                      "nothing was cut: send less, or start the server with a larger --context",
-                      r->n_prompt, answers ? ", and one for an answer" : "", context);
+    return api_refuse(error, 400, call_prompt_name(c), about_length[c->route->style], r->n_prompt,
+                      answers ? ", and one for an answer," : "", context);
 }
 
 static qp_status check_biases(const call *c, api_error *error)
@@ -264,6 +275,17 @@ static void answer_at_once(call *c)
     exchange_release(x);
 }
 
+/* The dialect has written the reply while it read: nothing is to be made. */
+static void reply_at_once(call *c)
+{
+    exchange *x = c->exchange;
+    c->replied = true;
+    exchange_reply(x, 200, c->p.stream ? c->dialect->stream_type : "application/json",
+                   strbuf_text(&c->out), c->out.length);
+    pthread_mutex_unlock(&c->lock);
+    exchange_release(x);
+}
+
 /* Reads the body and submits its prompts; if that fails, replies with an error. */
 static void start(worker_task *task)
 {
@@ -279,6 +301,10 @@ static void start(worker_task *task)
     qp_status status =
         exchange_is_gone(x) ? QP_CANCELLED : read_body(c, c->dialect->fields, &error);
     if (status == QP_OK) status = c->dialect->read(c, c->body, &error);
+    if (status == QP_OK && c->n_prompts == 0) {
+        reply_at_once(c);
+        return;
+    }
     if (status == QP_OK) status = call_open_form(c, &error);
     if (status == QP_OK && json_memory_failed()) /* a conversation may lack a part */
         status = api_failed(&error, error_no_memory(&error.error, "the request", 0));

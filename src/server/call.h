@@ -100,7 +100,8 @@ typedef struct dialect {
     field_tables fields;
     const char *stream_type; /* the Content-Type of a stream */
     bool likely;             /* sampling_exclude_unlikely() unless settings say otherwise */
-    /* Checks what the tables cannot check, and adds prompts by call_add_*(). */
+    /* Checks what the tables cannot check, and adds prompts by call_add_*(). Without a prompt, what
+     * it has written is the reply. */
     qp_status (*read)(call *c, const cJSON *body, api_error *error);
     void (*whole)(call *c); /* the reply of a call that does not stream */
     /* A stream: the first event has come; an answer has text, notes or its first token (certain
@@ -156,6 +157,13 @@ void call_take_events(request *r);
 extern const field call_sampling_fields[], call_openai_fields[], call_bias_fields[],
     call_vendor_fields[], call_message_fields[], call_template_fields[], call_tool_fields[],
     call_tool_choice_fields[];
+
+/* What no endpoint can do, and what only some can: fields_refused.c. */
+extern const field call_refused_fields[], call_single_fields[], call_no_logprobs_fields[];
+
+/* The length of an answer: a whole number; negative: until the context is full. */
+qp_status call_read_length(void *parameters, const char *name, const cJSON *value,
+                           api_error *error);
 
 /* Whether an item of a list is a whole number that can be a token's id. */
 bool call_token_id(const cJSON *item, int32_t *id);

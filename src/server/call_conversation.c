@@ -63,6 +63,9 @@ static qp_status add_message(const cJSON *message, cJSON *out, api_error *error)
         return api_refuse(error, 400, "messages",
                           "a message must be an object with a \"role\" and a \"content\", found %s",
                           cJSON_IsObject(message) ? "one without a role" : json_type_name(message));
+    if (cJSON_GetArraySize(json_get(message, "images")))
+        return api_refuse(error, 400, "messages",
+                          "a message has \"images\": the model reads only text");
     qp_status status = content_text(json_get(message, "content"), &text, error);
     cJSON *copy = status == QP_OK ? cJSON_Duplicate(message, true) : NULL;
     if (copy) {

@@ -19,7 +19,11 @@ const field call_sampling_fields[] = {
      SETTING(QP_TOP_P),
      .high = 1,
      .help = "among the likeliest tokens that hold this probability"},
-    {.name = "top_k", SETTING(QP_TOP_K), .high = 1 << 30, .help = "among the likeliest; 0: all"},
+    {.name = "top_k",
+     SETTING(QP_TOP_K),
+     .low = -1,
+     .high = 1 << 30,
+     .help = "among the likeliest; 0 or -1: all"},
     {.name = "min_p",
      SETTING(QP_MIN_P),
      .high = 1,
@@ -45,6 +49,39 @@ const field call_sampling_fields[] = {
      .high = 1e3,
      .help = "another name of repetition_penalty"},
     {0}};
+
+qp_status call_read_length(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    const double n = value->valuedouble;
+    if (!(n >= -2 && n <= 1 << 30) || n != (double)(int)n)
+        return api_refuse(error, 400, name,
+                          "\"%s\" must be a whole number from 0 to %d, or -1 for as many as fit, "
+                          "found %.17g",
+                          name, 1 << 30, n);
+    p->max_tokens = n < 0 ? -1 : (int64_t)n;
+    return QP_OK;
+}
+
+/* Tokens that end the answer besides the model's own. */
+static qp_status read_stop_tokens(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, value)
+    {
+        int32_t id;
+        if (!call_token_id(item, &id))
+            return api_refuse(error, 400, name, "\"%s\" must be an array of token ids", name);
+        if (p->sampling.n_stop_tokens == QP_MAX_STOP_TOKENS)
+            return api_refuse(
+                error, 400, name,
+                "\"%s\": an answer ends at %d tokens at most, with those of the model", name,
+                QP_MAX_STOP_TOKENS);
+        p->sampling.stop_tokens[p->sampling.n_stop_tokens++] = id;
+    }
+    return QP_OK;
+}
 
 static qp_status read_seed(void *out, const char *name, const cJSON *value, api_error *error)
 {
@@ -172,6 +209,10 @@ const field call_openai_fields[] = {
      .low = 1,
      .high = REQUEST_MAX_CHOICES,
      .help = "answers to each prompt"},
+    {.name = "return_token_ids",
+     .type = FIELD_BOOL,
+     AT(token_ids),
+     .help = "choices have the ids of their tokens as token_ids (vLLM)"},
     {0}};
 
 const field call_bias_fields[] = {{.name = "logit_bias",
@@ -181,7 +222,13 @@ const field call_bias_fields[] = {{.name = "logit_bias",
                                    .help = "added to the logits of tokens"},
                                   {0}};
 
-const field call_vendor_fields[] = {{.name = "min_tokens",
+const field call_vendor_fields[] = {{.name = "stop_token_ids",
+                                     .type = FIELD_READ,
+                                     .types = JSON_ARRAY,
+                                     .read = read_stop_tokens,
+                                     .items = ITEMS_TOKENS,
+                                     .help = "tokens that end the answer, besides the model's own"},
+                                    {.name = "min_tokens",
                                      .type = FIELD_INTEGER,
                                      AT(min_tokens),
                                      .high = 1 << 30,
@@ -196,6 +243,13 @@ const field call_vendor_fields[] = {{.name = "min_tokens",
                                      .low = 1e-3,
                                      .high = 1e6,
                                      .help = "seconds after which the answer ends as it is"},
+                                    {.name = "response_format",
+                                     .type = FIELD_READ,
+                                     .types = JSON_OBJECT,
+                                     .read = form_read_response,
+                                     .schema = SCHEMA_FORMAT,
+                                     .help = "the form of the answer: of type text, json_object or "
+                                             "json_schema"},
                                     {.name = "grammar",
                                      .type = FIELD_READ,
                                      .types = JSON_STRING,

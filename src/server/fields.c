@@ -38,6 +38,8 @@ static unsigned types_of(const field *f)
         return JSON_STRING;
     case FIELD_OBJECT:
         return JSON_OBJECT;
+    case FIELD_NEUTRAL:
+        return JSON_ANY;
     default:
         return f->types;
     }
@@ -75,13 +77,31 @@ static qp_status check_range(const field *f, const char *name, double value, api
                       kind, f->low, f->high, value);
 }
 
-static qp_status read_fields(const field *table, const char *prefix, const cJSON *body, char *out,
+static qp_status read_tables(field_tables tables, const char *prefix, const cJSON *body, char *out,
                              api_error *error);
+
+static qp_status check_neutral(const field *f, const char *name, const cJSON *value,
+                               api_error *error)
+{
+    cJSON *schema = cJSON_Parse(f->schema);
+    const cJSON *neutral = json_get(schema, "enum"), *item;
+    bool found = false;
+    cJSON_ArrayForEach(item, neutral) found = found || cJSON_Compare(item, value, true);
+    if (!found) {
+        char *only = cJSON_PrintUnformatted(neutral->child);
+        api_refuse(error, 400, name, "\"%s\" cannot be done here: %s; leave it away, or give %.40s",
+                   name, f->help, only ? only : "null");
+        cJSON_free(only);
+    }
+    cJSON_Delete(schema);
+    return found ? QP_OK : QP_INVALID;
+}
 
 static qp_status read_setting(const field *f, const char *name, double value, void *at,
                               api_error *error)
 {
     TRY(check_range(f, name, value, error));
+    if (f->setting == QP_TOP_K && value < 0) value = 0; /* as vLLM writes that all may be chosen */
     if (qp_sampling_set(at, f->setting, value, QP_FROM_REQUEST, &error->error) == QP_OK)
         return QP_OK;
     qp_error why = error->error; /* the table allows less than the engine: not reached */
@@ -116,7 +136,9 @@ static qp_status read_field(const field *f, const char *name, const cJSON *value
     case FIELD_READ:
         return f->read(out, name, value, error);
     case FIELD_OBJECT:
-        return read_fields(f->fields, name, value, out, error);
+        return read_tables(f->tables, name, value, out, error);
+    case FIELD_NEUTRAL:
+        return check_neutral(f, name, value, error);
     }
     return QP_OK;
 }
@@ -136,14 +158,20 @@ static qp_status read_fields(const field *table, const char *prefix, const cJSON
     return QP_OK;
 }
 
+static qp_status read_tables(field_tables tables, const char *prefix, const cJSON *body, char *out,
+                             api_error *error)
+{
+    for (; *tables; tables++)
+        TRY(read_fields(*tables, prefix, body, out, error));
+    return QP_OK;
+}
+
 qp_status fields_read(field_tables tables, const cJSON *body, void *out, api_error *error)
 {
     if (!cJSON_IsObject(body))
         return api_refuse(error, 400, NULL, "the body must be a JSON object, found %s",
                           json_type_name(body));
-    for (; *tables; tables++)
-        TRY(read_fields(*tables, "", body, out, error));
-    return QP_OK;
+    return read_tables(tables, "", body, out, error);
 }
 
 /* ---- Schema -------------------------------------------------------------------------------- */
@@ -201,9 +229,11 @@ static void add_field(cJSON *properties, cJSON *required, const field *f)
 {
     cJSON *schema;
     if (f->type == FIELD_OBJECT) {
-        schema = object_schema((const field *[]){f->fields, NULL});
+        schema = object_schema(f->tables);
         cJSON_DeleteItemFromObjectCaseSensitive(schema, "type");
         add_types(schema, f);
+    } else if (f->type == FIELD_NEUTRAL) {
+        schema = cJSON_CreateObject();
     } else {
         schema = cJSON_CreateObject();
         add_types(schema, f);

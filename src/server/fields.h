@@ -2,8 +2,10 @@
  * member that receives the value. The reader checks requests by it, and /openapi.json is written
  * from it.
  *
- * A field that is in no table is ignored, as clients expect. A field of a table with another type
- * or out of range is refused, and the message names it. null is the same as no field.
+ * A field that is in no table is ignored, as clients expect: it must change nothing in the answer
+ * that its client could rely on. What would, and cannot be done, is a FIELD_NEUTRAL of
+ * call_refused_fields. A field of a table with another type or out of range is refused, and the
+ * message names it. null is the same as no field.
  */
 #ifndef QUIPU_SERVER_FIELDS_H
 #define QUIPU_SERVER_FIELDS_H
@@ -19,7 +21,9 @@ typedef enum field_type {
     FIELD_SETTING, /* of the qp_sampling there: `setting` */
     FIELD_JSON,    /* const cJSON *, into the body; of a type in `types` */
     FIELD_READ,    /* what `read` makes of a value of a type in `types` */
-    FIELD_OBJECT,  /* an object with fields of its own */
+    FIELD_OBJECT,  /* an object with fields of its own: `tables` */
+    FIELD_NEUTRAL, /* what cannot be done: only the values of the "enum" in `schema`, with which it
+                    * asks for nothing; `help` says what there is in its place */
 } field_type;
 
 /* Types of JSON that FIELD_JSON and FIELD_READ take. */
@@ -40,7 +44,7 @@ typedef struct field {
     qp_setting setting;
     unsigned types;
     qp_status (*read)(void *out, const char *name, const cJSON *value, api_error *error);
-    const struct field *fields; /* of FIELD_OBJECT */
+    const struct field *const *tables; /* of FIELD_OBJECT: as a field_tables */
     bool required;
     const char *items; /* of a list: the JSON Schema of its elements; NULL: any */
     int least_items;

@@ -16,6 +16,9 @@
 const route routes[] = {
     {"GET", "/health", "503 while the model is loaded", .open = true, .reply = reply_health},
     {"GET", "/v1/health", "the same", .open = true, .reply = reply_health},
+    {"GET", "/ping", "the same (SageMaker)", .open = true, .reply = reply_health},
+    {"GET", "/version", "the version (vLLM)", .open = true, .reply = reply_ollama_version},
+    {"GET", "/load", "how many answers are under way (vLLM)", .answer = answer_load},
     {"GET", "/v1/models", "the model", .open = true, .reply = reply_models},
     {"GET", "/models", "the model", .open = true, .reply = reply_models},
     {"GET", "/v1/models/*", "the model by its name", .reply = reply_model},
@@ -80,13 +83,17 @@ const route routes[] = {
      .answer = answer_template},
     {0}};
 
-/* A path that ends in '*' stands for all that begin with the rest. */
+/* A pattern that ends in '*' stands for all paths that begin with the rest. Slashes at the end of a
+ * path mean nothing. */
 static bool matches(const char *pattern, const char *path)
 {
-    size_t length = strlen(pattern);
+    const size_t length = strlen(pattern);
+    size_t own = strlen(path);
     if (length && pattern[length - 1] == '*')
         return strncmp(pattern, path, length - 1) == 0 && path[length - 1];
-    return strcmp(pattern, path) == 0;
+    while (own > 1 && path[own - 1] == '/')
+        own--;
+    return own == length && strncmp(pattern, path, own) == 0;
 }
 
 const route *route_find(const char *method, const char *path, const char **other)

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""What a request asks for is done or refused by name, at every endpoint that makes text. Ends with
+"N passed, N failed"."""
+import sys
+
+from server_process import HELLO, run_tests, test
+
+# An endpoint -> a request of two tokens, and where the fields of sampling stand in it.
+ASKS = {
+    "/v1/chat/completions": ({"messages": HELLO, "max_tokens": 2}, None),
+    "/v1/completions": ({"prompt": "the cat", "max_tokens": 2}, None),
+    "/completion": ({"prompt": "the cat", "n_predict": 2}, None),
+    "/v1/responses": ({"input": "the cat", "max_output_tokens": 2}, None),
+    "/v1/messages": ({"messages": HELLO, "max_tokens": 2}, None),
+    "/api/chat": ({"messages": HELLO, "stream": False}, "options"),
+    "/api/generate": ({"prompt": "the cat", "stream": False}, "options"),
+}
+
+
+def properties_of(s, path):
+    """(name, its schema, whether it stands within options) of a request's fields."""
+    post = s.get("/openapi.json")[1]["paths"][path]["post"]
+    fields = post["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    for name, schema in fields.items():
+        yield name, schema, False
+    for name, schema in fields.get("options", {}).get("properties", {}).items():
+        yield name, schema, True
+
+
+def ask(s, path, fields, inside=False):
+    body, options = ASKS[path]
+    limit = {"num_predict": 2, **fields} if inside else {"num_predict": 2}
+    return s.post(path, {**body, options: limit, **({} if inside else fields)} if options
+                  else {**body, **fields})
+
+
+def is_neutral_only(schema):
+    return "enum" in schema and "type" not in schema
+
+
+@test
+def what_no_endpoint_has_is_refused_by_all(s):
+    refused = {path: {name for name, schema, _ in properties_of(s, path) if is_neutral_only(schema)}
+               for path in ASKS}
+    for path, names in refused.items():
+        assert {"mirostat", "typical_p", "allowed_token_ids", "bad_words", "functions", "lora", "images",
+                "guided_regex"} <= names, (path, names)
+
+
+@test
+def refused_fields_take_only_what_asks_for_nothing(s):
+    for path in ASKS:
+        for name, schema, inside in properties_of(s, path):
+            if not is_neutral_only(schema):
+                continue
+            status, reply = ask(s, path, {name: {"quipu": 2}}, inside)
+            message = str(reply["error"])
+            assert status == 400 and f'"{"options." if inside else ""}{name}"' in message, (path, name, reply)
+        neutral = [(name, schema["enum"][0], inside) for name, schema, inside in properties_of(s, path)
+                   if is_neutral_only(schema)]
+        for within in (False, True):
+            fields = {name: value for name, value, inside in neutral if inside == within}
+            status, reply = ask(s, path, fields, within) if fields else (200, None)
+            assert status == 200, (path, reply)
+
+
+@test
+def settings_mean_the_same_everywhere(s):
+    for path in ASKS:
+        inside = ASKS[path][1] is not None
+        status, reply = ask(s, path, {"top_k": -1, "temperature": 0}, inside)
+        assert status == 200, (path, reply)
+        status, reply = ask(s, path, {"top_k": -2}, inside)
+        assert status == 400 and "top_k" in str(reply), (path, reply)
+        status, reply = ask(s, path, {"json_schema": {"type": "integer", "maximum": 3}}, inside)
+        assert status == 200, (path, reply)
+        status, reply = ask(s, path, {"json_schema": {"type": "quipu"}}, inside)
+        assert status == 400 and "json_schema" in str(reply), (path, reply)
+
+
+@test
+def stop_tokens_end_answers(s):
+    body = {"prompt": "the cat", "max_tokens": 6, "temperature": 0, "ignore_eos": True,
+            "return_token_ids": True}
+    ids = s.post("/v1/completions", body)[1]["choices"][0]["token_ids"]
+    body = {**body, "ignore_eos": False, "stop_token_ids": [ids[3]]}
+    choice = s.post("/v1/completions", body)[1]["choices"][0]
+    assert choice["token_ids"] == ids[:ids.index(ids[3])] and choice["finish_reason"] == "stop", choice
+    for wrong in ([-1], ["a"], [1.5], list(range(40))):
+        status, reply = s.post("/v1/completions", {**body, "stop_token_ids": wrong})
+        assert status == 400 and "stop_token_ids" in reply["error"]["message"], reply
+
+
+@test
+def a_length_of_minus_one_is_none(s):
+    for path, name in (("/v1/chat/completions", "max_tokens"),
+                       ("/v1/chat/completions", "max_completion_tokens"), ("/v1/completions", "max_tokens"),
+                       ("/v1/responses", "max_output_tokens")):
+        body = {**ASKS[path][0], "stop_token_ids": list(range(3, 13)), "temperature": 4}
+        status, reply = s.post(path, {**body, name: -1})
+        assert status == 200, reply
+        for wrong in (-3, 1.5, 2**31):
+            status, reply = s.post(path, {**body, name: wrong})
+            assert status == 400 and name in str(reply), reply
+
+
+@test
+def anthropic_formats_bind(s):
+    form = {"type": "json_schema", "schema": {"type": "integer", "minimum": 7, "maximum": 7}}
+    for fields in ({"output_config": {"format": form}}, {"output_format": form}):
+        status, reply = s.post("/v1/messages", {**ASKS["/v1/messages"][0], **fields})
+        assert status == 200 and reply["content"][0]["text"] == "7", reply
+    status, reply = s.post("/v1/messages", {**ASKS["/v1/messages"][0],
+                                            "output_config": {"format": {"type": "xml"}}})
+    assert status == 400 and "output_config.format" in reply["error"]["message"], reply
+
+
+@test
+def images_are_refused(s):
+    for message in ({"role": "user", "content": "what is it?", "images": ["aGVsbG8="]},
+                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}):
+        for path in ("/v1/chat/completions", "/api/chat"):
+            status, reply = ask(s, path, {"messages": [message]})
+            assert status == 400 and "only text" in str(reply), (path, reply)
+
+
+@test
+def a_prompt_that_is_too_long_is_said_in_the_words_of_each_api(s):
+    long = "cat " * 3000
+    words = {"/v1/chat/completions": "maximum context length is", "/v1/completions": "maximum context length is",
+             "/v1/responses": "maximum context length is", "/v1/messages": "prompt is too long: ",
+             "/completion": "exceeds the available context size"}
+    for path, expected in words.items():
+        fields = {"messages": [{"role": "user", "content": long}]} if "messages" in ASKS[path][0] else \
+            {"input": long} if path == "/v1/responses" else {"prompt": long}
+        status, reply = ask(s, path, fields)
+        assert status == 400 and expected in str(reply["error"]), (path, reply)
+
+
+@test
+def ollama_loads_and_lists_the_model(s):
+    for path, body, reason in (("/api/generate", {}, "load"), ("/api/generate", {"prompt": ""}, "load"),
+                               ("/api/generate", {"keep_alive": 0}, "unload"),
+                               ("/api/generate", {"keep_alive": "0s"}, "unload"),
+                               ("/api/chat", {"messages": []}, "load"), ("/api/chat", {"keep_alive": "5m"}, "load")):
+        status, reply = s.post(path, {"model": "m", "stream": False, **body})
+        assert status == 200 and reply["done"] is True and reply["done_reason"] == reason, (path, body, reply)
+        assert "message" in reply if path == "/api/chat" else reply["response"] == "", reply
+    listed, loaded = (s.get(path)[1]["models"][0] for path in ("/api/tags", "/api/ps"))
+    assert listed["digest"] == loaded["digest"] and len(bytes.fromhex(listed["digest"])) == 32, listed
+
+
+@test
+def paths_of_other_servers(s):
+    assert s.get("/v1/models/")[1] == s.get("/v1/models")[1]
+    assert s.get("/ping")[0] == 200 and "version" in s.get("/version")[1]
+    assert s.get("/load")[1] == {"server_load": 0}
+
+
+sys.exit(run_tests())
