@@ -68,10 +68,25 @@ static void test_presets(void **state)
         const char *name;
         double billions;
     } sizes[] = {
-        {"llama-3.2-1b", 1.2358},   {"llama-3.2-3b", 3.2127},   {"llama-3.1-8b", 8.0303},
-        {"llama-3.1-70b", 70.5537}, {"internlm2-1.8b", 1.8891}, {"smollm2-135m", 0.1345},
-        {"mistral-7b", 7.2480},     {"qwen2.5-0.5b", 0.4940},   {"qwen2.5-1.5b", 1.5437},
-        {"qwen3-0.6b", 0.5960},     {"tiny", 0.0014},           {"wide", 0.5453},
+        {"llama-3.2-1b", 1.2358},
+        {"llama-3.2-3b", 3.2127},
+        {"llama-3.1-8b", 8.0303},
+        {"llama-3.1-70b", 70.5537},
+        {"internlm2-1.8b", 1.8891},
+        {"smollm2-135m", 0.1345},
+        {"mistral-7b", 7.2480},
+        {"qwen2.5-0.5b", 0.4940},
+        {"qwen2.5-1.5b", 1.5437},
+        {"qwen3-0.6b", 0.5960},
+        {"mistral-7b-v0.1", 7.2417},
+        {"qwen3-8b", 8.1907},
+        {"smollm3-3b", 3.0751},
+        {"tiny", 0.0014},
+        {"tiny-qwen2", 0.0079},
+        {"tiny-qwen3", 0.0025},
+        {"tiny-smollm3", 0.0030},
+        {"tiny-mistral", 0.0024},
+        {"wide", 0.5453},
     };
     size_t i = 0;
     for (const synthetic_config *c; (c = synthetic_preset((int)i)); i++) {

@@ -30,6 +30,7 @@ typedef struct synthetic_config {
     double
         rope_factor; /* of llama3 scaling (low 1, high 4, original context 8192); 0: no scaling */
     bool tied;       /* the output projection is the embedding */
+    int64_t window;  /* positions that attention of every layer slides over; 0: all */
 } synthetic_config;
 
 enum {

@@ -104,6 +104,9 @@ qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, q
                  .low_freq_factor = SYNTHETIC_ROPE_LOW,
                  .high_freq_factor = SYNTHETIC_ROPE_HIGH,
                  .original_context = SYNTHETIC_ROPE_ORIGINAL},
+        .window = from->window,
     };
+    for (int64_t layer = 0; layer < from->n_layers && from->window; layer++)
+        layer_set_add(&out->windowed, layer);
     return config_check(out, from->name, error);
 }
