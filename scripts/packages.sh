@@ -21,6 +21,10 @@ test    python3-numpy       /usr/bin/python3 -c "import numpy"
 test    python3-pytest      /usr/bin/python3 -c "import pytest"
 test    python3-jsonschema  /usr/bin/python3 -c "import jsonschema"
 test    openmpi-bin         command -v mpirun
+test    groff               command -v groff
+test    zsh                 command -v zsh
+test    fish                command -v fish
+page    chromium            command -v chromium || command -v chromium-browser || command -v google-chrome
 test    g++                 command -v g++
 test    python3             command -v python3
 format  clang-format-14     command -v clang-format-14

@@ -1,6 +1,6 @@
 # Builds and runs the suites, and adds up their results. Sourced by ./dev.
 #
-# Every check appends lines "passed|failed|skipped COUNT NAME" to $TALLY; the last line of a run is
+# Every check appends lines "passed|failed|skipped COUNT NAME[: REASON]" to $TALLY; the last line of a run is
 # their sum. After a failed check the others still run.
 
 TALLY=
@@ -28,18 +28,8 @@ begin_tally() {
     trap 'rm -f "$TALLY"' EXIT
 }
 
-# Prints the sum, and fails if any check failed.
-end_tally() {
-    sort -o "$TALLY" "$TALLY"
-    grep '^failed' "$TALLY" | sed 's/^failed [0-9]* /failed: /' || true
-    awk '{ sum[$1] += $2 }
-         END {
-             printf "%d passed, %d failed", sum["passed"], sum["failed"]
-             if (sum["skipped"]) printf ", %d skipped", sum["skipped"]
-             print ""
-             exit sum["failed"] > 0
-         }' "$TALLY"
-}
+# Prints what failed, what was not tested and why, and the sum; fails if any check failed.
+end_tally() { scripts/tally --close "$TALLY"; }
 
 # check NAME COMMAND...: one check, counted once.
 check() {
@@ -107,6 +97,7 @@ test_everything() {
     local data
     data=$(find_test_data)
     say "test data: ${data:-none (set QUIPU_TEST_DATA); suites that need it skip}"
+    scripts/fetch-model --complete || check "the default model" scripts/fetch-model || true
     if check "build with -Werror" build_tree build-test -DCMAKE_C_COMPILER=gcc \
         -DCMAKE_BUILD_TYPE=Release -DQUIPU_WERROR=ON; then
         check "every header compiles alone" in_tree build-test ninja_quietly headers || true
@@ -117,7 +108,7 @@ test_everything() {
         check "format" check_format || true
     else
         say "== format: not checked, since this system has no clang-format-14"
-        echo "skipped 1 format" >>"$TALLY"
+        echo "skipped 1 format: this system has no clang-format-14" >>"$TALLY"
     fi
     if check "build with ASan and UBSan" build_sanitized build-asan address,undefined; then
         run_suites build-asan

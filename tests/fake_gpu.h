@@ -18,8 +18,7 @@ static inline void require_fake_gpu(void)
     if (fake) fake = qp_engine_open(&options, &engine, NULL) == QP_OK;
     qp_engine_close(engine);
     if (fake) return;
-    print_message("skipped: no GPU code, or no fake driver\n");
-    skip();
+    skip_because("the build has no GPU code, or no driver without a GPU");
 }
 
 #endif

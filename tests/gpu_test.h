@@ -2,6 +2,8 @@
 #ifndef QUIPU_TESTS_GPU_TEST_H
 #define QUIPU_TESTS_GPU_TEST_H
 
+#include "test.h"
+
 #include "cuda/driver.h"
 
 #include <stdbool.h>
@@ -15,5 +17,11 @@ static inline bool gpu_is_here(void)
     cuda_device_close(&device);
     return here;
 }
+
+/* Skips the running test where there is none. */
+#define require_gpu()                                                                              \
+    do {                                                                                           \
+        if (!gpu_is_here()) skip_because("no GPU of compute capability 9.0");                      \
+    } while (0)
 
 #endif

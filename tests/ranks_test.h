@@ -17,18 +17,7 @@ static inline int count_gpus(void)
 
 #define require_gpus()                                                                             \
     do {                                                                                           \
-        if (count_gpus() < RANKS) {                                                                \
-            print_message("skipped: ranks need two GPUs\n");                                       \
-            skip();                                                                                \
-        }                                                                                          \
-    } while (0)
-
-#define require_gpu()                                                                              \
-    do {                                                                                           \
-        if (!gpu_is_here()) {                                                                      \
-            print_message("skipped: there is no GPU\n");                                           \
-            skip();                                                                                \
-        }                                                                                          \
+        if (count_gpus() < RANKS) skip_because("ranks need two GPUs");                             \
     } while (0)
 
 static inline void assert_near(const float *a, const float *b, size_t n)

@@ -33,13 +33,19 @@ static inline const char *test_data(const char *name)
     return file ? path : NULL;
 }
 
-/* Skips the running test with a clear message where `path` is NULL. */
+/* Skips the running test and says why: scripts/tally reads the line, and fails a skip without one.
+ */
+#define skip_because(...)                                                                          \
+    do {                                                                                           \
+        print_message("skipped: " __VA_ARGS__);                                                    \
+        print_message("\n");                                                                       \
+        skip();                                                                                    \
+    } while (0)
+
+/* Skips the running test where `path` is NULL. */
 #define require_data(path, name)                                                                   \
     do {                                                                                           \
-        if (!(path)) {                                                                             \
-            print_message("skipped: %s is not in QUIPU_TEST_DATA\n", name);                        \
-            skip();                                                                                \
-        }                                                                                          \
+        if (!(path)) skip_because("%s is not in QUIPU_TEST_DATA", name);                           \
     } while (0)
 
 #endif

@@ -23,7 +23,7 @@ static bool gpu_is_here(void)
 static void no_gpu_is_an_error_that_says_so(void **state)
 {
     (void)state;
-    if (gpu_is_here()) skip();
+    if (gpu_is_here()) skip_because("of machines without a GPU");
     qp_engine *engine = NULL;
     qp_error error;
     qp_engine_options options = {
@@ -51,7 +51,7 @@ static void devices_have_names(void **state)
 static void automatic_takes_the_cpu_and_says_why(void **state)
 {
     (void)state;
-    if (gpu_is_here()) skip();
+    if (gpu_is_here()) skip_because("of machines without a GPU");
     qp_engine *engine = NULL;
     qp_error error;
     qp_engine_options options = {

@@ -137,7 +137,7 @@ static void test_neighbours(void **state)
 {
     (void)state;
     static const int batches[] = {COMPARED, 16, 17, 33, MOST, 10, 0};
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
         check_neighbours(models[m], batches, 0);
     check_neighbours(models[1], (const int[]){2, 8, COMPARED, MOST, 0}, 0);
@@ -150,7 +150,7 @@ static void test_few_neighbours(void **state)
     static const char *const few[] = {
         "synthetic:tiny:BF16", "synthetic:tiny:F16",  "synthetic:tiny:Q8_0", "synthetic:tiny:Q4_0",
         "synthetic:tiny:Q4_1", "synthetic:tiny:Q4_K", "synthetic:tiny:Q6_K", "synthetic:tiny:Q5_0"};
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t m = 0; m < sizeof few / sizeof *few; m++)
         check_neighbours(few[m], (const int[]){2, 5, 8, 9, 33, MOST, 0}, 0);
     check_neighbours("synthetic:smollm2-135m:Q8_0", (const int[]){2, 8, 16, 17, 63, 0}, 0);
@@ -160,7 +160,7 @@ static void test_few_neighbours(void **state)
 static void test_f8_neighbours(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     check_neighbours("synthetic:tiny:F8", (const int[]){1, 2, 5, 9, 10, 33, MOST, 0}, 0);
     check_neighbours("synthetic:llama-3.2-1b:F8", (const int[]){1, 2, 8, 10, 17, MOST, 0}, 0);
     check_neighbours("synthetic:tiny:F8+BF16", (const int[]){1, 9, MOST, 0}, 0);
@@ -201,7 +201,7 @@ static void test_packed(void **state)
     } cases[] = {{"synthetic:tiny:Q4_0", 0},         {"synthetic:tiny:Q6_K", 0},
                  {"synthetic:tiny:Q4_1", 0.01f},     {"synthetic:tiny:Q4_K", 0.01f},
                  {"synthetic:smollm2-135m:Q4_0", 0}, {"synthetic:llama-3.2-1b:Q4_K+Q6_K", 0.01f}};
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (int n = 5; n <= MOST; n += 22) {
             size_t count;
@@ -254,7 +254,7 @@ static void test_runs(void **state)
 {
     (void)state;
     static const int batches[] = {COMPARED, 33, MOST};
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
         for (size_t b = 0; b < sizeof batches / sizeof *batches; b++)
             check_runs(models[m], batches[b], 0);
@@ -265,7 +265,7 @@ static void test_few_multiprocessors(void **state)
 {
     (void)state;
     static const int batches[] = {COMPARED, 33, MOST, 10, 0};
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         check_neighbours(models[m], batches, FEW);
         check_runs(models[m], MOST, FEW);

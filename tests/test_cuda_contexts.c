@@ -201,7 +201,7 @@ static void test_contexts(void **state)
 {
     (void)state;
     static sequences s;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         open_sequences(&s, kind, "cuda", false);
         if (!is_as_before(kind)) {
@@ -233,7 +233,7 @@ static void test_few(void **state)
 {
     (void)state;
     static sequences s;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         /* The megakernel has no such pages, and no cache in F8. */
         if (64 % kinds[kind].page_size != 0 || strcmp(kinds[kind].kv_type, "F8") == 0) continue;
@@ -248,7 +248,7 @@ static void test_delays(void **state)
 {
     (void)state;
     static sequences s;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         if (is_as_before(kind)) continue;
         open_sequences(&s, kind, "cuda", false);
@@ -307,7 +307,7 @@ static void test_decoding(void **state)
 {
     (void)state;
     static sequences s;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         if (is_as_before(kind)) continue;
         open_sequences(&s, kind, "cuda", false);
@@ -375,7 +375,7 @@ static void test_cpu(void **state)
 {
     (void)state;
     static sequences s;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         if (is_as_before(kind) || strcmp(kinds[kind].model, "synthetic:tiny:BF16") != 0) continue;
         open_sequences(&s, kind, "cuda", false);

@@ -112,7 +112,7 @@ static void test_decoding(void **state)
     static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16",
                                          "synthetic:tiny:Q8_0"};
     static const int batches[] = {9, MOST, WIDE, 33};
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         qp_engine *engine = open_engine((qp_engine_options){.model = models[m],
                                                             .context = 20 + 7 * WIDE + PASSES,
@@ -142,7 +142,7 @@ static void test_cancelling(void **state)
     volatile int cancel = 0;
     pthread_t other;
     size_t held = 0;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:tiny:BF16",
                                                         .context = 20 + 7 * FEW + MANY,
                                                         .max_sessions = FEW,
@@ -286,7 +286,7 @@ static void test_likeliest(void **state)
     static const int64_t features[] = {200, 16896, 20000, 49157};
     cuda_device device;
     qp_error error;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     assert_ok(cuda_device_open(&device, &error));
     for (size_t i = 0; i < sizeof features / sizeof *features; i++)
         for (int64_t n = 9; n <= MOST; n += 11)

@@ -79,7 +79,7 @@ static qp_engine *open_model(const char *device)
 static void test_states(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     const size_t lengths[] = {1, 8, 9, 64, 65, MOST};
     qp_engine *gpu = open_model("cuda"), *cpu = open_model("cpu");
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {

@@ -121,7 +121,7 @@ static void check(const char *model, int64_t slots, const int *beside)
 static void bits_do_not_depend_on_neighbours(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     check("synthetic:smollm2-135m:BF16", 64, (const int[]){2, 8, 9, 10, 33, 64, 0});
     check("synthetic:smollm2-135m:BF16", 8, (const int[]){2, 5, 8, 0});
     check("synthetic:smollm2-135m:Q8_0", 64, (const int[]){3, 12, 64, 0});
@@ -132,7 +132,7 @@ static void bits_do_not_depend_on_neighbours(void **state)
 static void few_rows_fill_small_passes(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const struct {
         const char *model;
         int64_t slots, rows;

@@ -111,7 +111,7 @@ static void check(const char *model)
 static void decoding_beside_prompts(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     check("synthetic:smollm2-135m:BF16");
     check("synthetic:tiny:BF16");
     check("synthetic:smollm2-135m:Q8_0");

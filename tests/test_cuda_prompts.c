@@ -122,7 +122,7 @@ static void test_silu(void **state)
 {
     (void)state;
     bench b;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     open_bench(&b, WORKSPACE);
     check_silu(&b, 256, 64, 128);
     check_silu(&b, 100, 200, 136);
@@ -242,7 +242,7 @@ static void test_rope(void **state)
 {
     (void)state;
     bench b;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     open_bench(&b, WORKSPACE);
     check_rope(&b, 300, 200, (heads){64, 6, 2, DTYPE_F16, false}); /* 10 heads: 2.5 tiles */
     check_rope(&b, 129, 64, (heads){64, 3, 1, DTYPE_BF16, true});

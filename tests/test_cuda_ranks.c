@@ -417,10 +417,7 @@ static void test_nccl_alone(void **state)
     nccl_group *group;
     cuda_graph graph;
     cuda_graph_exec exec;
-    if (nccl_version(&version, &error) != QP_OK) {
-        print_message("skipped: %s\n", error.message);
-        skip();
-    }
+    if (nccl_version(&version, &error) != QP_OK) skip_because("%s", error.message);
     assert_ok(cuda_device_open(&d, &error));
     assert_ok(nccl_make_id(id, &error));
     assert_ok(nccl_open(&d, id, 0, 1, never, NULL, &group, &error));

@@ -162,7 +162,7 @@ static void check_passes(const char *model, const char *exec)
 static void test_passes(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     check_passes("synthetic:tiny:BF16", "cuda");
     check_passes("synthetic:tiny:Q8_0", "cuda");
     check_passes("synthetic:smollm2-135m:BF16", "cuda");
@@ -230,7 +230,7 @@ static void test_answers(void **state)
 {
     (void)state;
     static record expected[ANSWERS], found[ANSWERS];
-    if (!gpu_is_here()) skip();
+    require_gpu();
     qp_engine *engine = open_for_answers("cuda");
     for (int way = 0; way < 3; way++) {
         answer_all(engine, ANSWERS, 25, way, 1, false, expected);
@@ -247,7 +247,7 @@ static void test_answers_of_the_megakernel(void **state)
 {
     (void)state;
     static record expected[ANSWERS], found[ANSWERS];
-    if (!gpu_is_here()) skip();
+    require_gpu();
     qp_engine *engine = open_for_answers("megakernel");
     for (int way = 0; way < 3; way++) {
         answer_all(engine, 7, 1, way, 4, true, expected);
@@ -312,7 +312,7 @@ static void test_a_prompt_beside_answers(void **state)
     (void)state;
     static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:tiny:Q8_0",
                                          "synthetic:smollm2-135m:BF16"};
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         qp_engine_options options = {.size = sizeof options,
                                      .model = models[m],

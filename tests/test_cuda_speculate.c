@@ -74,7 +74,7 @@ static void check_positions(const char *model, int workers, size_t rows, bool jo
 static void rows_have_the_bits_of_passes_of_one(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     check_positions("synthetic:tiny:BF16", 0, 8, true, false);
     check_positions("synthetic:smollm2-135m:BF16", 0, 8, true, false);
     check_positions("synthetic:smollm2-135m:BF16", 0, 8, false, false);
@@ -90,7 +90,7 @@ static void rows_have_the_bits_of_passes_of_one(void **state)
 static void rows_of_two_blocks_too(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     check_positions("synthetic:llama-3.2-3b:BF16", 0, 4, false, false);
     check_positions("synthetic:llama-3.2-3b:F16", 0, 4, false, false);
 }
@@ -113,7 +113,7 @@ static void check_texts(const char *model)
 static void texts_are_the_same(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     check_texts("synthetic:tiny:BF16");
     check_texts("synthetic:smollm2-135m:BF16");
 }
@@ -122,7 +122,7 @@ static void texts_are_the_same(void **state)
 static void the_megakernel_shares_with_cuda(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     made expected[TEXTS], all[TEXTS];
     size_t accepted = 0;
     qp_engine *plain = open_gpu("synthetic:tiny:BF16", NULL, TEXTS, NULL);
@@ -155,7 +155,7 @@ static void the_megakernel_shares_with_cuda(void **state)
 static void other_models_run_on_cuda(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const char model[] = "synthetic:tiny:Q8_0";
     qp_engine *engine = NULL;
     const qp_engine_options options = {.size = sizeof options,

@@ -27,8 +27,7 @@ static const cJSON *golden_cases(void)
     bool there = option_cache_path(file_name, path, sizeof path);
     FILE *file = there ? fopen(path, "rb") : NULL;
     if (!file) {
-        print_message("skipped: %s is not in the cache; ./dev chat fetches it\n", file_name);
-        skip();
+        skip_because("%s is not in the cache; ./dev fetch-model fetches it", file_name);
     }
     fclose(file);
     if (!golden) {

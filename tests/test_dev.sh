@@ -91,8 +91,18 @@ cat >"$work/suites.xml" <<'END'
   <testcase name="good" status="run"><system-out>[==========] 3 test(s) run.[  PASSED  ] 3 test(s).
 </system-out></testcase>
   <testcase name="mixed" status="fail"><failure/><system-out>[  PASSED  ] 5 test(s).
-[  SKIPPED ] 2 test(s), listed below:
+[ RUN      ] test_a
+skipped: no data
 [  SKIPPED ] test_a
+[ RUN      ] test_c
+[  SKIPPED ] test_c
+[ RUN      ] test_d
+skipped: no zsh
+[       OK ] test_d
+[==========] tests: 8 test(s) run.
+[  SKIPPED ] tests: 2 test(s), listed below:
+[  SKIPPED ] test_a
+[  SKIPPED ] test_c
 [  FAILED  ] tests: 1 test(s), listed below:
 [  FAILED  ] test_b
 </system-out></testcase>
@@ -100,23 +110,35 @@ cat >"$work/suites.xml" <<'END'
   <testcase name="script" status="run"><system-out/></testcase>
   <testcase name="leak" status="fail"><failure/><system-out>[  PASSED  ] 4 test(s).</system-out></testcase>
   <testcase name="absent" status="notrun"><skipped message="Unable to find executable"/></testcase>
-  <testcase name="unfit" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/></testcase>
+  <testcase name="unfit" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/><system-out>skipped: no GPU
+</system-out></testcase>
+  <testcase name="silent" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/></testcase>
+  <testcase name="partly" status="run"><system-out>skipped: no Chromium
+5 passed, 0 failed
+</system-out></testcase>
 </testsuite>
 END
 expect "count" 0 "passed 3 T/good
 passed 5 T/mixed
 failed 1 T/mixed
-skipped 2 T/mixed
+skipped 1 T/mixed/test_a: no data
+failed 1 T/mixed/test_c: skipped without a reason
+skipped 1 T/mixed: no zsh
 failed 1 T/crashed
 passed 1 T/script
 passed 4 T/leak
 failed 1 T/leak
-failed 1 T/absent
-skipped 1 T/unfit" scripts/tally T "$work/suites.xml"
+failed 1 T/absent: its program was not built
+skipped 1 T/unfit: no GPU
+failed 1 T/silent: skipped without a reason
+passed 1 T/partly
+skipped 1 T/partly: no Chromium" scripts/tally T "$work/suites.xml"
 expect "no report" 0 "failed 1 T: no report" scripts/tally T "$work/none.xml"
 sum='source scripts/suites.sh; TALLY=$1; end_tally'
-printf 'passed 3 a\nskipped 2 b\npassed 1 c\n' >"$work/tally"
-expect "sum" 0 "4 passed, 0 failed, 2 skipped" bash -c "$sum" - "$work/tally"
+printf 'passed 3 a\nskipped 1 T/b/test_x: no GPU\nskipped 1 U/b/test_y: no GPU\npassed 1 c\n' >"$work/tally"
+expect "sum" 0 "not tested: no GPU
+    b: x y
+4 passed, 0 failed, 2 skipped" bash -c "$sum" - "$work/tally"
 printf 'passed 3 a\nfailed 2 T/b\n' >"$work/tally"
 expect "sum" 1 "failed: T/b
 3 passed, 2 failed" bash -c "$sum" - "$work/tally"

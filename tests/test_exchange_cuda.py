@@ -178,10 +178,12 @@ def compare(root):
 
 def main():
     if len(sys.argv) > 1:
-        return write_all(Path(sys.argv[1]))
+        write_all(Path(sys.argv[1]))
+        return 0
     found = subprocess.run([PYTHON, "-c", "import torch; assert torch.cuda.is_available()"], stderr=subprocess.DEVNULL)
     if found.returncode:
-        return print("skipped: no PyTorch with a GPU")
+        print("skipped: no PyTorch with a GPU")
+        return 77
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -202,7 +204,8 @@ def main():
     for name, status, log in wrong:
         print(f"--- {name}: {status}\n{log}")
     check(not wrong, f"other verdicts than expected: {[name for name, _, _ in wrong]}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

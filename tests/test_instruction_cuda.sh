@@ -5,7 +5,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if ! command -v nvcc > /dev/null; then
     echo "skipped: there is no nvcc"
-    exit 0
+    exit 77
 fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -259,7 +259,7 @@ static void test_what_cannot_be_is_refused(void **state)
 static void test_a_gpu_is_measured_and_compared(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     char costs[300];
     qp_error error;
     strbuf text = {0};

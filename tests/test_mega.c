@@ -30,7 +30,7 @@ static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:smollm2-1
 static void it_makes_the_same_tokens(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const char *const kv_types[] = {"F16", "BF16"};
     static const char *const plain[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16",
                                         "synthetic:tiny:F16", "synthetic:smollm2-135m:F16"};
@@ -57,7 +57,7 @@ static void it_makes_the_same_tokens(void **state)
 static void it_reads_long_rows(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const char *const wide[] = {"synthetic:llama-3.2-3b:BF16", "synthetic:llama-3.2-3b:F16",
                                        "synthetic:llama-3.1-8b:BF16"};
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
@@ -79,7 +79,7 @@ static void it_reads_long_rows(void **state)
 static void it_reads_quantised_weights(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const char *const quantised[] = {
         "synthetic:tiny:Q8_0",         "synthetic:tiny:Q4_0",         "synthetic:tiny:Q4_1",
         "synthetic:tiny:Q4_K",         "synthetic:tiny:Q6_K",         "synthetic:smollm2-135m:Q8_0",
@@ -107,7 +107,7 @@ static void it_reads_quantised_weights(void **state)
 static void it_makes_what_the_reference_makes(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     token_list expected, found;
     qp_engine_options options = {.size = sizeof options,
                                  .model = models[0],
@@ -169,7 +169,7 @@ static void check_runs(qp_engine *engine, int n_prompt, cuda_function delayed)
 static void its_bits_do_not_depend_on_the_order(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const struct {
         const char *model;
         bool delays;
@@ -210,7 +210,7 @@ static void its_bits_do_not_depend_on_the_order(void **state)
 static void it_says_what_it_does_not_run(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     qp_engine *engine = NULL;
     qp_error error;
     qp_engine_options options = {
@@ -247,7 +247,7 @@ static void it_runs_on_no_cpu(void **state)
 static void every_strategy_gives_the_same_bits(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (int m = 0; m < 2; m++) {
         token_list expected, found;
         qp_error error;
@@ -417,7 +417,7 @@ static void a_damaged_program_is_refused(void **state)
 static void it_reports_what_does_not_come(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     qp_engine *engine = open_engine((qp_engine_options){
         .model = models[0], .device = "cuda", .exec = "megakernel", .context = 256});
     const mega_arguments *a = &mega_of(engine)->arguments;

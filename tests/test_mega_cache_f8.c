@@ -79,7 +79,7 @@ static size_t count_other_numbers(const read_tokens *a, const read_tokens *b)
 static void it_reads_and_writes_what_other_machines_do(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const struct {
         const char *model, *device, *exec;
         int tokens;
@@ -115,7 +115,7 @@ static void it_reads_and_writes_what_other_machines_do(void **state)
 static void it_makes_the_tokens_of_the_serial_machine(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     token_list expected, found;
     qp_error error;
     qp_engine *engine = open_engine(f8_options("synthetic:tiny:BF16", "cpu", "serial"));
@@ -136,7 +136,7 @@ static void it_makes_the_tokens_of_the_serial_machine(void **state)
 static void one_sequence_takes_it(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const struct {
         const char *model;
         bool takes;

@@ -33,7 +33,7 @@ static float *near_rows(qp_engine_options options, size_t *floats)
 static void it_reads_weights_in_fp8(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const struct {
         const char *model, *kv_type, *device, *exec;
         double most; /* of the difference's norm, in the logits' */

@@ -176,7 +176,7 @@ static void check_choices(const char *model, int count)
 static void it_chooses_what_the_cpu_chooses(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     check_choices("synthetic:tiny:BF16", 200);
 }
 
@@ -186,7 +186,7 @@ static void it_does_with_quantised_weights(void **state)
     static const char *const models[] = {"synthetic:tiny:Q8_0", "synthetic:tiny:Q4_0",
                                          "synthetic:tiny:Q4_K", "synthetic:tiny:Q6_K",
                                          "synthetic:tiny:F8"};
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         check_choices(models[i], 50);
 }
@@ -220,7 +220,7 @@ static void end_likeliest(qp_session *session, const int32_t *prompt)
 static void it_does_by_every_strategy(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     enum { COUNT = 40, FEW_BLOCKS = 20 }; /* whose logits do not fit in a block's shared memory */
     static const cuda_mega_options ways[] = {
         {.assignment = SCHEDULE_RR},  {.assignment = SCHEDULE_ZZ},   {.assignment = SCHEDULE_WAVE},
@@ -288,7 +288,7 @@ static void check_any_order(const char *model)
 static void it_does_in_any_order(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     check_any_order("synthetic:tiny:BF16");
     check_any_order("synthetic:tiny:Q4_K");
 }
@@ -296,7 +296,7 @@ static void it_does_in_any_order(void **state)
 static void it_does_with_a_large_vocabulary(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     check_choices("synthetic:llama-3.2-1b:BF16", 50);
 }
 
@@ -305,7 +305,7 @@ static void it_does_with_a_large_vocabulary(void **state)
 static void a_stop_token_ends_a_launch(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const choice *const choice_of[] = {&choices[15], &choices[16], &likeliest};
     static const int64_t intervals[] = {1, 16, 50, 256};
     enum { COUNT = 60, MORE = 20 };
@@ -351,7 +351,7 @@ static void a_stop_token_ends_a_launch(void **state)
 static void launches_end_in_long_contexts(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     enum { LONG = MEGA_PREFETCH_CONTEXT + 100, COUNT = 30 };
     /* Its output is not its embedding, so it does not repeat one token. */
     qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:internlm2-1.8b:BF16",
@@ -396,7 +396,7 @@ static void launches_end_in_long_contexts(void **state)
 static void cancelling_ends_a_launch(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     qp_engine *engine = open_mega("synthetic:smollm2-135m:BF16");
     int32_t prompt[PROMPT];
     make_prompt(prompt);
@@ -426,7 +426,7 @@ static void cancelling_ends_a_launch(void **state)
 static void tokens_come_one_by_one(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     qp_engine *engine = open_mega("synthetic:smollm2-135m:BF16");
     int32_t prompt[PROMPT];
     make_prompt(prompt);
@@ -467,7 +467,7 @@ static double time_choice(qp_engine *engine, const choice *c)
 static void choosing_costs_little(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const char *const models[] = {"synthetic:llama-3.2-1b:BF16",
                                          "synthetic:llama-3.2-1b:Q4_0"};
     static const int others[] = {1, 4, 7, 12, 15, 16};

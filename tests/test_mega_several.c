@@ -87,7 +87,7 @@ static void check_several(qp_engine *engine, int run, int n, int32_t (*alone)[ST
 static void it_makes_the_same_tokens_of_several(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (int m = 0; m < 2; m++) {
         int32_t alone[SEQUENCES][STEPS + 1];
         qp_engine *engine = open_for_several(models[m], "cuda", 0, NULL);
@@ -174,7 +174,7 @@ static int run_several(several *s, int run, int *which)
 static void its_bits_do_not_depend_on_neighbours(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     /* With few blocks, a block has several parts of contexts, of one chunk or of more. */
     static const struct {
         const char *model;
@@ -219,7 +219,7 @@ static float differ(const float *a, const float *b, size_t n)
 static void it_reads_quantised_weights_of_several(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const struct {
         const char *model;
         int workers; /* of small models not all blocks would have a part of each step */

@@ -2,7 +2,7 @@
 """Forms of answers against another implementation: texts that tool_grammar makes of random tokens
 are parsed by Python and validated by the package jsonschema, and valid documents are accepted.
 
-The vocabulary is that of a small model of the tests. Without jsonschema texts are only parsed.
+The vocabulary is that of a small model of the tests.
 """
 import json
 import os
@@ -12,10 +12,7 @@ import sys
 import uuid
 from pathlib import Path
 
-try:
-    import jsonschema
-except ImportError:
-    jsonschema = None
+import jsonschema
 
 HERE = Path(__file__).resolve().parent
 BUILD = Path(os.environ.get("QUIPU_BUILD", HERE.parent / "build"))
@@ -215,7 +212,7 @@ SPACE = "\\t-\\r \\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u300
 
 
 def is_valid(schema, document):
-    if jsonschema is None or "nullable" in str(schema):
+    if "nullable" in str(schema):
         return True
     if isinstance(schema, dict) and "pattern" in schema:
         pattern = schema["pattern"].replace("[^\\s]", f"[^{SPACE}]").replace("\\s", f"[{SPACE}]").replace("\\w", "[a-zA-Z0-9_]")
@@ -313,8 +310,6 @@ def main():
     check_random(tool)
     tool.process.stdin.close()
     require(tool.process.wait() == 0, "tool_grammar failed")
-    if jsonschema is None:
-        print("the package jsonschema is not installed: texts were only parsed")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ quipu=${QUIPU_BINARY:-$(dirname "$0")/../build/quipu}
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 if [ -z "$browser" ]; then
     echo "skipped: there is no Chromium"
-    exit 0
+    exit 77
 fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

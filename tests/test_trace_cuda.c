@@ -74,7 +74,7 @@ static void check_order(const cuda_mega *mega, size_t passes)
 static void test_times_are_in_order(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     qp_error error;
     qp_engine *engine = open_gpu("megakernel", 0);
     int32_t expected[GENERATED], found[GENERATED];
@@ -91,7 +91,7 @@ static void test_times_are_in_order(void **state)
 static void test_no_more_passes_than_asked_for(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     qp_error error;
     qp_engine *engine = open_gpu("megakernel", 0);
     int32_t tokens[GENERATED];
@@ -129,7 +129,7 @@ static qp_trace *trace_tokens(qp_engine *engine, int tracks, int32_t expected[GE
 static void test_operators_are_traced(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     qp_engine *engine = open_gpu("cuda", 0);
     int works[MAX_TRACKS + 1];
     int32_t expected[GENERATED], found[GENERATED];
@@ -153,7 +153,7 @@ static void test_operators_are_traced(void **state)
 static void test_blocks_are_traced(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     qp_engine *engine = open_gpu("megakernel", 0);
     int works[MAX_TRACKS + 1];
     int32_t expected[GENERATED];
@@ -181,7 +181,7 @@ static void test_blocks_are_traced(void **state)
 static void test_any_number_of_blocks(void **state)
 {
     (void)state;
-    if (!gpu_is_here()) skip();
+    require_gpu();
     static const int workers[] = {4, 5, 7, 31, 64, 131, 132};
     int32_t expected[GENERATED], found[GENERATED];
     qp_engine *engine = open_gpu("megakernel", 0);
@@ -215,7 +215,7 @@ static void test_blocks_that_cannot_be_are_refused(void **state)
 {
     (void)state;
     check_refused("cpu", NULL, 4, QP_INVALID, "--threads");
-    if (!gpu_is_here()) skip();
+    require_gpu();
     check_refused("cuda", "cuda", 4, QP_INVALID, "--workers");
     check_refused("cuda", NULL, 1000, QP_INVALID, "1 to 132 blocks");
     check_refused("cuda", "megakernel", 1, QP_UNSUPPORTED, "a block for every KV head");

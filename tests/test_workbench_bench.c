@@ -450,10 +450,7 @@ static void the_package_reads_what_is_exported(void **state)
     }
     snprintf(command, sizeof command, "rm -r %s", folder);
     assert_int_equal(system(command), 0);
-    if (status == 77) {
-        print_message("skipped: QUIPU_TEST_PYTHON names no Python with flashinfer-bench\n");
-        skip();
-    }
+    if (status == 77) skip_because("QUIPU_TEST_PYTHON names no Python with flashinfer-bench");
     assert_int_equal(status, 0);
 }
 
