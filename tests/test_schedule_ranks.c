@@ -225,12 +225,47 @@ static void exchanges_must_fit_together(void **state)
     program_free(&p);
 }
 
+static instruction *find_exchange(schedule *s, int number)
+{
+    for (int i = 0; i < s->options.workers * s->longest; i++) {
+        instruction *in = &s->instructions[i];
+        if (in->opcode != INSTRUCTION_NOOP && op_exchanges((op_code)in->opcode) && number-- == 0)
+            return in;
+    }
+    return NULL;
+}
+
+/* One by all rows that there can be, and not by all rows of the batch; and one that waits for
+ * nobody. */
+static void exchanges_are_whole_and_in_order(void **state)
+{
+    schedule *s = &((setting *)*state)->ranks[0].schedule;
+    instruction *in = find_exchange(s, 0);
+    in->tokens.end = (int32_t)s->program->capacity.of[s->program->nodes[in->node].row_axis];
+    assert_int_equal(schedule_verify(s, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "an exchange between ranks is cut"));
+    in->tokens.end = INSTRUCTION_ALL_TOKENS;
+    assert_ok(schedule_verify(s, &error));
+    instruction *first = find_exchange(s, 0), *second = find_exchange(s, 1);
+    const instruction a = *first, b = *second;
+    *first = b;
+    *second = a;
+    memset(first->waits, 0, sizeof first->waits);
+    first->flags &= (uint16_t) ~(INSTRUCTION_PREVIOUS_0 | INSTRUCTION_PREVIOUS_1);
+    assert_int_equal(schedule_verify(s, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "before an earlier exchange between ranks"));
+    *first = a;
+    *second = b;
+    assert_ok(schedule_verify(s, &error));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_order_gives_the_bits_of_one_rank),
         cmocka_unit_test(no_harmful_mutation_is_accepted),
         cmocka_unit_test(exchanges_must_fit_together),
+        cmocka_unit_test(exchanges_are_whole_and_in_order),
     };
     return cmocka_run_group_tests(tests, open_setting, close_setting);
 }
