@@ -66,6 +66,7 @@ static void broken_candidates_are_caught(void **state)
         {"rms_norm", "broken_exit", "RUNTIME_ERROR", "ended with status 0"},
         {"rms_norm", "broken_syntax", "COMPILE_ERROR", "error: "},
         {"rms_norm", "broken_name", "COMPILE_ERROR", "void rms_norm_kernel"},
+        {"rms_norm", "declines_all", "RUNTIME_ERROR", "rms_norm_accepts() declines every case"},
     };
     for (size_t i = 0; i < sizeof plants / sizeof *plants; i++) {
         char path[128], detail[600];
