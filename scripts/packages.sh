@@ -19,6 +19,8 @@ test    libcmocka-dev       pkg-config --exists cmocka
 test    python3-cffi        /usr/bin/python3 -c "import cffi"
 test    python3-numpy       /usr/bin/python3 -c "import numpy"
 test    python3-pytest      /usr/bin/python3 -c "import pytest"
+test    mypy                /usr/bin/python3 -c "import mypy"
+test    python3-pydantic    /usr/bin/python3 -c "import pydantic"
 test    python3-jsonschema  /usr/bin/python3 -c "import jsonschema"
 test    openmpi-bin         command -v mpirun
 test    groff               command -v groff

@@ -6,17 +6,24 @@
         for piece in model.chat([{"role": "user", "content": "Name the four seasons."}], temperature=0):
             print(piece, end="", flush=True)
 
-A model belongs to one thread at a time. Text is str, tokens are lists of int, logits are numpy arrays.
+Any thread may use a model, and several at a time. Text is str, tokens are lists of int or numpy arrays, logits
+are numpy arrays. What is refused raises QuipuError.
 """
 
-from quipu._native import QuipuError
+from quipu._native import lib as _lib
+from quipu._native import text_of as _text_of
+from quipu.errors import CancelledError, InvalidError, NoMemoryError, QuipuError, WrongTokenError, WrongTypeError
+from quipu.generation import Generation, TokenLogprob
 from quipu.grammar import Grammar, Matcher
-from quipu.model import Generation, Model, ModelInfo, Session
+from quipu.model import Model, ModelInfo, Session
 from quipu.plan import Plan, plan
 from quipu.sampling import Sampler, Sampling
 from quipu.step import Sequence
 from quipu.trace import Trace
 from quipu.vocabulary import Vocabulary
 
-__all__ = ["Generation", "Grammar", "Matcher", "Model", "ModelInfo", "Plan", "QuipuError", "Sampler", "Sampling",
-           "Sequence", "Session", "Trace", "Vocabulary", "plan"]
+__version__: str = _text_of(_lib.qp_version())
+
+__all__ = ["CancelledError", "Generation", "Grammar", "InvalidError", "Matcher", "Model", "ModelInfo",
+           "NoMemoryError", "Plan", "QuipuError", "Sampler", "Sampling", "Sequence", "Session", "TokenLogprob",
+           "Trace", "Vocabulary", "WrongTokenError", "WrongTypeError", "__version__", "plan"]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-import cffi
+import numpy as np
+import numpy.typing as npt
 
+from quipu.errors import InvalidError, WrongTokenError, WrongTypeError, error_of
+
+cffi: Any = importlib.import_module("cffi")  # which has types only where types-cffi is installed
 _HERE = Path(__file__).resolve().parent
 
 
@@ -29,68 +37,85 @@ def _find(name: str, variable: str, fallback: Path) -> Path:
 
 
 _root = _HERE.parent.parent
-ffi = cffi.FFI()
+ffi: Any = cffi.FFI()
 ffi.cdef(_declarations(_find("quipu.h", "QUIPU_HEADER", _root / "include" / "quipu.h")
                        .read_text(encoding="utf-8")))
-lib = ffi.dlopen(str(_find("libquipu.so", "QUIPU_LIBRARY", _root / "build" / "libquipu.so")))
+lib: Any = ffi.dlopen(str(_find("libquipu.so", "QUIPU_LIBRARY", _root / "build" / "libquipu.so")))
+
+Tokens = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
 
 
-class QuipuError(Exception):
-    """What the library refused, in its own words. `status` is "QP_INVALID", "QP_IO", ..."""
-
-    def __init__(self, status: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+def text_of(pointer: Any) -> str:
+    """The str of a NUL-terminated text."""
+    return str(ffi.string(pointer).decode("utf-8", "replace"))
 
 
-def status_name(status: int) -> str:
-    return ffi.string(ffi.cast("enum qp_status", status))
-
-
-def check(status: int, error) -> None:
+def check(status: int, error: Any) -> None:
     """Raises what a call has written into its qp_error."""
-    if status == lib.QP_OK:
+    if status != lib.QP_OK:
+        raise error_of(ffi.string(ffi.cast("enum qp_status", status)), text_of(error.message))
+
+
+def known_option(what: str, name: str, names: Iterable[str]) -> None:
+    """Refuses an option that is not one of the names."""
+    names = list(names)
+    if name in names:
         return
-    if status == lib.QP_NO_MEMORY:
-        raise MemoryError(ffi.string(error.message).decode("utf-8", "replace"))
-    raise QuipuError(status_name(status), ffi.string(error.message).decode("utf-8", "replace"))
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else "it has " + ", ".join(names)
+    raise WrongTypeError(f"{what} has no option {name!r}; {hint}")
 
 
-class Handle:
-    """An object of the library: `_handle` is its pointer, None after it was closed."""
-
-    _handle = None
-
-    @property
-    def _pointer(self):
-        if self._handle is None:
-            raise ValueError(f"the {type(self).__name__.lower()} is closed")
-        return self._handle
-
-
-def set_option(native, keep: list, what: str, name: str, value) -> None:
+def set_option(native: Any, keep: list[Any], what: str, name: str, value: object) -> None:
     """Sets a member of an options struct; `keep` holds the text that it points to."""
-    if not hasattr(native, name) or name == "size":
-        raise TypeError(f"{what} has no option {name!r}")
     given = value
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if isinstance(value, str):
         keep.append(value := ffi.new("char[]", value.encode("utf-8")))
+    elif isinstance(value, np.generic):
+        value = value.item()
+    elif value is None:
+        return
     try:
         setattr(native, name, value)
-    except (TypeError, OverflowError) as problem:
+    except (TypeError, OverflowError):
         kind = ffi.typeof(native).item.fields
         expected = next(field.type.cname for key, field in kind if key == name)
-        raise type(problem)(f"{what}: option {name!r} is a {expected}, found {given!r}") from None
+        raise WrongTypeError(f"{what}: option {name!r} is a {expected}, found {given!r}") from None
 
 
-def sized(struct: str, **values):
+def sized(struct: str, **values: Any) -> Any:
     """A struct that begins with its size, as quipu.h has it."""
     return ffi.new(f"{struct} *", {"size": ffi.sizeof(struct), **values})
 
 
-def take_text(pointer, length: int | None = None) -> bytes:
+def take_text(pointer: Any, length: int | None = None) -> bytes:
     """The text that the library gave, which is freed."""
     try:
-        return ffi.string(pointer) if length is None else ffi.buffer(pointer, length)[:]
+        return bytes(ffi.string(pointer) if length is None else ffi.buffer(pointer, length)[:])
     finally:
         lib.qp_free(pointer)
+
+
+def token_array(tokens: object, what: str = "tokens", vocab_size: int | None = None) -> Tokens:
+    """Token ids as int32 (n,): of a list, any sequence, or an array of whole numbers."""
+    try:
+        array = np.asarray(tokens if isinstance(tokens, np.ndarray) else list(tokens))  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise WrongTypeError(f"{what} must be token ids, such as [1, 15], found {tokens!r:.60}") from None
+    if array.size == 0:
+        return np.zeros(0, dtype=np.int32)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise WrongTypeError(f"{what} must be whole numbers in one dimension, such as [1, 15], found "
+                             f"{tokens!r:.60}")
+    most = vocab_size if vocab_size is not None else 1 << 31
+    for index in np.flatnonzero((array < 0) | (array >= most))[:1]:
+        raise WrongTokenError(f"{what}: expected ids of the model's vocabulary, 0 to {most - 1}, found "
+                              f"{array[index]} at place {index}")
+    return array.astype(np.int32)
+
+
+def closed(what: str) -> InvalidError:
+    return InvalidError(f"the {what} is closed")

@@ -3,40 +3,57 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from quipu._native import check, ffi, lib
+from quipu.errors import InvalidError, WrongTypeError
 
 if TYPE_CHECKING:
+    from quipu._engine import Engine
     from quipu.model import Model
+    from quipu.options import Schema
     from quipu.sampling import Sampling
     from quipu.vocabulary import Vocabulary
 
 
+def schema_text(schema: Schema) -> str:
+    """The JSON Schema as text: of a mapping, a text, or a class of pydantic."""
+    if isinstance(schema, str):
+        return schema
+    for name in ("model_json_schema", "schema"):  # pydantic 2, and 1
+        if isinstance(schema, type) and hasattr(schema, name):
+            return json.dumps(getattr(schema, name)())
+    try:
+        return json.dumps(schema)
+    except TypeError:
+        raise WrongTypeError("a schema is a JSON Schema, as a mapping or a text, or a class of pydantic, found "
+                             f"{schema!r:.60}") from None
+
+
 class Grammar:
-    """A form of answers: what a JSON Schema allows (a mapping, or its text), or a grammar in
-    llama.cpp's notation. Without either, any object of JSON. Give it to Model.generate(),
+    """A form of answers: what a JSON Schema allows (a mapping, its text, or a class of pydantic), or a
+    grammar in llama.cpp's notation. Without either, any object of JSON. Give it to Model.generate(),
     Session.generate() or Sampling as `grammar`.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *,
-                 json_schema: Mapping[str, Any] | bool | str | None = None,
+    def __init__(self, vocabulary: Vocabulary, *, json_schema: Schema | None = None,
                  gbnf: str | None = None) -> None:
         if json_schema is not None and gbnf is not None:
-            raise ValueError("json_schema and gbnf exclude each other")
+            raise InvalidError("json_schema and gbnf exclude each other")
         kind, text = lib.QP_GRAMMAR_JSON, ""
         if json_schema is not None:
-            kind = lib.QP_GRAMMAR_JSON_SCHEMA
-            text = json_schema if isinstance(json_schema, str) else json.dumps(json_schema)
+            kind, text = lib.QP_GRAMMAR_JSON_SCHEMA, schema_text(json_schema)
         elif gbnf is not None:
             kind, text = lib.QP_GRAMMAR_GBNF, gbnf
         data = text.encode("utf-8")
         error, out = ffi.new("qp_error *"), ffi.new("qp_grammar **")
-        check(lib.qp_grammar_open(vocabulary._pointer, kind, data, len(data), out, error), error)
-        self._pointer = ffi.gc(out[0], lib.qp_grammar_close)
+        with vocabulary._owner:
+            check(lib.qp_grammar_open(vocabulary._pointer, kind, data, len(data), out, error), error)
+            self._native = vocabulary._owner.own(out[0], lib.qp_grammar_close, "grammar")
         self._vocabulary = vocabulary  # outlives it
 
 
@@ -46,24 +63,37 @@ class Matcher:
     """
 
     def __init__(self, model: Model, sampling: Sampling) -> None:
-        native, keep = sampling._native(model._pointer)
-        error, out = ffi.new("qp_error *"), ffi.new("qp_matcher **")
-        check(lib.qp_matcher_open(model._pointer, native, out, error), error)
-        self._pointer = ffi.gc(out[0], lib.qp_matcher_close)
-        self._sampling = sampling  # with the grammar, which outlives it
-        self._vocab_size = model.info.vocab_size
-        del keep
+        self._open(model._engine, sampling)
 
-    def allowed(self) -> np.ndarray:
+    @classmethod
+    def _of_engine(cls, engine: Engine, sampling: Sampling) -> Matcher:
+        out = cls.__new__(cls)
+        out._open(engine, sampling)
+        return out
+
+    def _open(self, engine: Engine, sampling: Sampling) -> None:
+        native, self._keep = sampling._native(engine)  # with the grammar, which outlives it
+
+        def open_matcher(engine: Engine) -> Any:
+            error, out = ffi.new("qp_error *"), ffi.new("qp_matcher **")
+            check(lib.qp_matcher_open(engine.pointer, native, out, error), error)
+            return engine.own(out[0], lib.qp_matcher_close, "matcher")
+
+        self._native = engine.call(open_matcher)
+        self._engine, self._lock = engine, threading.Lock()
+
+    def allowed(self) -> npt.NDArray[np.bool_]:
         """Which tokens may come next: an array of bool (vocab_size,). Stop tokens are allowed where
         the text may end."""
         error, out = ffi.new("qp_error *"), ffi.new("uint32_t **")
-        check(lib.qp_matcher_allowed(self._pointer, out, error), error)
-        words = (self._vocab_size + 31) // 32
-        bits = np.frombuffer(ffi.buffer(out[0], 4 * words), dtype=np.uint8)
-        return np.unpackbits(bits, bitorder="little")[:self._vocab_size].astype(bool)
+        words = (self._engine.vocab_size + 31) // 32
+        with self._engine, self._lock:
+            check(lib.qp_matcher_allowed(self._native.pointer, out, error), error)
+            bits = np.frombuffer(ffi.buffer(out[0], 4 * words), dtype=np.uint8).copy()
+        return np.unpackbits(bits, bitorder="little")[:self._engine.vocab_size].astype(bool)
 
     def take(self, token: int) -> None:
         """Appends a token that was allowed."""
         error = ffi.new("qp_error *")
-        check(lib.qp_matcher_take(self._pointer, token, error), error)
+        with self._engine, self._lock:
+            check(lib.qp_matcher_take(self._native.pointer, token, error), error)

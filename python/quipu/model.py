@@ -1,21 +1,34 @@
-"""Models, sessions and generation."""
+"""Models and sessions."""
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quipu._native import Handle, check, ffi, lib, set_option, sized
+from quipu._engine import Engine, Work
+from quipu._native import Floats, Tokens, check, closed, ffi, known_option, lib, set_option, sized, text_of, token_array
+from quipu._slots import Slot
+from quipu._step import Stepped
+from quipu.errors import InvalidError, NoMemoryError, WrongTypeError
+from quipu.generation import Answer, Generation
+from quipu.grammar import Grammar
+from quipu.options import ChatOptions, GenerateOptions, ModelOptions, SamplingOptions, ScheduleOptions
 from quipu.sampling import Sampler, Sampling
 from quipu.step import Sequence as StepSequence
 from quipu.step import step
 from quipu.trace import Trace
 from quipu.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+DEFAULT_SESSIONS = (8, 4, 2, 1)
+"""How many answers are made at a time: the first that there is memory for."""
 
 
 @dataclass(frozen=True)
@@ -32,123 +45,118 @@ class ModelInfo:
     device: str
 
 
-class Generation:
-    """An answer while it is made: iterate over its pieces of text.
+class _Reader(Stepped):
+    """A sequence whose logits are wanted."""
 
-    Closing it (or leaving the loop) cancels what is left. After the end `finish` is the finish
-    reason ("stop", "length", ...), `tokens` holds the ids and `statistics` the counts and times.
-    """
+    wants_logits = True
 
-    def __init__(self, session: Session, prompt: Sequence[int], sampling: Sampling,
-                 max_tokens: int) -> None:
-        self.tokens: list[int] = []
-        self.finish: str | None = None
-        self.statistics: dict[str, float] = {}
-        self._failure: BaseException | None = None
-        self._pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._cancel = ffi.new("int *")
-        self._session = session
-        self._thread = threading.Thread(target=self._run, args=(list(prompt), sampling, max_tokens),
-                                        daemon=True)
-        self._thread.start()
+    def __init__(self, slot: Slot, tokens: Tokens, vocab_size: int, every_row: bool,
+                 on_logits: Callable[[int, Floats], None]) -> None:
+        super().__init__(slot, tokens, None, 0, vocab_size)
+        self.every_row, self._count, self._on_logits = every_row, len(tokens), on_logits
 
-    def _run(self, prompt: list[int], sampling: Sampling, max_tokens: int) -> None:
-        try:
-            native, keep = sampling._native(self._session._model._pointer)
-            ids = ffi.new("int32_t[]", prompt or 1)
-
-            @ffi.callback("qp_status(void *, int32_t, const char *, size_t)")
-            def on_token(_context, token, text, length):
-                if token >= 0:
-                    self.tokens.append(token)
-                if length:
-                    self._pieces.put(ffi.buffer(text, length)[:])
-                return lib.QP_OK
-
-            options = sized("qp_generate_options", prompt=ids, n_prompt=len(prompt),
-                            sampling=native, max_tokens=max_tokens, cancel=self._cancel,
-                            on_token=on_token)
-            result, error = sized("qp_generate_result"), ffi.new("qp_error *")
-            check(lib.qp_generate(self._session._pointer, options, result, error), error)
-            self.finish = ffi.string(lib.qp_finish_name(result.finish)).decode()
-            self.statistics = {"prompt_tokens": result.prompt_tokens,
-                               "generated_tokens": result.generated_tokens,
-                               "prompt_seconds": result.prompt_seconds,
-                               "generate_seconds": result.generate_seconds}
-            del keep
-        except BaseException as failure:  # handed to the thread that iterates
-            self._failure = failure
-        finally:
-            self._pieces.put(None)
-
-    def __iter__(self) -> Iterator[str]:
-        try:
-            while (piece := self._pieces.get()) is not None:
-                yield piece.decode("utf-8", "replace")
-        finally:
-            self.close()
-        if self._failure is not None:
-            raise self._failure
-
-    def text(self) -> str:
-        """The whole answer."""
-        return "".join(self)
-
-    def close(self) -> None:
-        """Ends the answer; the session keeps what was made."""
-        self._cancel[0] = 1
-        self._thread.join()
+    def receive_logits(self, index: int, row: Floats) -> None:
+        token = self._count - len(self.pending) + index
+        if self.every_row or token == self._count - 1:
+            self._on_logits(token, row)
 
 
-class Session(Handle):
-    """One sequence of a model: its tokens, and their part of the KV cache."""
+class _Reading(Work):
+    """Sequences that are only read."""
 
-    def __init__(self, model: Model, pointer=None) -> None:
-        self._model = model
-        if pointer is None:
-            error, out = ffi.new("qp_error *"), ffi.new("qp_session **")
-            check(lib.qp_session_open(model._pointer, out, error), error)
-            pointer = out[0]
-        self._handle = pointer
-        model._sessions.append(self)
+    def __init__(self, sequences: Sequence[Stepped], context: int) -> None:
+        super().__init__()
+        self._all, self._context = list(sequences), context
+        self.sequences = self._all
+        self.slots = tuple(sequence.slot for sequence in sequences)
+
+    def begin(self, engine: Engine) -> bool:
+        for i, sequence in enumerate(self._all):
+            held, more = sequence.slot.count, len(sequence.pending)
+            if held + more > self._context:
+                raise InvalidError(f"the context is full: the session of input {i} holds {held} tokens, {more} more "
+                                   f"were given, and it has room for {self._context} in all")
+        return True
+
+    def stepped(self) -> bool:
+        for sequence in self._all:
+            if sequence.failure is not None:
+                raise sequence.failure
+        self.sequences = [sequence for sequence in self._all if not sequence.done]
+        return bool(self.sequences) and not self.is_cancelled
+
+
+class Session:
+    """One sequence of a model: its tokens, and their part of the KV cache. What several threads ask of it
+    is done one after the other."""
+
+    def __init__(self, model: Model) -> None:
+        self._init(model, model._engine.call(lambda engine: engine.slots.open(), wants_slot=True))
+
+    def _init(self, model: Model, slot: Slot) -> None:
+        self._model, self._open_slot = model, slot
+        self._finalizer = weakref.finalize(self, model._engine.release, slot)
+        self._finalizer.atexit = False
+
+    @property
+    def _slot(self) -> Slot:
+        self._model._engine.check_forked()
+        if not self._finalizer.alive or self._model._engine.is_closed:
+            raise closed("session")
+        return self._open_slot
 
     @property
     def tokens(self) -> list[int]:
         """The ids that the session holds."""
-        count = ffi.new("size_t *")
-        data = lib.qp_session_tokens(self._pointer, count)
-        return list(ffi.unpack(data, count[0])) if count[0] else []
+        slot = self._slot
+
+        def read(_: Engine) -> list[int]:
+            if slot.pointer is None:
+                raise closed("session")
+            ids: list[int] = slot.tokens.tolist()
+            return ids
+
+        return self._model._engine.call(read)
 
     def truncate(self, keep: int) -> None:
         """Forgets all but the first `keep` tokens."""
-        lib.qp_session_truncate(self._pointer, keep)
+        slot = self._slot
+        if not isinstance(keep, (int, np.integer)) or keep < 0:
+            raise WrongTypeError(f"truncate: how many tokens are kept is 0 or more, found {keep!r:.40}")
+        def truncate(_: Engine) -> None:
+            lib.qp_session_truncate(slot.pointer, int(keep))
+
+        self._model._engine.call(truncate, slots=(slot,))
 
     def fork(self) -> Session:
         """Another session with the same tokens; both share the pages of the cache."""
-        error, out = ffi.new("qp_error *"), ffi.new("qp_session **")
-        check(lib.qp_session_fork(self._pointer, out, error), error)
-        return Session(self._model, out[0])
+        slot = self._slot
+        out = Session.__new__(Session)
+        out._init(self._model, self._model._engine.call(lambda engine: engine.slots.fork(slot), slots=(slot,),
+                                                        wants_slot=True))
+        return out
 
-    def eval(self, tokens: Sequence[int], *, every_row: bool = False,
-             on_logits: Callable[[int, np.ndarray], None] | None = None) -> np.ndarray | None:
-        """Reads tokens. Returns the logits after the last, float32 (vocab_size), or after each,
+    def eval(self, tokens: Sequence[int] | Tokens, *, every_row: bool = False,
+             on_logits: Callable[[int, Floats], None] | None = None) -> Floats | None:
+        """Reads tokens. Returns the logits after the last, float32 (vocab_size,), or after each,
         (len(tokens), vocab_size). With `on_logits` the rows are handed to it one by one as views of
         the library's memory, valid during the call and without a copy, and nothing is returned."""
-        return self._model.eval([(self, tokens)], every_row=every_row,
-                                on_logits=None if on_logits is None
-                                else lambda _, token, row: on_logits(token, row))[0]
+        receive = on_logits
 
-    def generate(self, prompt: str | Sequence[int], *, max_tokens: int = 0,
-                 sampling: Sampling | None = None, **settings: Any) -> Generation:
-        """Reads the prompt and makes tokens until an end. Settings are those of Sampling."""
-        ids = self._model.tokenize(prompt) if isinstance(prompt, str) else prompt
-        return Generation(self, ids, sampling or Sampling(**settings), max_tokens)
+        def take(_: int, token: int, row: Floats) -> None:
+            if receive is not None:
+                receive(token, row)
+
+        return self._model.eval([(self, tokens)], every_row=every_row, on_logits=take if receive else None)[0]
+
+    def generate(self, prompt: str | Sequence[int] | Tokens, **options: Unpack[GenerateOptions]) -> Generation:
+        """Reads the prompt after what the session holds, and makes tokens until an end. Options are those
+        of GenerateOptions: the settings of Sampling, max_tokens, schema, logprobs, ..."""
+        return self._model._generate("Session.generate()", prompt, options, self)
 
     def close(self) -> None:
-        if self._handle is not None:
-            lib.qp_session_close(self._handle)
-            self._model._sessions.remove(self)
-        self._handle = None
+        """Frees its part of the cache; what runs in it is cancelled."""
+        self._finalizer()
 
     def __enter__(self) -> Session:
         return self
@@ -161,136 +169,205 @@ def _schedule(keep: list[Any], choices: Mapping[str, Any]) -> Any:
     """A qp_schedule_options; `keep` holds its texts."""
     native = sized("qp_schedule_options")
     for name, value in choices.items():
-        set_option(native, keep, "a schedule", name,
-                   value if isinstance(value, (int, float)) else str(value))
+        known_option("a schedule", name, ScheduleOptions.__annotations__)
+        set_option(native, keep, "a schedule", name, value if isinstance(value, (int, float)) else str(value))
     return native
 
 
-class Model(Handle):
-    """An open model. Options are those of qp_engine_options in quipu.h: threads, context, device
-    ("cpu", "cuda", "auto"), exec, max_sessions, max_outputs, chunk, page_size, kv_type, ...
-    `schedule` has those of qp_schedule_options: {"setting": "throughput", "assignment": "dag"}."""
+def _log(context: Any, _level: int, message: Any) -> None:
+    ffi.from_handle(context)(text_of(message))
 
-    _NOT_OPTIONS = {"log_context", "progress", "progress_context"}
 
-    def __init__(self, path: str, *, log: Callable[[str], None] | None = None,
-                 **options: Any) -> None:
-        error, out = ffi.new("qp_error *"), ffi.new("qp_engine **")
-        self._sessions: list[Session] = []
-        self._keep: list[Any] = []
-        native = sized("qp_engine_options")
-        for name, value in {"model": str(path), **options}.items():
-            if name in self._NOT_OPTIONS:
-                raise TypeError(f"Model has no option {name!r}")
-            if name == "schedule" and value is not None:
-                self._keep.append(value := _schedule(self._keep, value))
-            set_option(native, self._keep, "Model", name, value)
+_on_log = ffi.callback("void(void *, qp_log_level, const char *)", _log)
 
-        @ffi.callback("void(void *, qp_log_level, const char *)")
-        def on_log(_context, _level, message):
-            if log is not None:
-                log(ffi.string(message).decode("utf-8", "replace"))
 
-        self._keep.append(on_log)
-        native.log = on_log
-        check(lib.qp_engine_open(native, out, error), error)
-        self._handle = out[0]
+def _engine_options(path: str | os.PathLike[str], options: Mapping[str, Any], sessions: int, keep: list[Any]) -> Any:
+    """A qp_engine_options; `keep` holds what it points to."""
+    native = sized("qp_engine_options")
+    for name, value in {"max_sessions": sessions, **options, "model": str(path)}.items():
+        if name == "schedule":
+            if isinstance(value, Mapping):
+                keep.append(schedule := _schedule(keep, value))
+                native.schedule = schedule
+        elif name == "log":
+            if callable(value):
+                keep.append(handle := ffi.new_handle(value))
+                native.log, native.log_context = _on_log, handle
+        else:
+            set_option(native, keep, "Model", name, value)
+    return native
+
+
+class Model:
+    """An open model: a .gguf file, a Hugging Face directory or "synthetic:...".
+
+    Any thread may call it, several at a time, and so may asyncio: one thread owns the model and makes the
+    tokens of all answers in common passes. Options are those of ModelOptions, which qp_engine_options in
+    quipu.h explains: threads, context, device ("cpu", "cuda", "auto"), exec, chunk, kv_type, speculate,
+    ... `max_sessions` is how many answers are made at a time; by default 8, or as many as there is memory
+    for. Further ones wait. `schedule` has the options of ScheduleOptions.
+
+    close() cancels what runs and returns when the model is closed; `with` does it at its end.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[ModelOptions]) -> None:
+        for name in options:
+            known_option("Model", name, ModelOptions.__annotations__)
+        wanted = options.get("max_sessions")
+        choices = DEFAULT_SESSIONS if wanted is None else (wanted,)
+        for sessions in choices:
+            keep: list[Any] = []
+            native = _engine_options(path, options, sessions, keep)
+            try:
+                self._engine = Engine(native, keep)
+                break
+            except NoMemoryError:
+                if sessions == choices[-1]:
+                    raise
+        weakref.finalize(self, self._engine.ask_to_close).atexit = False
 
     @property
     def info(self) -> ModelInfo:
-        native = lib.qp_engine_get_info(self._pointer)
-        values = {f.name: getattr(native, f.name) for f in fields(ModelInfo)}
-        return ModelInfo(**{**values, "device": ffi.string(values["device"]).decode()})
+        """Sizes and the device."""
+        with self._engine:
+            native = self._engine.info
+            values: dict[str, Any] = {f.name: getattr(native, f.name) for f in fields(ModelInfo)}
+            values["device"] = text_of(native.device)
+            return ModelInfo(**values)
 
     @property
     def vocabulary(self) -> Vocabulary | None:
         """None where the model has none (synthetic weights)."""
-        pointer = lib.qp_engine_vocabulary(self._pointer)
-        return Vocabulary._of_engine(pointer, self) if pointer else None
+        return self._vocabulary(self)
+
+    def _vocabulary(self, keep: object) -> Vocabulary | None:
+        with self._engine:
+            pointer = lib.qp_engine_vocabulary(self._engine.pointer)
+        return Vocabulary._of_engine(self._engine, pointer, keep) if pointer else None
 
     def _need_vocabulary(self) -> Vocabulary:
         vocabulary = self.vocabulary
         if vocabulary is None:
-            raise ValueError("the model has no vocabulary: give token ids instead of text")
+            raise InvalidError("the model has no vocabulary: give token ids instead of text")
         return vocabulary
 
-    def tokenize(self, text: str | bytes, **flags: Any) -> list[int]:
-        return self._need_vocabulary().tokenize(text, **flags)
+    def tokenize(self, text: str | bytes, *, bos: bool | None = None, special: bool = False) -> list[int]:
+        """The ids of a text; see Vocabulary.tokenize."""
+        return self._need_vocabulary().tokenize(text, bos=bos, special=special)
 
-    def detokenize(self, ids: Sequence[int], **flags: Any) -> str:
-        return self._need_vocabulary().detokenize(ids, **flags)
+    def detokenize(self, ids: Sequence[int] | Tokens, *, special: bool = False) -> str:
+        """The text of ids; see Vocabulary.detokenize."""
+        return self._need_vocabulary().detokenize(ids, special=special)
 
-    def reschedule(self, **choices: Any) -> None:
+    def reschedule(self, **choices: Unpack[ScheduleOptions]) -> None:
         """Gives the machines "threads" and "serial" another schedule: setting, assignment,
         memory_fraction or file, as in qp_schedule_options; without any, the usual one. Logits keep
         their bits. After a failure the old schedule stays."""
-        error, keep = ffi.new("qp_error *"), []
-        check(lib.qp_engine_reschedule(self._pointer, _schedule(keep, choices), error), error)
+        keep: list[Any] = []
+        native = _schedule(keep, choices)
+
+        def change(engine: Engine) -> None:
+            error = ffi.new("qp_error *")
+            check(lib.qp_engine_reschedule(engine.pointer, native, error), error)
+
+        self._engine.call(change)
 
     def session(self) -> Session:
-        """A new, empty sequence; as many at once as `max_sessions` says."""
+        """A new, empty sequence, when one of `max_sessions` is free."""
         return Session(self)
 
-    def generate(self, prompt: str | Sequence[int], **options: Any) -> Generation:
-        """Continues a prompt in a session of its own; see Session.generate."""
-        return _OwnSession(self.session(), prompt, options)
+    def generate(self, prompt: str | Sequence[int] | Tokens, **options: Unpack[GenerateOptions]) -> Generation:
+        """Continues a prompt. What another answer has read of its beginning is not read again. Options are
+        those of GenerateOptions: the settings of Sampling, max_tokens, schema, logprobs, ..."""
+        return self._generate("generate()", prompt, options, None)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Generation:
-        """Answers a conversation [{"role": ..., "content": ...}, ...] by the model's template.
-        Control tokens that are written in messages stay text."""
-        return self.generate(self._need_vocabulary().tokenize_chat(messages), **options)
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> Generation:
+        """Answers a conversation [{"role": ..., "content": ...}, ...] by the model's template. Control
+        tokens that are written in messages stay text. Options are those of ChatOptions."""
+        rest: dict[str, Any] = dict(options)
+        variables = dict(rest.pop("variables", None) or {})
+        if tools := rest.pop("tools", None):
+            variables["tools"] = list(tools)
+        prompt = self._need_vocabulary().tokenize_chat(messages, **variables)
+        return self._generate("chat()", prompt, rest, None)
 
-    def eval(self, inputs: Sequence[tuple[Session, Sequence[int]]], *, every_row: bool = False,
-             on_logits: Callable[[int, int, np.ndarray], None] | None = None) -> list:
+    def _generate(self, what: str, prompt: str | Sequence[int] | Tokens, options: Mapping[str, Any],
+                  session: Session | None) -> Generation:
+        own = {name: value for name, value in options.items() if name in _OWN_OPTIONS}
+        settings = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
+        names = list(GenerateOptions.__annotations__)
+        for name in settings:
+            known_option(what, name, names)
+        sampling = own.get("sampling") or Sampling.of(what, settings)
+        if settings and own.get("sampling"):
+            raise InvalidError(f"{what}: sampling takes the place of {', '.join(settings)}")
+        max_tokens = own.get("max_tokens") or 0
+        if not isinstance(max_tokens, (int, np.integer)) or max_tokens < 0:
+            raise WrongTypeError(f"max_tokens must be 0 (until the context is full) or more, found {max_tokens!r:.40}")
+        ids = token_array(self.tokenize(prompt) if isinstance(prompt, str) else prompt, "the prompt",
+                          self._engine.vocab_size)
+        if not len(ids):
+            raise InvalidError("the prompt is empty: at least one token is needed to begin from")
+        schema = own.get("schema")
+        if schema is not None:
+            if sampling.grammar is not None:
+                raise InvalidError(f"{what}: schema and grammar exclude each other")
+            sampling = replace(sampling, grammar=Grammar(self._need_vocabulary(), json_schema=schema))
+        sampling._native(self._engine)  # raises here what is wrong with it
+        answer = Answer(ids, sampling, int(max_tokens), self._vocabulary(None), session._slot if session else None,
+                        own.get("logprobs"), bool(own.get("special")), self._engine.context)
+        return Generation(self._engine, answer, session or self, schema)
+
+    def eval(self, inputs: Sequence[tuple[Session, Sequence[int] | Tokens]], *, every_row: bool = False,
+             on_logits: Callable[[int, int, Floats], None] | None = None) -> list[Floats | None]:
         """Reads tokens of several sessions as one batch; see Session.eval. on_logits(input, token,
-        row) gets views without a copy; else the result has an array for each input."""
-        vocab_size = self.info.vocab_size
-        for i, (_, tokens) in enumerate(inputs):
-            if not len(tokens):
-                raise ValueError(f"input {i} has no tokens to read")
-        arrays = [ffi.new("int32_t[]", list(tokens)) for _, tokens in inputs]
-        native = ffi.new("qp_input[]", [
-            {"session": session._pointer, "tokens": array, "count": len(tokens),
-             "every_row": every_row}
-            for (session, tokens), array in zip(inputs, arrays)])
-        rows: list[list[np.ndarray]] = [[] for _ in inputs]
-        failure: list[BaseException] = []
+        row) gets views without a copy, on the model's thread; else the result has an array for each
+        input."""
+        engine = self._engine
+        rows: list[list[Floats]] = [[] for _ in inputs]
+        readers = []
+        for i, (session, tokens) in enumerate(inputs):
+            array = token_array(tokens, f"input {i}", engine.vocab_size)
+            if not len(array):
+                raise InvalidError(f"input {i} has no tokens to read")
 
-        @ffi.callback("qp_status(void *, size_t, size_t, const float *)")
-        def take(_context, index, token, logits):
-            row = np.frombuffer(ffi.buffer(logits, 4 * vocab_size), dtype=np.float32)
-            row.flags.writeable = False
-            try:
+            def take(token: int, row: Floats, i: int = i) -> None:
                 if on_logits is None:
-                    rows[index].append(row.copy())
+                    rows[i].append(row.copy())
                 else:
-                    on_logits(index, token, row)
-            except BaseException as problem:
-                failure.append(problem)
-                return lib.QP_CANCELLED
-            return lib.QP_OK
+                    on_logits(i, token, row)
 
-        error = ffi.new("qp_error *")
-        status = lib.qp_eval(self._pointer, native, len(inputs), take, ffi.NULL, ffi.NULL, error)
-        if failure:
-            raise failure[0]
-        check(status, error)
+            readers.append(_Reader(session._slot, array, engine.vocab_size, every_row, take))
+        if len({id(reader.slot) for reader in readers}) < len(readers):
+            raise InvalidError("a session is given twice; give it all its tokens at once")
+        work = _Reading(readers, engine.context)
+        engine.submit(work)
+        engine.wait(work)
         if on_logits is not None:
             return [None] * len(inputs)
         return [np.stack(r) if every_row else r[-1] for r in rows]
 
-    def decode(self, sessions: Sequence[Session], first: Sequence[int], count: int) -> np.ndarray:
+    def decode(self, sessions: Sequence[Session], first: Sequence[int] | Tokens, count: int) -> Tokens:
         """`count` greedy passes over several sessions at once: int32 (count + 1, len(sessions)).
         Row 0 is `first`; each further row is what the sessions chose after the row before."""
-        tokens = np.zeros((count + 1, len(sessions)), dtype=np.int32)
-        tokens[0] = first
-        error = ffi.new("qp_error *")
-        pointers = ffi.new("qp_session *[]", [s._pointer for s in sessions])
-        check(lib.qp_decode(self._pointer, pointers, len(sessions), count,
-                            ffi.cast("int32_t *", tokens.ctypes.data), ffi.NULL, error), error)
+        slots = tuple(session._slot for session in sessions)
+        tokens = np.zeros((count + 1, len(slots)), dtype=np.int32)
+        tokens[0] = token_array(first, "first", self._engine.vocab_size)
+        cancel = ffi.new("int *")
+
+        def decode(engine: Engine) -> None:
+            error, pointers = ffi.new("qp_error *"), ffi.new("qp_session *[]", [slot.pointer for slot in slots])
+            check(lib.qp_decode(engine.pointer, pointers, len(slots), count,
+                                ffi.cast("int32_t *", tokens.ctypes.data), cancel, error), error)
+
+        try:
+            self._engine.call(decode, slots=slots)
+        except BaseException:
+            cancel[0] = 1
+            raise
         return tokens
 
-    def sampler(self, sampling: Sampling | None = None, **settings: Any) -> Sampler:
+    def sampler(self, sampling: Sampling | None = None, **settings: Unpack[SamplingOptions]) -> Sampler:
         """Chooses the tokens of a sequence in step(). Settings are those of Sampling."""
         return Sampler(self, sampling, **settings)
 
@@ -314,12 +391,8 @@ class Model(Handle):
         return Trace(self, max_passes)
 
     def close(self) -> None:
-        """Closes the model and its sessions."""
-        for session in list(self._sessions):
-            session.close()
-        if self._handle is not None:
-            lib.qp_engine_close(self._handle)
-        self._handle = None
+        """Cancels what runs, closes the model and its sessions, and returns when that is done."""
+        self._engine.close()
 
     def __enter__(self) -> Model:
         return self
@@ -328,15 +401,4 @@ class Model(Handle):
         self.close()
 
 
-class _OwnSession(Generation):
-    """A generation whose session is closed with it."""
-
-    def __init__(self, session: Session, prompt: str | Sequence[int], options: dict) -> None:
-        max_tokens = options.pop("max_tokens", 0)
-        sampling = options.pop("sampling", None) or Sampling(**options)
-        ids = session._model.tokenize(prompt) if isinstance(prompt, str) else prompt
-        super().__init__(session, ids, sampling, max_tokens)
-
-    def close(self) -> None:
-        super().close()
-        self._session.close()
+_OWN_OPTIONS = ("max_tokens", "sampling", "schema", "logprobs", "special")

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from quipu._native import check, ffi, lib, set_option, sized, take_text
+from quipu._native import check, ffi, known_option, lib, set_option, sized, take_text
+from quipu.options import PlanOptions
+
+if TYPE_CHECKING:
+    import os
+
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -52,13 +58,16 @@ class Plan:
         return self.text
 
 
-def plan(model: str, **options: Any) -> Plan:
+def plan(model: str | os.PathLike[str], **options: Unpack[PlanOptions]) -> Plan:
     """The forward pass of a model, whose weights are not read: a directory with config.json or the
     name of a synthetic model will do. Options are those of qp_plan_options in quipu.h: tokens,
     context, sessions, page_size, kv_type, memory, act_type."""
-    native, keep = sized("qp_plan_options"), []
-    for name, value in {"model": str(model), **options}.items():
+    native = sized("qp_plan_options")
+    keep: list[Any] = []
+    for name, value in options.items():
+        known_option("plan", name, PlanOptions.__annotations__)
         set_option(native, keep, "plan", name, value)
+    set_option(native, keep, "plan", "model", str(model))
     texts = []
     for as_json in (True, False):
         error, out = ffi.new("qp_error *"), ffi.new("char **")

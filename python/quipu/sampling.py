@@ -7,12 +7,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from quipu._native import Handle, check, ffi, lib, sized
+from quipu._native import Tokens, check, ffi, known_option, lib, token_array
+from quipu.errors import InvalidError, WrongTypeError
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from quipu._engine import Engine
     from quipu.grammar import Grammar
     from quipu.model import Model
+    from quipu.options import SamplingOptions
+
+_SETTINGS = {"temperature": "QP_TEMPERATURE", "top_k": "QP_TOP_K", "top_p": "QP_TOP_P", "min_p": "QP_MIN_P",
+             "repetition_penalty": "QP_REPETITION_PENALTY", "presence_penalty": "QP_PRESENCE_PENALTY",
+             "frequency_penalty": "QP_FREQUENCY_PENALTY", "seed": "QP_SEED"}
 
 
 @dataclass
@@ -20,6 +30,7 @@ class Sampling:
     """How tokens are chosen. None leaves a setting as the model's files have it."""
 
     temperature: float | None = None
+    """0: always the likeliest token."""
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
@@ -27,76 +38,120 @@ class Sampling:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
-    stop: Sequence[str] = ()
+    """The same seed makes the same choices from the same logits."""
+    stop: str | Sequence[str] = ()
+    """A text, or texts, at which the answer ends and which are not part of it."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     grammar: Grammar | None = None
     """The form of the answer; None: any text."""
+    stop_tokens: Sequence[int] | None = None
+    """Tokens at which the answer ends; None: the model's ends of text and of turn; (): none."""
 
-    _SETTINGS = {"temperature": "QP_TEMPERATURE", "top_k": "QP_TOP_K", "top_p": "QP_TOP_P",
-                 "min_p": "QP_MIN_P", "repetition_penalty": "QP_REPETITION_PENALTY",
-                 "presence_penalty": "QP_PRESENCE_PENALTY",
-                 "frequency_penalty": "QP_FREQUENCY_PENALTY", "seed": "QP_SEED"}
+    @classmethod
+    def of(cls, what: str, options: Mapping[str, Any]) -> Sampling:
+        """From keyword arguments of the function `what`."""
+        for name in options:
+            known_option(what, name, cls.__dataclass_fields__)
+        return cls(**options)
 
-    def _native(self, engine) -> tuple[Any, Any]:
+    @property
+    def stops(self) -> list[str]:
+        """The stop texts."""
+        stops = [self.stop] if isinstance(self.stop, str) else list(self.stop)
+        for text in stops:
+            if not isinstance(text, str) or not text:
+                raise WrongTypeError(f"stop is a text or a list of texts, none of them empty, found {self.stop!r:.60}")
+        return stops
+
+    def _native(self, engine: Engine) -> tuple[Any, Any]:
         """A qp_sampling, with what it points to."""
-        error, out = ffi.new("qp_error *"), sized("qp_sampling")
-        check(lib.qp_sampling_defaults(engine, out, error), error)
-        for name, setting in self._SETTINGS.items():
+        error, out = ffi.new("qp_error *"), ffi.new("qp_sampling *", engine.sampling_defaults[0])
+        for name, setting in _SETTINGS.items():
             value = getattr(self, name)
-            if value is not None:
-                check(lib.qp_sampling_set(out, getattr(lib, setting), float(value),
-                                          lib.QP_FROM_REQUEST, error), error)
-        texts = [ffi.new("char[]", text.encode("utf-8")) for text in self.stop]
-        stops = ffi.new("char *[]", texts or [ffi.NULL])
-        biases = ffi.new("qp_logit_bias[]", [{"token": token, "bias": bias}
+            if value is None:
+                continue
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                raise WrongTypeError(f"{name} is a number, found {value!r:.60}") from None
+            check(lib.qp_sampling_set(out, getattr(lib, setting), number, lib.QP_FROM_REQUEST, error), error)
+        token_array(list(self.logit_bias), "logit_bias", engine.vocab_size)
+        biases = ffi.new("qp_logit_bias[]", [{"token": int(token), "bias": float(bias)}
                                              for token, bias in self.logit_bias.items()] or 1)
+        texts = [ffi.new("char[]", text.encode("utf-8")) for text in self.stops]
+        stops = ffi.new("char *[]", texts or [ffi.NULL])
         out.stops, out.n_stops = stops, len(texts)
         out.logit_bias, out.n_logit_bias = biases, len(self.logit_bias)
         if self.grammar is not None:
-            out.grammar = self.grammar._pointer
-        return out, (texts, stops, biases)
+            out.grammar = self.grammar._native.pointer
+        if self.stop_tokens is not None:
+            _set_stop_tokens(out, token_array(self.stop_tokens, "stop_tokens", engine.vocab_size))
+        return out, (texts, stops, biases, self.grammar)
 
 
-class Sampler(Handle):
+def _set_stop_tokens(out: Any, tokens: Tokens) -> None:
+    if len(tokens) > lib.QP_MAX_STOP_TOKENS:
+        raise InvalidError(f"there are at most {lib.QP_MAX_STOP_TOKENS} stop_tokens, found {len(tokens)}")
+    out.stop_tokens[0:len(tokens)] = tokens.tolist()
+    out.n_stop_tokens = len(tokens)
+
+
+class Sampler:
     """Chooses the tokens of one sequence of Model.step(): settings, biases, what the answer has had
     so far, which tokens are allowed. Stop texts of `sampling` have no effect: steps make tokens."""
 
-    def __init__(self, model: Model, sampling: Sampling | None = None, **settings: Any) -> None:
-        native, keep = (sampling or Sampling(**settings))._native(model._pointer)
-        error, out = ffi.new("qp_error *"), ffi.new("qp_sampler **")
-        check(lib.qp_sampler_open(model._pointer, native, out, error), error)
-        self._handle = out[0]
-        self._vocab_size = model.info.vocab_size
+    def __init__(self, model: Model, sampling: Sampling | None = None, **settings: Unpack[SamplingOptions]) -> None:
+        self._open(model._engine, sampling or Sampling.of("sampler()", settings))
+
+    @classmethod
+    def _of_engine(cls, engine: Engine, sampling: Sampling) -> Sampler:
+        out = cls.__new__(cls)
+        out._open(engine, sampling)
+        return out
+
+    def _open(self, engine: Engine, sampling: Sampling) -> None:
+        native, keep = sampling._native(engine)
+
+        def open_sampler(engine: Engine) -> Any:
+            error, out = ffi.new("qp_error *"), ffi.new("qp_sampler **")
+            check(lib.qp_sampler_open(engine.pointer, native, out, error), error)
+            return engine.own(out[0], lib.qp_sampler_close, "sampler")
+
+        self._native = engine.call(open_sampler)
+        self._vocab_size = engine.vocab_size
+        self._mask: tuple[Any] | None = None
         self.stop_tokens: frozenset[int] = frozenset(native.stop_tokens[0:native.n_stop_tokens])
         """The model's ends of text and of turn."""
         del keep
 
-    def allow(self, tokens: Iterable[int] | np.ndarray | None) -> None:
-        """Which tokens may be chosen from now on: ids, or an array of bool (vocab_size,). None: all.
-        While some are excluded, a step chooses one token."""
-        if tokens is None:
+    def _prepare(self) -> Any:
+        """Its pointer, for the engine's thread."""
+        pointer = self._native.pointer
+        if self._mask is not None:
+            (bits,), self._mask = self._mask, None
             error = ffi.new("qp_error *")
-            check(lib.qp_sampler_allow(self._pointer, ffi.NULL, error), error)
+            native = ffi.NULL if bits is None else ffi.from_buffer("uint32_t[]", bits)
+            check(lib.qp_sampler_allow(pointer, native, error), error)
+        return pointer
+
+    def allow(self, tokens: Iterable[int] | npt.NDArray[Any] | None) -> None:
+        """Which tokens may be chosen from the next step on: ids, or an array of bool (vocab_size,). None:
+        all. While some are excluded, a step chooses one token."""
+        self._native.pointer  # raises if it is closed
+        if tokens is None:
+            self._mask = (None,)
             return
         mask = np.zeros((self._vocab_size + 31) // 32 * 32, dtype=bool)
         if isinstance(tokens, np.ndarray) and tokens.dtype == bool:
             if tokens.shape != (self._vocab_size,):
-                raise ValueError(f"a mask has the shape ({self._vocab_size},), found {tokens.shape}")
+                raise WrongTypeError(f"a mask has the shape ({self._vocab_size},), found {tokens.shape}")
             mask[:self._vocab_size] = tokens
         else:
-            ids = np.fromiter(tokens, dtype=np.int64)
-            if ids.size and not 0 <= ids.min() <= ids.max() < self._vocab_size:
-                raise IndexError(f"allowed tokens are 0 to {self._vocab_size - 1}, found "
-                                 f"{ids.min()} to {ids.max()}")
-            mask[ids] = True
-        bits = np.packbits(mask, bitorder="little")
-        error = ffi.new("qp_error *")
-        check(lib.qp_sampler_allow(self._pointer, ffi.from_buffer("uint32_t[]", bits), error), error)
+            mask[token_array(tokens, "the allowed tokens", self._vocab_size)] = True
+        self._mask = (np.packbits(mask, bitorder="little"),)
 
     def close(self) -> None:
-        if self._handle is not None:
-            lib.qp_sampler_close(self._handle)
-        self._handle = None
+        self._native.close()
 
     def __enter__(self) -> Sampler:
         return self

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from quipu._native import Handle, check, ffi, lib, sized, take_text
+from quipu._native import check, ffi, lib, sized, take_text
+
+if TYPE_CHECKING:
+    from quipu._engine import Engine
+    from quipu.model import Model
 
 
-class Trace(Handle):
+class Trace:
     """Records the passes of a model while it is open: `with model.trace() as trace: ...`."""
 
-    def __init__(self, model, max_passes: int = 64) -> None:
-        error, out = ffi.new("qp_error *"), ffi.new("qp_trace **")
+    def __init__(self, model: Model, max_passes: int = 64) -> None:
         options = sized("qp_trace_options", max_passes=max_passes)
-        check(lib.qp_trace_open(model._pointer, options, out, error), error)
-        self._handle, self._model = out[0], model
+
+        def open_trace(engine: Engine) -> Any:
+            error, out = ffi.new("qp_error *"), ffi.new("qp_trace **")
+            check(lib.qp_trace_open(engine.pointer, options, out, error), error)
+            return engine.own(out[0], lib.qp_trace_close, "trace")
+
+        self._model = model
+        self._native = model._engine.call(open_trace)
 
     def _text(self, form: int) -> str:
-        error, out, length = ffi.new("qp_error *"), ffi.new("char **"), ffi.new("size_t *")
-        check(lib.qp_trace_print(self._pointer, form, out, length, error), error)
-        return take_text(out[0], length[0]).decode("utf-8")
+        def print_trace(_: Engine) -> bytes:
+            error, out, length = ffi.new("qp_error *"), ffi.new("char **"), ffi.new("size_t *")
+            check(lib.qp_trace_print(self._native.pointer, form, out, length, error), error)
+            return take_text(out[0], length[0])
+
+        return self._model._engine.call(print_trace).decode("utf-8")
 
     def table(self) -> str:
         """Sums by operator: time, share, GB/s, GFLOP/s, share of the limit, waiting."""
@@ -28,16 +40,15 @@ class Trace(Handle):
 
     def events(self) -> dict[str, Any]:
         """The events in the form of ui.perfetto.dev and chrome://tracing."""
-        return json.loads(self._text(lib.QP_TRACE_CHROME))
+        events: dict[str, Any] = json.loads(self._text(lib.QP_TRACE_CHROME))
+        return events
 
     def html(self) -> str:
         """A page: the schedule as planned above the passes as measured."""
         return self._text(lib.QP_TRACE_HTML)
 
     def close(self) -> None:
-        if self._handle is not None:
-            lib.qp_trace_close(self._handle)
-        self._handle = None
+        self._native.close()
 
     def __enter__(self) -> Trace:
         return self

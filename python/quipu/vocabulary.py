@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quipu._native import check, ffi, lib, take_text
+from quipu._native import Tokens, check, ffi, lib, take_text, text_of, token_array
+from quipu._owner import Owner
+from quipu.errors import WrongTokenError, WrongTypeError
 
 
 def _conversation(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> bytes:
     if isinstance(messages, (str, Mapping)):
-        raise TypeError('messages are a list of {"role": ..., "content": ...}, '
-                        f"found {messages!r:.40}")
-    return json.dumps({"messages": list(messages), **variables}).encode("utf-8")
+        raise WrongTypeError('messages are a list of {"role": ..., "content": ...}, '
+                             f"found {messages!r:.40}")
+    try:
+        return json.dumps({"messages": list(messages), **variables}).encode("utf-8")
+    except TypeError as problem:
+        raise WrongTypeError(f"messages and variables hold what JSON can say: {problem}") from None
 
 
 class Vocabulary:
@@ -23,65 +29,77 @@ class Vocabulary:
     `Model.vocabulary`.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         error, out = ffi.new("qp_error *"), ffi.new("qp_vocabulary **")
-        check(lib.qp_vocabulary_open(str(path).encode(), out, error), error)
-        self._handle = ffi.gc(out[0], lib.qp_vocabulary_close)
-        self._owner: Any = None
+        check(lib.qp_vocabulary_open(os.fsencode(path), out, error), error)
+        self._owner = Owner()
+        self._keep: object = None
+        self._native = self._owner.own(out[0], lib.qp_vocabulary_close, "vocabulary")
 
     @classmethod
-    def _of_engine(cls, pointer, owner) -> Vocabulary:
+    def _of_engine(cls, owner: Owner, pointer: Any, keep: object) -> Vocabulary:
+        """That of a model; `keep`: stays open as long as it."""
         out = cls.__new__(cls)
-        out._handle, out._owner = pointer, owner
+        out._owner, out._keep = owner, keep
+        out._native = owner.own(pointer, lambda _: None, "vocabulary")
         return out
 
     @property
-    def _pointer(self):
-        if self._owner is not None:
-            self._owner._pointer  # raises if the model that has the vocabulary is closed
-        return self._handle
+    def _pointer(self) -> Any:
+        return self._native.pointer
 
     def tokenize(self, text: str | bytes, *, bos: bool | None = None,
                  special: bool = False) -> list[int]:
         """The ids of a text. `bos`: begin with the BOS token; None: as the model wants it.
         `special`: control tokens that are written in the text become their ids."""
-        data = text.encode("utf-8") if isinstance(text, str) else bytes(memoryview(text))
+        try:
+            data = text.encode("utf-8") if isinstance(text, str) else bytes(memoryview(text))
+        except TypeError:
+            raise WrongTypeError(f"a text is str or bytes-like, found {text!r:.40}") from None
+        except UnicodeEncodeError as problem:
+            raise WrongTypeError(f"a text holds Unicode characters: {problem}") from None
         flags = {None: lib.QP_BOS_DEFAULT, True: lib.QP_BOS_ALWAYS, False: lib.QP_BOS_NEVER}[bos]
         error, out = ffi.new("qp_error *"), ffi.new("qp_tokens *")
         try:
-            check(lib.qp_tokenize(self._pointer, data, len(data),
-                                  flags | (lib.QP_SPECIAL if special else 0), out, error), error)
+            with self._owner:
+                check(lib.qp_tokenize(self._pointer, data, len(data),
+                                      flags | (lib.QP_SPECIAL if special else 0), out, error), error)
             return list(ffi.unpack(out.data, out.count)) if out.count else []
         finally:
             lib.qp_tokens_free(out)
 
-    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+    def detokenize(self, ids: Sequence[int] | Tokens, *, special: bool = False) -> str:
         """The text of ids; bytes that are not UTF-8 become U+FFFD."""
         error, out, length = ffi.new("qp_error *"), ffi.new("char **"), ffi.new("size_t *")
-        data = ffi.new("int32_t[]", list(ids))
-        check(lib.qp_detokenize(self._pointer, data, len(ids), lib.QP_SPECIAL if special else 0,
-                                out, length, error), error)
+        tokens = token_array(ids, "ids")
+        with self._owner:
+            check(lib.qp_detokenize(self._pointer, ffi.from_buffer("int32_t[]", tokens), len(tokens),
+                                    lib.QP_SPECIAL if special else 0, out, length, error), error)
         return take_text(out[0], length[0]).decode("utf-8", "replace")
 
     def __len__(self) -> int:
         """The number of ids. A model can have more rows of logits; see ModelInfo.vocab_size."""
-        return lib.qp_vocabulary_size(self._pointer)
+        with self._owner:
+            return int(lib.qp_vocabulary_size(self._pointer))
 
     def piece(self, token: int) -> bytes:
         """The bytes that a token stands for in a text, which need not be whole UTF-8 sequences.
         Control tokens give their name."""
         if not 0 <= token < len(self):
-            raise IndexError(f"token {token} is outside the vocabulary of {len(self)} tokens")
+            raise WrongTokenError(f"token {token} is outside the vocabulary of {len(self)} tokens")
         length = ffi.new("size_t *")
-        data = lib.qp_token_piece(self._pointer, token, length)
-        return ffi.buffer(data, length[0])[:] if length[0] else b""
+        with self._owner:
+            data = lib.qp_token_piece(self._pointer, token, length)
+            return bytes(ffi.buffer(data, length[0])[:]) if length[0] else b""
 
     def is_control(self, token: int) -> bool:
         """Whether a token is never text but marks its structure, such as BOS."""
-        return lib.qp_token_is_control(self._pointer, token)
+        with self._owner:
+            return bool(lib.qp_token_is_control(self._pointer, token))
 
     def _special(self, role: int) -> int | None:
-        token = lib.qp_special_token(self._pointer, role)
+        with self._owner:
+            token = int(lib.qp_special_token(self._pointer, role))
         return token if token >= 0 else None
 
     @property
@@ -112,8 +130,9 @@ class Vocabulary:
     @property
     def chat_template(self) -> str | None:
         """The source of the model's chat template."""
-        text = lib.qp_chat_template(self._pointer)
-        return ffi.string(text).decode("utf-8", "replace") if text else None
+        with self._owner:
+            text = lib.qp_chat_template(self._pointer)
+            return text_of(text) if text else None
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], *,
                     add_generation_prompt: bool = True, **variables: Any) -> str:
@@ -121,8 +140,9 @@ class Vocabulary:
         the template."""
         value = _conversation(messages, variables)
         error, out = ffi.new("qp_error *"), ffi.new("char **")
-        check(lib.qp_render_chat(self._pointer, value, len(value), add_generation_prompt, out,
-                                 error), error)
+        with self._owner:
+            check(lib.qp_render_chat(self._pointer, value, len(value), add_generation_prompt, out,
+                                     error), error)
         return take_text(out[0]).decode("utf-8", "replace")
 
     def tokenize_chat(self, messages: Sequence[Mapping[str, Any]], *,
@@ -133,8 +153,9 @@ class Vocabulary:
         value = _conversation(messages, variables)
         error, out = ffi.new("qp_error *"), ffi.new("qp_tokens *")
         try:
-            check(lib.qp_tokenize_chat(self._pointer, value, len(value), add_generation_prompt,
-                                       lib.QP_SPECIAL if special else 0, out, error), error)
+            with self._owner:
+                check(lib.qp_tokenize_chat(self._pointer, value, len(value), add_generation_prompt,
+                                           lib.QP_SPECIAL if special else 0, out, error), error)
             return list(ffi.unpack(out.data, out.count)) if out.count else []
         finally:
             lib.qp_tokens_free(out)

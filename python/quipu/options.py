@@ -1,0 +1,115 @@
+"""The options of a model, a plan, a schedule and an answer: what type checkers see of **options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
+
+if TYPE_CHECKING:
+    from quipu.grammar import Grammar
+    from quipu.sampling import Sampling
+
+Schema = Union[Mapping[str, Any], bool, str, type]
+"""A JSON Schema as a mapping or a text, or a class of pydantic."""
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """How a pass becomes queues of instructions: qp_schedule_options of quipu.h."""
+
+    setting: Literal["latency", "throughput"]
+    assignment: Literal["rr", "zz", "wave", "dag", "pool"]
+    memory_fraction: float
+    file: str
+
+
+class ModelOptions(TypedDict, total=False):
+    """Options of an engine: qp_engine_options of quipu.h, which explains them."""
+
+    threads: int
+    context: int
+    max_sessions: int
+    chunk: int
+    max_outputs: int
+    page_size: int
+    pages: int
+    kv_type: Literal["F16", "BF16", "F32", "F8"]
+    device: Literal["cpu", "cuda", "auto"]
+    exec: Literal["auto", "threads", "operators", "reference", "serial", "megakernel", "cuda"]
+    workers: int
+    order: int
+    fuse: bool
+    batch_invariant: bool
+    activations: Literal["auto", "8", "16", "bf16", "float"]
+    cpu_mask: str
+    speculate: Literal["off", "lookup"]
+    draft: str
+    ranks: int
+    transport: Literal["threads", "mpi", "messages"]
+    cut: Literal["gather", "reduce"]
+    gpus: str
+    cache_packed: str
+    cache_packed_size: int
+    bf16_copies: Literal["auto", "on", "off"]
+    plan: Literal["paged", "flashinfer", "padded"]
+    act_type: Literal["F32", "BF16"]
+    exchange: Literal["auto", "peers", "nccl", "host"]
+    schedule: ScheduleOptions | None
+    log: Callable[[str], None] | None
+
+
+class PlanOptions(TypedDict, total=False):
+    """Options of a plan: qp_plan_options of quipu.h."""
+
+    tokens: int
+    context: int
+    sessions: int
+    page_size: int
+    kv_type: Literal["F16", "BF16", "F32", "F8"]
+    memory: int
+    act_type: Literal["F32", "BF16"]
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of Sampling, as keyword arguments."""
+
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    seed: int | None
+    stop: str | Sequence[str]
+    logit_bias: Mapping[int, float]
+    grammar: Grammar | None
+    stop_tokens: Sequence[int] | None
+
+
+class GenerateOptions(SamplingOptions, total=False):
+    """Options of an answer. `sampling` takes the place of the settings of Sampling.
+
+    max_tokens   most tokens of the answer; 0: until the context is full
+    schema       the answer is JSON of this schema; Generation.parsed() reads it
+    logprobs     Generation.logprobs has the log-probability of each token, and of so many of the
+                 likeliest
+    special      control tokens appear in the text
+    """
+
+    max_tokens: int
+    sampling: Sampling | None
+    schema: Schema | None
+    logprobs: int | None
+    special: bool
+
+
+class ChatOptions(GenerateOptions, total=False):
+    """Options of an answer to a conversation.
+
+    tools       [{"type": "function", "function": {"name", "description", "parameters"}}, ...]:
+                what the model may call; Generation.tool_calls has its calls
+    variables   further variables of the chat template, such as {"enable_thinking": False}
+    """
+
+    tools: Sequence[Mapping[str, Any]] | None
+    variables: Mapping[str, Any] | None
