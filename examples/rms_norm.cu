@@ -1,6 +1,6 @@
 /* A candidate for rms_norm on the GPU: one block a row, float32 sums.
  *
- *     quipu ops check rms_norm --kernel examples/rms_norm.cu
+ *     quipu ops check rms_norm --kernel examples/rms_norm.cu --unconfined
  */
 #include "quipu_kernel.h"
 

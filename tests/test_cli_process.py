@@ -112,7 +112,8 @@ def answers():
     rows = json.loads(quipu("shapes", "-m", "synthetic:tiny", "--tokens", "4", "--json")[1])
     check(all(isinstance(n, int) for row in rows for n in row["prefill"] + row["decode"]), rows)
     check("n_tokens" in rows[0]["shape"] and rows[0]["prefill"][0] == 4, rows[0])
-    check("features" in quipu("doctor")[1], "doctor")
+    check(set(found["sandbox"]) == {"seccomp", "landlock", "namespaces"}, "doctor says what it can confine")
+    check("features" in quipu("doctor")[1] and "sandbox  " in quipu("doctor")[1], "doctor")
     found = json.loads(quipu("doctor", "-m", "synthetic:tiny", "--device", "cpu", "--json")[1])
     stages = {stage["name"]: stage["seconds"] for stage in found["start"]["stages"]}
     check({"making weights", "making the schedule", "the first pass"} <= stages.keys(),

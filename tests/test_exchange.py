@@ -170,7 +170,7 @@ def check(condition, what):
 
 
 def import_all(root, python):
-    code, out, err = quipu("ops", "import", root, "--save", "-r", "1", "-t", "1", "--timeout", "60", "--python", python,
+    code, out, err = quipu("ops", "import", root, "--save", "-r", "1", "-t", "1", "--timeout", "60", "--unconfined", "--python", python,
                            "--definition", "gather")
     traces = [json.loads(line) for line in out.splitlines()]
     check(code == 1 and len(traces) == 2 * len(SOLUTIONS), (code, out, err))
@@ -190,7 +190,7 @@ def import_all(root, python):
 def end_one_that_hangs(root):
     write_solution(root, "gather", "hanging", "python", "main.py::run", HANGING, False)
     path = root / "solutions/test/gather/gather/hanging.json"
-    code, out, err = quipu("ops", "import", path, "--data", root, "--timeout", "4")
+    code, out, err = quipu("ops", "import", path, "--data", root, "--timeout", "4", "--unconfined")
     statuses = [json.loads(line)["evaluation"]["status"] for line in out.splitlines()]
     check(code == 1 and statuses == ["RUNTIME_ERROR", "TIMEOUT"], (statuses, err))
     path.unlink()
@@ -226,10 +226,12 @@ def compare(root, traces):
 def refuse(root):
     """What is wrong with data, a reference or a file is told, and no trace is made."""
     def told(text, *words):
-        code, out, err = quipu("ops", "import", *words, "-r", "1", "--timeout", "60")
+        code, out, err = quipu("ops", "import", *words, "-r", "1", "--timeout", "60", "--unconfined")
         check(code in (1, 2) and out == "" and text in err, (text, code, out, err))
 
     right = root / "solutions/test/gather/gather/plain.json"
+    code, out, err = quipu("ops", "import", right, "--data", root, "-r", "1")
+    check(code == 1 and out == "" and "give --unconfined" in err, (code, out, err))
     told("--data names another data set", right)
     told("--save needs a data set", right, "--save")
     told("cannot be started", right, "--data", root, "--python", "/nowhere/python")
@@ -272,7 +274,7 @@ assert len(data.workloads["gather"]) == 2 and data.get_best_trace("gather").is_s
     source = "import torch\ndef run(x, index, scale):\n    out = x[index.long()] * scale\n    return out, out.sum(dim=1)\n"
     write_solution(root, "gather", "torch", "python", "main.py::run", source, True)
     code, out, err = quipu("ops", "import", root / "solutions/test/gather/gather/torch.json", "--data", root, "-r", "1",
-                           "--python", PYTHON)
+                           "--unconfined", "--python", PYTHON)
     check(code == 0 and out.count("PASSED") == 2, (out, err))
 
 
@@ -295,7 +297,7 @@ def judge_samplers():
                 "top_p": {"type": "scalar", "value": 0.8}}}}) + "\n")
         for name, (choice, _, _) in SAMPLERS.items():
             write_solution(root, "draw", name, "python", "main.py::run", DRAW.replace("CHOICE", choice), False)
-        code, out, err = quipu("ops", "import", root, "-r", "1", "--timeout", "60")
+        code, out, err = quipu("ops", "import", root, "-r", "1", "--timeout", "60", "--unconfined")
         for trace in map(json.loads, out.splitlines()):
             _, status, log = SAMPLERS[trace["solution"].removeprefix("draw-")]
             found = trace["evaluation"]

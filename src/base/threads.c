@@ -107,7 +107,7 @@ static void pin_thread(int worker, int n_workers)
         if (!CPU_ISSET(cpu, &allowed) || left-- > 0) continue;
         CPU_ZERO(&own);
         CPU_SET(cpu, &own);
-        pthread_setaffinity_np(pthread_self(), sizeof own, &own);
+        sched_setaffinity(0, sizeof own, &own);
         return;
     }
 }
@@ -204,7 +204,7 @@ void threads_bind(int index, int n_others, int count)
         if (number >= index * count && number < (index + 1) * count) CPU_SET(cpu, &own);
         number++;
     }
-    pthread_setaffinity_np(pthread_self(), sizeof own, &own);
+    sched_setaffinity(0, sizeof own, &own);
 }
 
 int threads_available(void)

@@ -76,7 +76,7 @@ typedef struct cli_settings {
     const char *command; /* that writes kernels */
     int64_t rounds, seconds;
     const char *data, *definition, *python;
-    bool save_traces;
+    bool save_traces, unconfined;
     double atol, rtol;
     /* load */
     const char *url, *served, *text, *replay, *limits, *api_key_file;

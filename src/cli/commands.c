@@ -218,8 +218,9 @@ static const command_spec commands[] = {
          "definitions. A solution in Python, Triton, C++ or CUDA, or a C function of an op_call, "
          "is compared with its definition's reference, a Python function. One whose entry point is "
          "an operator's kernel, such as rms_norm.c::rms_norm_kernel for rmsnorm_h4096, is checked "
-         "as by `ops check`. Solutions run in processes of their own, with a time limit and the "
-         "rights of the user, so import only code that you would run.",
+         "as by `ops check`. Solutions run in processes of their own, with a time limit. Those in "
+         "C are confined; others, and references in Python, have your rights and need "
+         "--unconfined.",
      .groups = GROUPS(&cli_import_options), .positional_minimum = 1, .positional_maximum = 1,
      .positional_hint = OPTION_HINT_FILE},
     {COMMAND("ops leaderboard", command_ops_leaderboard), .synopsis = "FOLDER [--json]",

@@ -8,6 +8,7 @@
 #include "inspect/modules_print.h"
 #include "inspect/start.h"
 #include "text/json_string.h"
+#include "workbench/workbench.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -108,6 +109,7 @@ static void print_findings(const findings *f, strbuf *out)
     strbuf_printf(out, "caches           L1d %zu KiB, L2 %zu KiB, L3 %zu KiB\n", cpu->l1d >> 10,
                   cpu->l2 >> 10, cpu->l3 >> 10);
     strbuf_printf(out, "memory           %.1f GiB available\n", (double)f->memory / 0x1p30);
+    workbench_sandbox(false, out);
     strbuf_printf(out, "NVIDIA driver    %s\n", *f->driver ? f->driver : "none");
     if (f->has_gpu)
         strbuf_printf(out, "device           cuda: %s, %d multiprocessors\n", f->gpu.name,
@@ -193,7 +195,8 @@ static void print_findings_json(const findings *f, strbuf *out)
     put_words(out, strbuf_text(&f->features));
     strbuf_printf(out, ", \"l1d_bytes\": %zu, \"l2_bytes\": %zu, \"l3_bytes\": %zu},\n", cpu->l1d,
                   cpu->l2, cpu->l3);
-    strbuf_printf(out, "  \"memory_available_bytes\": %llu,\n  ", (unsigned long long)f->memory);
+    strbuf_printf(out, "  \"memory_available_bytes\": %llu,\n", (unsigned long long)f->memory);
+    workbench_sandbox(true, out);
     put_text(out, "nvidia_driver", f->driver);
     strbuf_puts(out, ",\n  \"gpu\": ");
     if (f->has_gpu) {

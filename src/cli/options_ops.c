@@ -5,6 +5,14 @@
 
 static const char *const page_formats[] = {"text", "markdown", "json", NULL};
 
+#define UNCONFINED                                                                                 \
+    {                                                                                              \
+        "unconfined", 0, OPTION_FLAG_AT(SETTINGS, unconfined),                                     \
+            .help = "run code that cannot be confined here with your rights: CUDA, Python, and "   \
+                    "all code "                                                                    \
+                    "where `quipu doctor` says so"                                                 \
+    }
+
 static const option_spec describe_options[] = {
     {"all", 0, OPTION_FLAG_AT(SETTINGS, all), .help = "describe every operator"},
     {"format", 0, OPTION_CHOICE_AT(SETTINGS, page_format), .choices = page_formats,
@@ -30,6 +38,7 @@ static const option_spec kernel_options[] = {
      .help = "CPU features not to use, separated by commas"},
     {"timeout", 0, OPTION_INTEGER_AT(SETTINGS, timeout), .argument = "SECONDS", .fallback = "60",
      .minimum = 1, .maximum = 86400, .help = "a kernel that takes longer on a case is ended"},
+    UNCONFINED,
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 const option_group cli_kernel_options = {"Kernels", kernel_options};
@@ -74,6 +83,7 @@ static const option_spec import_options[] = {
      .minimum = 1, .maximum = 1000, .help = "rounds; figures are their medians"},
     {"timeout", 0, OPTION_INTEGER_AT(SETTINGS, timeout), .argument = "SECONDS", .fallback = "300",
      .minimum = 1, .maximum = 86400, .help = "a kernel or function that takes longer is ended"},
+    UNCONFINED,
     {0}};
 const option_group cli_import_options = {"Solutions", import_options};
 
@@ -96,5 +106,6 @@ static const option_spec improve_options[] = {
      .minimum = 1, .maximum = 1000, .help = "rounds of a timing; figures are their medians"},
     {"timeout", 0, OPTION_INTEGER_AT(SETTINGS, timeout), .argument = "SECONDS", .fallback = "60",
      .minimum = 1, .maximum = 86400, .help = "a kernel that takes longer on a case is ended"},
+    UNCONFINED,
     {0}};
 const option_group cli_improve_options = {"Rounds", improve_options};

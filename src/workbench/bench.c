@@ -327,7 +327,8 @@ static qp_status bench_op(bench_page *page, const op_info *op, const candidate *
 static qp_status bench_file(bench_page *page, const op_info *op, strbuf *out, qp_error *error)
 {
     candidate candidate;
-    TRY(candidate_open(op, page->options->kernel, page->options->cancel, &candidate, error));
+    TRY(candidate_open(op, page->options->kernel, page->options->unconfined, page->options->cancel,
+                       &candidate, error));
     qp_status status = QP_OK;
     if (candidate.verdict.status != CHECK_PASSED)
         status = error_set(error, QP_FORMAT, "%s: %s", check_status_name(candidate.verdict.status),

@@ -65,17 +65,24 @@ static void read_output(const candidate *candidate, int from, uint64_t deadline,
     }
 }
 
-/* Runs words[], ended by NULL, and appends its output. False: it failed, or was stopped. */
-static bool run_compiler(const candidate *candidate, char **words, strbuf *printed)
+/* Runs words[], ended by NULL, on a source, and appends its output. False: it failed, or was
+ * stopped. */
+static bool run_compiler(const candidate *candidate, const char *path, char **words,
+                         strbuf *printed)
 {
     int ends[2], status = -1;
     pid_t parent = getpid();
     if (pipe2(ends, O_CLOEXEC) != 0) return false;
     pid_t child = fork();
     if (child == 0) {
-        sandbox_enter(parent, (const int[]){-1, ends[1]}, COMPILER_SECONDS);
-        dup2(ends[1], STDOUT_FILENO);
-        dup2(ends[1], STDERR_FILENO);
+        sandbox_enter(
+            &(sandbox){.kind = candidate->unconfined ? SANDBOX_UNCONFINED : SANDBOX_COMPILER,
+                       .parent = parent,
+                       .keep = {-1, ends[1]},
+                       .output = ends[1],
+                       .cpu_seconds = COMPILER_SECONDS,
+                       .file = path,
+                       .folder = candidate->folder});
         execvp(words[0], words);
         dprintf(STDERR_FILENO, "%s cannot be started: %s\n", words[0], strerror(errno));
         _exit(127);
@@ -137,7 +144,7 @@ static void compile(candidate *out, const char *compiler, const char *flags, con
         used += (size_t)snprintf(out->command + used, sizeof out->command - used, "%s%s",
                                  i ? " " : "", words[i]);
     strbuf printed = {0};
-    if (!run_compiler(out, words, &printed))
+    if (!run_compiler(out, path, words, &printed))
         refuse(out, printed.length ? strbuf_text(&printed) : "the compiler did not finish");
     strbuf_free(&printed);
 }
@@ -173,18 +180,42 @@ static qp_status compile_cuda(candidate *out, const char *path, qp_error *error)
     return QP_OK;
 }
 
-qp_status candidate_open(const op_info *op, const char *path, const volatile int *cancel,
-                         candidate *out, qp_error *error)
+sandbox_kind candidate_sandbox(const candidate *candidate)
 {
-    *out = (candidate){.op = op, .cancel = cancel, .verdict.status = CHECK_PASSED};
+    return candidate->unconfined ? SANDBOX_UNCONFINED : SANDBOX_KERNEL;
+}
+
+/* What cannot be confined runs only if the user says so. */
+static qp_status check_confinement(const char *path, bool cuda, bool unconfined, qp_error *error)
+{
+    char why[160];
+    if (unconfined) return QP_OK;
+    if (cuda)
+        snprintf(why, sizeof why, "a kernel in CUDA needs the GPU's driver");
+    else if (!sandbox_missing(why, sizeof why))
+        return QP_OK;
+    return error_set(
+        error, QP_UNSUPPORTED,
+        "%.300s cannot be confined: %s; read the code, then give --unconfined to run it "
+        "with your rights",
+        path, why);
+}
+
+qp_status candidate_open(const op_info *op, const char *path, bool unconfined,
+                         const volatile int *cancel, candidate *out, qp_error *error)
+{
+    *out = (candidate){
+        .op = op, .cancel = cancel, .unconfined = unconfined, .verdict.status = CHECK_PASSED};
+    sandbox_hide();
     if (access(path, R_OK) != 0)
         return error_set(error, QP_IO, "%s cannot be read: %s", path, strerror(errno));
+    const bool cuda = op && name_ends_with(path, ".cu");
+    TRY(check_confinement(path, cuda, unconfined, error));
     if (name_ends_with(path, ".so")) {
         if (!realpath(path, out->library))
             return error_set(error, QP_IO, "%s: %s", path, strerror(errno));
         return QP_OK;
     }
-    bool cuda = op && name_ends_with(path, ".cu");
     if (!cuda && !name_ends_with(path, ".c"))
         return error_set(error, QP_INVALID, "%s: a kernel's file ends in .c%s", path,
                          op ? ", .cu or .so" : "");
@@ -272,14 +303,12 @@ bool candidate_load_cuda(const candidate *candidate, qp_cuda_kernel *out, char *
     return start;
 }
 
-int candidate_threads(void)
+int candidate_threads(DIR *tasks)
 {
-    DIR *folder = opendir("/proc/self/task");
-    if (!folder) return 0;
     int n = 0;
-    for (struct dirent *entry; (entry = readdir(folder));)
+    rewinddir(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks));)
         n += entry->d_name[0] != '.';
-    closedir(folder);
     return n;
 }
 

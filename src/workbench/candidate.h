@@ -6,6 +6,9 @@
 #include "op/harness/check.h"
 #include "op/table.h"
 #include "cuda/driver.h"
+#include "workbench/sandbox.h"
+
+#include <dirent.h>
 
 /* How a .c file is compiled; FOLDER is replaced by the folder of the header. */
 #define CANDIDATE_FLAGS_C      "-std=gnu17 -O3 -march=native -shared -fPIC"
@@ -18,15 +21,22 @@ typedef struct candidate {
     char library[4096]; /* the shared object to load */
     char command[8192]; /* the compiler that made it; "" for a given shared object */
     bool cuda;
+    bool unconfined;            /* its processes have the user's rights */
+    strbuf *printed;            /* gets what its processes print; NULL: it is lost */
     const volatile int *cancel; /* stops the waits for its processes; may be NULL */
     check_verdict verdict;      /* PASSED, or COMPILE_ERROR with the compiler's first lines */
 } candidate;
 
 /* Compiles a .c or .cu file, or takes a .so as it is. `op` NULL: a .c file with a function that is
  * no operator's kernel, for the caller to load. QP_OK also if it does not compile: the
- * verdict reports that. Errors are for files that do not exist and for unknown suffixes. */
-qp_status candidate_open(const op_info *op, const char *path, const volatile int *cancel,
-                         candidate *out, qp_error *error);
+ * verdict reports that. Errors are for files that do not exist, for unknown suffixes, and
+ * (QP_UNSUPPORTED) for what cannot be confined: code for a GPU, and all code where the kernel lacks
+ * what the sandbox needs, unless it may run `unconfined`. */
+qp_status candidate_open(const op_info *op, const char *path, bool unconfined,
+                         const volatile int *cancel, candidate *out, qp_error *error);
+
+/* How its processes are confined. */
+sandbox_kind candidate_sandbox(const candidate *candidate);
 
 /* Removes what was compiled. */
 void candidate_close(candidate *candidate);
@@ -61,7 +71,8 @@ void candidate_check_briefly(const candidate *candidate, const char *case_text, 
 void candidate_check_all(const candidate *candidate, uint64_t seed, int timeout_ms,
                          check_verdict *verdict, int *n_passed);
 
-/* Threads of this process, to detect threads that a kernel leaves running. */
-int candidate_threads(void);
+/* Threads of the process whose folder /proc/self/task is open, to detect those that a kernel leaves
+ * running. */
+int candidate_threads(DIR *tasks);
 
 #endif

@@ -35,9 +35,9 @@ typedef struct check_run {
 /* The output of the command. */
 typedef struct report {
     const workbench_check_options *options;
-    cJSON *results; /* with --json */
-    page table;     /* without --json */
-    strbuf failures;
+    cJSON *results;           /* with --json */
+    page table;               /* without --json */
+    strbuf failures, printed; /* printed: by a candidate */
     int n_cases, n_failed;
     bool device_lost;
     qp_status handed; /* of options->rows() */
@@ -237,7 +237,9 @@ static void check_device(report *report, const op_info *op)
 static qp_status check_file(report *report, const op_info *op, strbuf *out, qp_error *error)
 {
     candidate candidate;
-    TRY(candidate_open(op, report->options->kernel, report->options->cancel, &candidate, error));
+    TRY(candidate_open(op, report->options->kernel, report->options->unconfined,
+                       report->options->cancel, &candidate, error));
+    candidate.printed = &report->printed;
     if (candidate.command[0] && !report->results) strbuf_printf(out, "%s\n", candidate.command);
     check_run run = {
         .options = report->options, .op = op, .candidate = &candidate, .name = "candidate"};
@@ -309,6 +311,8 @@ static qp_status finish_text(report *report, strbuf *out, qp_error *error)
 {
     page_table_end(&report->table);
     if (report->failures.length) strbuf_printf(out, "\n%s", strbuf_text(&report->failures));
+    if (report->printed.length)
+        strbuf_printf(out, "\nprinted:\n%s\n", strbuf_text(&report->printed));
     strbuf_printf(out, "\n%d check%s, %d failed\n", report->n_cases,
                   report->n_cases == 1 ? "" : "s", report->n_failed);
     TRY(output_done(out, error));
@@ -325,6 +329,8 @@ static qp_status finish_json(report *report, strbuf *out, qp_error *error)
     cJSON_AddNumberToObject(tree, "failed", report->n_failed);
     cJSON_AddItemToObject(tree, "results", report->results);
     report->results = NULL;
+    if (report->options->kernel)
+        cJSON_AddStringToObject(tree, "printed", strbuf_text(&report->printed));
     return output_json(tree, out, error);
 }
 
@@ -347,5 +353,6 @@ qp_status workbench_check(const workbench_check_options *options, strbuf *out, i
     cJSON_Delete(report.results);
     strbuf_free(&report.table.cells);
     strbuf_free(&report.failures);
+    strbuf_free(&report.printed);
     return status;
 }

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "op/harness/child.h"
+#include "workbench/sandbox.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -101,12 +102,16 @@ bool dialogue_start(dialogue *d, dialogue_child *child, void *context, int timeo
     int ends[2];
     const pid_t judge = getpid();
     *d = (dialogue){.socket = -1,
+                    .output = sandbox_output_open(),
+                    .printed = d->printed,
                     .timeout_ms = timeout_ms,
                     .left_ns = (uint64_t)timeout_ms * 1000000u,
                     .cancel = cancel,
                     .number = (uint64_t)(uintptr_t)d ^ clock_ns()};
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+        dialogue_end(d);
         return fail(status, CHECK_RUNTIME_ERROR, detail, size, strerror(errno));
+    }
     const pid_t id = fork();
     if (id == 0) child(context, ends[1], judge);
     close(ends[1]);
@@ -137,6 +142,7 @@ void dialogue_end(dialogue *d)
 {
     if (d->socket >= 0) close(d->socket);
     if (d->child > 0) child_end_group(d->child);
-    d->socket = -1;
+    sandbox_output_take(d->output, d->printed);
+    d->socket = d->output = -1;
     d->child = 0;
 }

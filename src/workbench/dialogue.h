@@ -7,6 +7,7 @@
 #ifndef QUIPU_WORKBENCH_DIALOGUE_H
 #define QUIPU_WORKBENCH_DIALOGUE_H
 
+#include "base/strbuf.h"
 #include "op/harness/check.h"
 
 typedef struct dialogue_message {
@@ -16,8 +17,10 @@ typedef struct dialogue_message {
 } dialogue_message;
 
 typedef struct dialogue {
-    int child;  /* process; 0: none */
-    int socket; /* -1: closed */
+    int child;       /* process; 0: none */
+    int socket;      /* -1: closed */
+    int output;      /* what the child prints (sandbox_output_open()); -1: none */
+    strbuf *printed; /* gets it at the end; may be NULL; kept by dialogue_start() */
     int timeout_ms;
     uint64_t left_ns;           /* of the budget */
     const volatile int *cancel; /* ends every wait; may be NULL */

@@ -10,6 +10,7 @@
 #include "workbench/dialogue.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,10 @@ struct function {
     function_process process;
     dialogue dialogue;
 };
+
+const char function_not_confined[] = "functions in Python, C++ and CUDA cannot be confined; read "
+                                     "them, then give --unconfined to run "
+                                     "them with your rights";
 
 static bool fail(check_status *status, char *detail, size_t size, const char *text)
 {
@@ -144,8 +149,10 @@ static qp_status write_plan(const function_source *source, const arguments *argu
 static bool share_memory(function_process *p, check_status *status, char *detail, size_t size)
 {
     p->bytes = p->arguments->total;
-    p->shared = memfd_create("quipu-arguments", MFD_CLOEXEC);
+    p->shared = memfd_create("quipu-arguments", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (p->shared >= 0 && ftruncate(p->shared, (off_t)p->bytes) == 0) {
+        /* The process could cut it, and this one would end by SIGBUS. */
+        fcntl(p->shared, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
         void *memory = mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p->shared, 0);
         p->memory = memory == MAP_FAILED ? NULL : memory;
     }
@@ -162,9 +169,13 @@ bool function_open(const function_source *source, const arguments *arguments,
     if (!f) return fail(status, detail, size, "out of memory");
     f->process = (function_process){
         .source = source, .arguments = arguments, .options = options, .shared = -1};
-    f->dialogue.socket = -1;
+    f->dialogue.socket = f->dialogue.output = -1;
     bool is_python = !source->library && !source->op;
     bool open = share_memory(&f->process, status, detail, size);
+    if (open && is_python && !options->unconfined) {
+        open = fail(status, detail, size, function_not_confined);
+        *status = CHECK_COMPILE_ERROR;
+    }
     if (open && is_python && write_plan(source, arguments, options, &error) != QP_OK)
         open = fail(status, detail, size, error.message);
     if (open) arguments_put(arguments, f->process.memory);

@@ -30,11 +30,15 @@ typedef struct function_source {
 
 typedef struct function_options {
     const char *python;
-    bool cuda;   /* Python's tensors lie on the GPU */
-    int threads; /* of PyTorch on the CPU */
+    bool cuda;       /* Python's tensors lie on the GPU */
+    int threads;     /* of PyTorch on the CPU */
+    bool unconfined; /* what the sandbox cannot confine may run: Python */
     int timeout_ms;
     const volatile int *cancel;
 } function_options;
+
+/* Why a function in Python, C++ or CUDA is refused unless `unconfined`. */
+extern const char function_not_confined[];
 
 typedef struct function function;
 

@@ -21,15 +21,12 @@ static int seconds_of(const function_process *p)
 }
 
 /* What the process prints goes into a file, for the trace's log. */
-static void print_to_log(const function_process *p)
+static int open_log(const function_process *p)
 {
     char path[512];
+    if (!p->source->folder) return -1;
     snprintf(path, sizeof path, "%s/log.txt", p->source->folder);
-    int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (log < 0) return;
-    dup2(log, STDOUT_FILENO);
-    dup2(log, STDERR_FILENO);
-    close(log);
+    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
 
 /* --- Python ---------------------------------------------------------------------------------- */
@@ -38,9 +35,12 @@ void function_python(void *context, int socket, int judge)
 {
     const function_process *p = context;
     char program[512], plan[512], numbers[2][16];
-    sandbox_enter(judge, (const int[]){socket, p->shared}, seconds_of(p));
+    sandbox_enter(&(sandbox){.kind = SANDBOX_UNCONFINED,
+                             .parent = judge,
+                             .keep = {socket, p->shared},
+                             .output = open_log(p),
+                             .cpu_seconds = seconds_of(p)});
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){FILE_BYTES, FILE_BYTES});
-    print_to_log(p);
     snprintf(program, sizeof program, "%s/function.py", p->source->folder);
     snprintf(plan, sizeof plan, "%s/plan.json", p->source->folder);
     snprintf(numbers[0], sizeof numbers[0], "%d", socket);
@@ -163,9 +163,12 @@ void function_call(void *context, int socket, int judge)
     const function_process *p = context;
     loaded l = {.process = p};
     dialogue_message asked;
-    sandbox_enter(judge, (const int[]){-1, socket}, seconds_of(p));
-    if (p->source->folder) print_to_log(p);
-    sandbox_forbid();
+    sandbox_enter(&(sandbox){.kind = p->options->unconfined ? SANDBOX_UNCONFINED : SANDBOX_KERNEL,
+                             .parent = judge,
+                             .keep = {-1, socket},
+                             .output = open_log(p),
+                             .cpu_seconds = seconds_of(p),
+                             .file = p->source->library});
     while (dialogue_read(socket, &asked)) {
         if (!dialogue_answer(socket, &asked, obey(&l, &asked))) break;
     }

@@ -79,6 +79,7 @@ static qp_status judge_function(importer *im, entry *e, const schema_workload *w
                                       .folder = im->folder,
                                       .function = {.python = o->python,
                                                    .cuda = o->device,
+                                                   .unconfined = o->unconfined,
                                                    .threads = o->threads,
                                                    .timeout_ms = o->timeout_ms,
                                                    .cancel = o->cancel}};
@@ -167,9 +168,12 @@ static qp_status open_entry(importer *im, const dataset_item *item, entry *e, qp
     TRY(solution_write_reference(&e->definition, &e->reference, error));
     bool is_kernel = import_is_kernel(&e->solution, e->own);
     if (!is_kernel && !im->folder) return need_data(item->where, e, error);
-    if (!is_kernel && strcmp(e->solution.language, "c") != 0) return QP_OK;
-    return solution_compile(&e->files, is_kernel ? op_find(e->own->op) : NULL, im->options->cancel,
-                            error);
+    if (!is_kernel && strcmp(e->solution.language, "c") != 0) {
+        if (im->options->unconfined) return QP_OK;
+        return error_set(error, QP_UNSUPPORTED, "%s: %s", item->where, function_not_confined);
+    }
+    return solution_compile(&e->files, is_kernel ? op_find(e->own->op) : NULL,
+                            im->options->unconfined, im->options->cancel, error);
 }
 
 static qp_status judge_solution(importer *im, const dataset_item *item, qp_error *error)

@@ -180,7 +180,7 @@ static qp_status judge(const improvement *m, const char *name, attempt *a, qp_er
     candidate candidate;
     path_of(m, name, path);
     show(m, "checking");
-    TRY(candidate_open(m->op, path, m->options->cancel, &candidate, error));
+    TRY(candidate_open(m->op, path, m->options->unconfined, m->options->cancel, &candidate, error));
     a->verdict = candidate.verdict;
     if (a->verdict.status == CHECK_PASSED)
         candidate_check_all(&candidate, m->options->seed, m->options->timeout_ms, &a->verdict,

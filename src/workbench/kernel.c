@@ -1,6 +1,7 @@
 /* Candidates for whole models: see kernel.h. */
 #include "workbench/kernel.h"
 
+#include "base/names.h"
 #include "workbench/candidate.h"
 #include "workbench/describe.h"
 
@@ -59,7 +60,11 @@ qp_status workbench_kernel_open(const char *text, const workbench_kernel_options
     workbench_kernel *k = calloc(1, sizeof *k);
     if (!k) return error_no_memory(error, "a kernel", sizeof *k);
     k->text = text;
-    qp_status status = candidate_open(op, file, options->cancel, &k->candidate, error);
+    /* Its code is loaded into this process afterwards, with the user's rights. What can be confined
+     * until then is. */
+    char why[160];
+    const bool unconfined = name_ends_with(file, ".cu") || sandbox_missing(why, sizeof why);
+    qp_status status = candidate_open(op, file, unconfined, options->cancel, &k->candidate, error);
     if (status == QP_OK) status = check_cases(k, options, error);
     if (status == QP_OK)
         *out = k;

@@ -89,8 +89,12 @@ static void serve(void *context, int socket, int judge)
     const runner *r = context;
     loaded l = {.runner = r};
     dialogue_message asked;
-    sandbox_enter(judge, (const int[]){-1, socket}, r->dialogue.timeout_ms / 1000 + 1);
-    if (!r->candidate->cuda) sandbox_forbid();
+    sandbox_enter(&(sandbox){.kind = candidate_sandbox(r->candidate),
+                             .parent = judge,
+                             .keep = {-1, socket},
+                             .output = r->dialogue.output,
+                             .cpu_seconds = r->dialogue.timeout_ms / 1000 + 1,
+                             .file = r->candidate->library});
     while (dialogue_read(socket, &asked)) {
         obey(&l, (verb)asked.what);
         if (!dialogue_answer(socket, &asked, 0)) break;
@@ -115,7 +119,9 @@ bool runner_open(const candidate *candidate, const op_case *about, int timeout_m
     *status = CHECK_RUNTIME_ERROR;
     snprintf(detail, size, "out of memory");
     if (!r) return false;
-    *r = (runner){.candidate = candidate, .about = about, .dialogue.socket = -1};
+    *r = (runner){.candidate = candidate,
+                  .about = about,
+                  .dialogue = {.socket = -1, .output = -1, .printed = candidate->printed}};
     r->control =
         mmap(NULL, sizeof *r->control, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (r->control == MAP_FAILED) r->control = NULL;

@@ -50,10 +50,10 @@ qp_status solution_write_reference(const schema_definition *definition, solution
     return files_write(out->entry, definition->reference, strlen(definition->reference), error);
 }
 
-qp_status solution_compile(solution_files *files, const op_info *op, const volatile int *cancel,
-                           qp_error *error)
+qp_status solution_compile(solution_files *files, const op_info *op, bool unconfined,
+                           const volatile int *cancel, qp_error *error)
 {
-    return candidate_open(op, files->entry, cancel, &files->library, error);
+    return candidate_open(op, files->entry, unconfined, cancel, &files->library, error);
 }
 
 static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *place)

@@ -23,8 +23,8 @@ qp_status solution_write_reference(const schema_definition *definition, solution
 
 /* Compiles a solution that is a kernel of `op`, or a function in C (NULL); library.verdict says
  * what came of it. */
-qp_status solution_compile(solution_files *files, const op_info *op, const volatile int *cancel,
-                           qp_error *error);
+qp_status solution_compile(solution_files *files, const op_info *op, bool unconfined,
+                           const volatile int *cancel, qp_error *error);
 
 void solution_remove(solution_files *files);
 

@@ -90,27 +90,51 @@ static bool run_bench(const timing_request *request, const workload *load, const
 }
 
 /* A kernel that still works after it returned has not been measured. */
-static void find_late_work(int threads_before, timing_report *out)
+static void find_late_work(DIR *tasks, int threads_before, timing_report *out)
 {
     usleep(LATE_WORK_US);
-    int left = candidate_threads() - threads_before;
+    int left = candidate_threads(tasks) - threads_before;
     if (left <= 0) return;
     out->entries[out->n - 1].status = CHECK_RUNTIME_ERROR;
     snprintf(out->detail, sizeof out->detail, "%d threads of its own were left running", left);
 }
 
+typedef struct timing_job {
+    const timing_request *request;
+    int judge, output;
+} timing_job;
+
+/* The time is the judge's to limit, because a measurement may use many threads. */
+static void enter_sandbox(const timing_job *job, int tasks)
+{
+    const candidate *candidate = job->request->candidate;
+    sandbox_enter(&(sandbox){.kind = candidate_sandbox(candidate),
+                             .parent = job->judge,
+                             .keep = {tasks, child_result_descriptor()},
+                             .output = job->output,
+                             .cpu_seconds = job->request->timeout_ms / 1000 * job->request->threads,
+                             .file = candidate->library});
+}
+
 static void run_in_child(void *context, void *result)
 {
-    const timing_request *request = context;
+    const timing_job *job = context;
+    const timing_request *request = job->request;
     timing_report *out = result;
     workload load;
     op_variant loaded;
     const op_variant *asked = request->variant;
     qp_error error;
     char message[400];
-    int threads = candidate_threads();
+    DIR *tasks = opendir("/proc/self/task");
+    if (!tasks) {
+        fail(out, CHECK_RUNTIME_ERROR,
+             "the threads of a process cannot be counted: /proc is missing");
+        return;
+    }
+    const int threads = candidate_threads(tasks);
     if (request->candidate) {
-        if (!request->candidate->cuda) sandbox_forbid();
+        enter_sandbox(job, dirfd(tasks));
         if (!candidate_load(request->candidate, &loaded, message, sizeof message)) {
             fail(out, CHECK_COMPILE_ERROR, message);
             return;
@@ -123,8 +147,9 @@ static void run_in_child(void *context, void *result)
     }
     out->declined = asked && asked->accepts && !asked->accepts(&load.call);
     if (!out->declined && run_bench(request, &load, asked, out) && request->candidate)
-        find_late_work(threads, out);
+        find_late_work(tasks, threads, out);
     workload_free(&load);
+    closedir(tasks);
 }
 
 static bool is_number(double value)
@@ -178,9 +203,11 @@ void timing_run(const timing_request *request, timing_report *out)
 {
     char what[128];
     *out = (timing_report){.status = CHECK_PASSED};
+    timing_job job = {request, getpid(), request->candidate ? sandbox_output_open() : -1};
     child_end end =
-        child_run(run_in_child, (void *)request, out, sizeof *out, request->timeout_ms,
+        child_run(run_in_child, &job, out, sizeof *out, request->timeout_ms,
                   request->candidate ? request->candidate->cancel : NULL, what, sizeof what);
+    sandbox_output_take(job.output, request->candidate ? request->candidate->printed : NULL);
     if (end == CHILD_DONE && is_sound(out)) {
         if (request->candidate) judge(request, out);
         return;

@@ -38,6 +38,7 @@ typedef struct workbench_check_options {
      * that quipu would choose */
     const char *variant;
     const char *kernel; /* a file with a candidate for the one operator named; or NULL */
+    bool unconfined; /* the candidate may run with the user's rights where it cannot be confined */
     uint64_t seed;
     uint32_t features; /* CPU features that may be used */
     bool device;    /* the GPU's kernels instead of the CPU's; a .cu file always runs on the GPU */
@@ -67,6 +68,7 @@ typedef struct workbench_bench_options {
     /* Only workloads whose name contains this; with "=" it is a workload of the caller's own, in
      * the form in which `ops describe` prints them. NULL: all. */
     const char *workload;
+    bool unconfined; /* as in workbench_check_options; so below */
     uint64_t seed;
     uint32_t features;
     bool device; /* the GPU's kernels instead of the CPU's; a .cu file is measured beside the GPU's
@@ -93,6 +95,7 @@ typedef struct workbench_import_options {
     const char *definition; /* only this one; NULL: all */
     const char *python;     /* runs references and solutions in Python: "python3" */
     bool device;            /* Python's tensors lie on the GPU */
+    bool unconfined;        /* Python, C++ and CUDA run only so */
     bool save;              /* traces are appended to the data set too */
     double atol, rtol;      /* of solutions that are not kernels of operators */
     uint64_t seed;
@@ -121,6 +124,7 @@ typedef struct workbench_improve_options {
     const char *workload; /* only those whose name contains this; NULL: all */
     int rounds, seconds;  /* at most; a round that has begun is ended */
     int command_timeout_ms;
+    bool unconfined;
     uint64_t seed;
     uint32_t features;                                 /* of the CPU: for quipu's kernels */
     int threads, repetitions, timeout_ms;              /* of timings, and of a case or workload */
@@ -133,5 +137,9 @@ typedef struct workbench_improve_options {
  * the program what came of it, and keeps the best in the folder. Appends a line for each round.
  * QP_FORMAT where the command fails, or no kernel passed. */
 qp_status workbench_improve(const workbench_improve_options *options, strbuf *out, qp_error *error);
+
+/* What this system can confine candidates and their compilers with: lines, or a member "sandbox" of
+ * a JSON object with a comma after it. */
+void workbench_sandbox(bool json, strbuf *out);
 
 #endif

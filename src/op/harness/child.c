@@ -45,6 +45,13 @@ static size_t read_result(int from, int timeout_ms, const volatile int *cancel, 
     return got;
 }
 
+static int result_to = -1;
+
+int child_result_descriptor(void)
+{
+    return result_to;
+}
+
 static void run_child(int to, child_task *task, void *context, void *result, size_t result_size)
 {
     /* Resets signal handlers: the parent's handlers must not run in the child. */
@@ -52,7 +59,8 @@ static void run_child(int to, child_task *task, void *context, void *result, siz
     for (size_t i = 0; i < sizeof deadly / sizeof *deadly; i++)
         signal(deadly[i], SIG_DFL);
     signal(SIGPIPE, SIG_IGN);
-    setpgid(0, 0); /* a group of its own, to end with all that it started */
+    result_to = to;
+    setsid(); /* no terminal, and a group of its own, to end with all that it started */
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     dup2(STDERR_FILENO, STDOUT_FILENO);
     task(context, result);

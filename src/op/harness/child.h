@@ -23,6 +23,10 @@ typedef enum child_end {
 child_end child_run(child_task *task, void *context, void *result, size_t result_size,
                     int timeout_ms, const volatile int *cancel, char *what, size_t size);
 
+/* In the child: the descriptor that the result is written to, which a task that closes others
+ * keeps. */
+int child_result_descriptor(void);
+
 /* Kills a child and the process group that it leads, and waits for it. */
 void child_end_group(int child);
 
