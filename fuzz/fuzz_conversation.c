@@ -23,8 +23,9 @@ static qp_vocabulary *make_vocabulary(void)
     if (!v || tokenizer_parse_json(tokenizer_json, sizeof tokenizer_json - 1, "t", &v->tokenizer,
                                    &error) != QP_OK)
         abort();
-    v->template_source = strdup(source);
-    if (template_compile(source, sizeof source - 1, &v->template, &error) != QP_OK) abort();
+    v->templates.plain.source = strdup(source);
+    if (template_compile(source, sizeof source - 1, &v->templates.plain.compiled, &error) != QP_OK)
+        abort();
     return v;
 }
 

@@ -35,7 +35,7 @@ SEED = int(os.environ.get("QUIPU_SOAK_SEED", "1"))
 LIMIT = float(os.environ.get("QUIPU_SOAK_SECONDS", "inf"))
 PROCESSES = int(os.environ.get("QUIPU_SOAK_PROCESSES", "1"))
 OPTIONS = shlex.split(os.environ.get("QUIPU_SOAK_OPTIONS", ""))
-CLIENTS, SECONDS, CONTEXT, SLOTS = 24, 120, 256, 4
+CLIENTS, SECONDS, CONTEXT, SLOTS = 24, 120, 512, 4
 SANITIZED = "san" in QUIPU
 passed = failed = 0
 

@@ -141,6 +141,17 @@ static qp_status check_no_rope(const model_config *c, const char *path, qp_error
         path, (long long)c->family->no_rope_interval);
 }
 
+static void put_templates(convert_job *job, const chat_templates *t)
+{
+    static const text_slice names[] = {{"tool_use", 8}};
+    if (t->plain.source)
+        gguf_put_string(job->writer, "tokenizer.chat_template", slice_of(t->plain.source));
+    if (!t->with_tools.source) return;
+    gguf_put_strings(job->writer, "tokenizer.chat_templates", names, 1);
+    gguf_put_string(job->writer, "tokenizer.chat_template.tool_use",
+                    slice_of(t->with_tools.source));
+}
+
 static qp_status put_vocabulary(convert_job *job, int64_t vocab_size, qp_error *error)
 {
     const char *path = model_path(job->model);
@@ -156,9 +167,7 @@ static qp_status put_vocabulary(convert_job *job, int64_t vocab_size, qp_error *
     }
     qp_status status = tokenizer_write_gguf(vocabulary->tokenizer, vocab_size, path, job->writer,
                                             &job->warnings, error);
-    if (vocabulary->template_source)
-        gguf_put_string(job->writer, "tokenizer.chat_template",
-                        slice_of(vocabulary->template_source));
+    put_templates(job, &vocabulary->templates);
     qp_vocabulary_close(vocabulary);
     return status;
 }

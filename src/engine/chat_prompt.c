@@ -1,9 +1,11 @@
 /* Renders conversations as prompts: see quipu.h. */
 #define _GNU_SOURCE /* memmem */
 #include "base/json.h"
+#include "engine/conversation.h"
 #include "engine/vocabulary.h"
 #include "text/control_marks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -102,6 +104,22 @@ static qp_status cut_after(strbuf *out, const char *text, qp_error *error)
     return QP_OK;
 }
 
+/* Renders; a conversation that the template refuses is changed as conversation.h says, and tried
+ * again. The error is that of the first try. */
+static qp_status render_or_change(const qp_vocabulary *v, cJSON *context,
+                                  const template_options *options, strbuf *out, qp_error *error)
+{
+    static conversation_change *const changes[] = {conversation_shorten_ids,
+                                                   conversation_split_calls};
+    const template *t = chat_templates_choose(&v->templates, context)->compiled;
+    qp_status status = template_render(t, context, options, out, error);
+    const qp_status first = status;
+    for (size_t i = 0; status == QP_INVALID && i < sizeof changes / sizeof *changes; i++)
+        if (changes[i](cJSON_GetObjectItemCaseSensitive(context, "messages")))
+            status = template_render(t, context, options, out, NULL);
+    return status == QP_OK ? status : first;
+}
+
 /* Renders with the variables in `given`, and frees it. */
 static qp_status render(const qp_vocabulary *v, cJSON *given, bool add_generation_prompt,
                         strbuf *out, qp_error *error)
@@ -113,7 +131,7 @@ static qp_status render(const qp_vocabulary *v, cJSON *given, bool add_generatio
     struct tm local;
     localtime_r(&now, &local);
     template_options options = {.now = now, .utc_offset = (int32_t)local.tm_gmtoff};
-    if (status == QP_OK) status = template_render(v->template, context, &options, out, error);
+    if (status == QP_OK) status = render_or_change(v, context, &options, out, error);
     if (status == QP_OK && continues) status = cut_after(out, last_content(context), error);
     cJSON_Delete(context);
     if (status == QP_OK && out->failed)
@@ -121,24 +139,31 @@ static qp_status render(const qp_vocabulary *v, cJSON *given, bool add_generatio
     return status;
 }
 
-/* Whether there is a template that can be rendered. */
-static qp_status check_template(const qp_vocabulary *v, qp_error *error)
+/* Whether there is a template for the conversation, and it can be rendered. */
+static qp_status check_template(const qp_vocabulary *v, const cJSON *given, qp_error *error)
 {
-    if (!v) return vocabulary_missing(error);
-    if (!v->template_source)
+    const chat_template *t = chat_templates_choose(&v->templates, given);
+    if (!t->source)
         return error_set(error, QP_UNSUPPORTED,
                          "the model has no chat template; give it plain text instead");
-    if (!v->template)
-        return error_set(error, v->template_error.status, "the model's chat template: %s",
-                         v->template_error.message);
-    return QP_OK;
+    if (t->compiled) return QP_OK;
+    return error_set(error, t->error.status, "the model's chat template: %s", t->error.message);
 }
 
-static qp_status parse_conversation(const char *json, size_t length, cJSON **given, qp_error *error)
+/* To cJSON_Delete(). */
+static qp_status read_conversation(const qp_vocabulary *v, const char *json, size_t length,
+                                   cJSON **given, qp_error *error)
 {
     qp_error problem = {0};
+    *given = NULL;
+    if (!v) return vocabulary_missing(error);
     qp_status status = json_parse_exact(json, length, "conversation", given, &problem);
+    if (status == QP_OK) status = check_template(v, *given, &problem);
     if (status == QP_OK) return QP_OK;
+    if (*given) {
+        cJSON_Delete(*given);
+        return error_set(error, status, "%s", problem.message);
+    }
     if (status != QP_FORMAT) return error_set(error, status, "%s", problem.message);
     return error_set(error, status,
                      "%s; expected an array of messages, such as "
@@ -152,8 +177,7 @@ qp_status qp_render_chat(const qp_vocabulary *v, const char *json, size_t length
     cJSON *given;
     strbuf out = {0};
     *text = NULL;
-    TRY(check_template(v, error));
-    TRY(parse_conversation(json, length, &given, error));
+    TRY(read_conversation(v, json, length, &given, error));
     qp_status status = render(v, given, add_generation_prompt, &out, error);
     strbuf_puts(&out, "");
     if (status == QP_OK && !(*text = strbuf_take(&out)))
@@ -216,8 +240,7 @@ qp_status qp_tokenize_chat(const qp_vocabulary *v, const char *json, size_t leng
     cJSON *given;
     control_marks marks = {0};
     strbuf text = {0};
-    TRY(check_template(v, error));
-    TRY(parse_conversation(json, length, &given, error));
+    TRY(read_conversation(v, json, length, &given, error));
     qp_status status = QP_OK;
     if (!(flags & QP_SPECIAL)) {
         status = control_marks_init(&marks, v->tokenizer, error);
@@ -236,4 +259,26 @@ qp_status qp_tokenize_chat(const qp_vocabulary *v, const char *json, size_t leng
     control_marks_free(&marks);
     strbuf_free(&text);
     return status;
+}
+
+/* A conversation of one message, with or without a tool; NULL: the template refuses it. */
+static char *render_probe(const qp_vocabulary *v, const char *tools)
+{
+    char json[256], *text = NULL;
+    snprintf(json, sizeof json,
+             "{\"messages\": [{\"role\": \"user\", \"content\": \"?\"}], \"tools\": %s}", tools);
+    return qp_render_chat(v, json, strlen(json), true, &text, NULL) == QP_OK ? text : NULL;
+}
+
+bool vocabulary_takes_tools(const qp_vocabulary *v)
+{
+    if (!v || !v->templates.plain.source) return false;
+    char *without = render_probe(v, "null");
+    char *with = render_probe(v, "[{\"type\": \"function\", \"function\": {\"name\": \"f\", "
+                                 "\"description\": \"\", \"parameters\": {\"type\": \"object\", "
+                                 "\"properties\": {}}}}]");
+    const bool takes = with && (!without || strcmp(with, without) != 0);
+    free(with);
+    free(without);
+    return takes;
 }

@@ -1,7 +1,6 @@
 /* A model's vocabulary: converts text to tokens and back: see quipu.h. */
 #include "engine/vocabulary.h"
 
-#include "base/json.h"
 #include "file/mapping.h"
 #include "file/synthetic.h"
 
@@ -9,85 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIDE_FILE_LIMIT = 64 << 20 };
-
-static char *copy_text(const char *text, size_t length)
-{
-    char *copy = malloc(length + 1);
-    if (!copy) return NULL;
-    memcpy(copy, text, length);
-    copy[length] = '\0';
-    return copy;
-}
-
-/* "chat_template" is a text, or a list of {name, template} of which "default" counts. */
-static const char *template_of(const cJSON *config)
-{
-    const cJSON *item = json_get(config, "chat_template");
-    if (cJSON_IsString(item)) return item->valuestring;
-    const cJSON *entry;
-    cJSON_ArrayForEach(entry, item)
-    {
-        const cJSON *name = json_get(entry, "name"), *text = json_get(entry, "template");
-        if (cJSON_IsString(name) && cJSON_IsString(text) &&
-            strcmp(name->valuestring, "default") == 0)
-            return text->valuestring;
-    }
-    return NULL;
-}
-
-/* Reads DIRECTORY/NAME if it exists; else *text stays NULL. */
-static qp_status read_beside(const char *directory, const char *name, char *path, size_t path_size,
-                             char **text, size_t *length, qp_error *error)
-{
-    if (snprintf(path, path_size, "%s/%s", directory, name) >= (int)path_size)
-        return error_set(error, QP_INVALID, "%s: the path is too long", directory);
-    if (!file_exists(path)) return QP_OK;
-    return file_read_text(path, SIDE_FILE_LIMIT, text, length, error);
-}
-
-static qp_status read_template(const char *directory, char **out, qp_error *error)
-{
-    char path[4096], *text = NULL;
-    size_t length;
-    TRY(read_beside(directory, "chat_template.jinja", path, sizeof path, out, &length, error));
-    if (*out) return QP_OK;
-    TRY(read_beside(directory, "tokenizer_config.json", path, sizeof path, &text, &length, error));
-    if (!text) return QP_OK;
-    cJSON *json;
-    qp_status status = json_parse(text, length, path, &json, error);
-    free(text);
-    TRY(status);
-    const char *found = template_of(json);
-    if (found) *out = copy_text(found, strlen(found));
-    if (found && !*out) status = error_no_memory(error, "the chat template", strlen(found));
-    cJSON_Delete(json);
-    return status;
-}
-
 static qp_status open_gguf(qp_vocabulary *v, gguf *file, qp_error *error)
 {
     TRY(tokenizer_open_gguf(file, &v->tokenizer, error));
-    text_slice source = {0};
-    TRY(gguf_get_string(file, "tokenizer.chat_template", &source, error));
-    if (!source.data) return QP_OK;
-    v->template_source = copy_text(source.data, source.length);
-    if (v->template_source) return QP_OK;
-    return error_no_memory(error, "the chat template", source.length);
+    return chat_templates_read_gguf(file, &v->templates, error);
 }
 
 static qp_status open_directory(qp_vocabulary *v, const char *path, qp_error *error)
 {
     TRY(tokenizer_open_directory(path, &v->tokenizer, error));
-    return read_template(path, &v->template_source, error);
-}
-
-/* A template that does not compile is an error only for callers that render with it. */
-static void compile_template(qp_vocabulary *v)
-{
-    if (!v->template_source) return;
-    template_compile(v->template_source, strlen(v->template_source), &v->template,
-                     &v->template_error);
+    return chat_templates_read_directory(path, &v->templates, error);
 }
 
 static qp_status open_source(const char *path, gguf *file, qp_vocabulary **out, qp_error *error)
@@ -102,12 +32,10 @@ static qp_status open_source(const char *path, gguf *file, qp_vocabulary **out, 
     v->trie = trie;
     pthread_mutex_init(&trie->lock, NULL);
     qp_status status = file ? open_gguf(v, file, error) : open_directory(v, path, error);
-    if (status == QP_OK) {
-        compile_template(v);
+    if (status == QP_OK)
         *out = v;
-    } else {
+    else
         qp_vocabulary_close(v);
-    }
     return status;
 }
 
@@ -182,9 +110,8 @@ void qp_vocabulary_close(qp_vocabulary *v)
     token_trie_free(v->trie->trie);
     pthread_mutex_destroy(&v->trie->lock);
     free(v->trie);
-    template_free(v->template);
+    chat_templates_free(&v->templates);
     tokenizer_free(v->tokenizer);
-    free(v->template_source);
     free(v);
 }
 
@@ -247,7 +174,7 @@ int32_t qp_special_token(const qp_vocabulary *v, qp_role role)
 
 const char *qp_chat_template(const qp_vocabulary *v)
 {
-    return v->template_source;
+    return v->templates.plain.source;
 }
 
 void qp_free(void *memory)

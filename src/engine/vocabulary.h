@@ -2,10 +2,10 @@
 #ifndef QUIPU_ENGINE_VOCABULARY_H
 #define QUIPU_ENGINE_VOCABULARY_H
 
+#include "engine/chat_template.h"
 #include "grammar/matcher.h"
 #include "model/model.h"
 #include "quipu.h"
-#include "template/template.h"
 #include "text/tokenizer.h"
 
 #include <pthread.h>
@@ -18,10 +18,8 @@ typedef struct shared_trie {
 
 struct qp_vocabulary {
     tokenizer *tokenizer;
-    char *template_source;   /* NULL: the model has none */
-    template *template;      /* NULL: there is none, or it does not compile */
-    qp_error template_error; /* the error of compiling it, for callers that render */
-    shared_trie *trie;       /* of the tokens */
+    chat_templates templates;
+    shared_trie *trie; /* of the tokens */
 };
 
 /* The vocabulary of an open model; *out is NULL for one without (synthetic weights). */
@@ -48,6 +46,10 @@ qp_status vocabulary_end(vocabulary_reading *reading, qp_vocabulary **out, qp_er
  * result. */
 qp_status vocabulary_open_form(const qp_vocabulary *vocabulary, grammar *grammar, form **out,
                                qp_error *error);
+
+/* Whether the chat template writes tools, so that the model reads them: a conversation with a tool
+ * and the same without it differ. */
+bool vocabulary_takes_tools(const qp_vocabulary *vocabulary);
 
 /* The error for a model without a vocabulary. */
 qp_status vocabulary_missing(qp_error *error);

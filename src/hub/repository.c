@@ -117,6 +117,7 @@ static bool belongs_to_directory(const char *file)
                                         "added_tokens.json",  "chat_template.jinja",
                                         "chat_template.json", "vocab.json",
                                         "merges.txt",         "model.safetensors.index.json"};
+    if (strcmp(file, "additional_chat_templates/tool_use.jinja") == 0) return true;
     if (strchr(file, '/')) return false;
     if (strncmp(file, "model", 5) == 0 && name_ends_with(file, ".safetensors")) return true;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

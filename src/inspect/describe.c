@@ -106,8 +106,9 @@ static void list_roles(const tokenizer *tokenizer, token_role roles[N_ROLES])
 
 static const char *template_state(const qp_vocabulary *v)
 {
-    if (!v->template_source) return "none";
-    return v->template ? "yes" : v->template_error.message;
+    const chat_template *t = &v->templates.plain;
+    if (!t->source) return "none";
+    return t->compiled ? "yes" : t->error.message;
 }
 
 static void print_line(strbuf *out, const char *name, const char *value)
@@ -286,7 +287,7 @@ static void json_vocabulary(cJSON *root, const qp_vocabulary *v)
     for (int i = 0; i < N_ROLES; i++) {
         if (roles[i].id >= 0) cJSON_AddNumberToObject(item, roles[i].name, roles[i].id);
     }
-    cJSON_AddBoolToObject(item, "chat_template", v->template != NULL);
+    cJSON_AddBoolToObject(item, "chat_template", v->templates.plain.compiled != NULL);
 }
 
 static void print_json(const description *d, const type_count *counts, strbuf *out)

@@ -195,9 +195,28 @@ static cJSON *convert_tools(const cJSON *tools)
     return list;
 }
 
+/* A tool that Anthropic's servers would run has a type of its own and no schema. */
+static qp_status check_tools(const cJSON *tools, api_error *error)
+{
+    const cJSON *tool;
+    cJSON_ArrayForEach(tool, tools)
+    {
+        const cJSON *type = json_get(tool, "type");
+        if (json_get(tool, "input_schema") || !cJSON_IsString(type)) continue;
+        if (strcmp(type->valuestring, "custom") == 0) continue;
+        return api_refuse(
+            error, 400, "tools",
+            "the tool \"%.60s\" runs on Anthropic's servers, not here: leave it out, or "
+            "give one with an \"input_schema\", which you run",
+            type->valuestring);
+    }
+    return QP_OK;
+}
+
 static qp_status convert(call *c, cJSON **variables, api_error *error)
 {
     const cJSON *message;
+    TRY(check_tools(c->p.tools, error));
     cJSON *list = cJSON_CreateArray();
     cJSON *tools = c->p.tools ? convert_tools(c->p.tools) : NULL;
     qp_status status = QP_OK;

@@ -424,7 +424,6 @@ qp_status answer_ollama_show(call *c, cJSON **out, api_error *error)
     add_of_family(s, info, "vocab_size", (double)s->info.vocab_size);
     cJSON *capabilities = cJSON_AddArrayToObject(*out, "capabilities");
     cJSON_AddItemToArray(capabilities, cJSON_CreateString("completion"));
-    if (source && strstr(source, "tools"))
-        cJSON_AddItemToArray(capabilities, cJSON_CreateString("tools"));
+    if (s->takes_tools) cJSON_AddItemToArray(capabilities, cJSON_CreateString("tools"));
     return QP_OK;
 }

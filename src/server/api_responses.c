@@ -4,6 +4,7 @@
  * event has the whole response.
  */
 #include "server/api_openai.h"
+#include "server/api_responses.h"
 
 #include "server/api_parts.h"
 #include "server/server_state.h"
@@ -76,95 +77,12 @@ static const field *const response_tables[] = {
     call_sampling_fields,    call_vendor_fields, call_refused_fields,
     call_no_logprobs_fields, call_single_fields, NULL};
 
-/* ---- To messages --------------------------------------------------------------------------- */
-
-static const char *text_member(const cJSON *item, const char *name)
-{
-    const cJSON *value = json_get(item, name);
-    return cJSON_IsString(value) ? value->valuestring : "";
-}
-
-static cJSON *call_message(const cJSON *item)
-{
-    cJSON *message = cJSON_CreateObject(), *call = cJSON_CreateObject();
-    cJSON_AddStringToObject(message, "role", "assistant");
-    cJSON_AddItemToArray(cJSON_AddArrayToObject(message, "tool_calls"), call);
-    cJSON_AddStringToObject(call, "id", text_member(item, "call_id"));
-    cJSON_AddStringToObject(call, "type", "function");
-    cJSON *function = cJSON_AddObjectToObject(call, "function");
-    cJSON_AddStringToObject(function, "name", text_member(item, "name"));
-    cJSON_AddStringToObject(function, "arguments", text_member(item, "arguments"));
-    return message;
-}
-
-static cJSON *result_message(const cJSON *item)
-{
-    const cJSON *output = json_get(item, "output");
-    cJSON *message = cJSON_CreateObject();
-    cJSON_AddStringToObject(message, "role", "tool");
-    cJSON_AddStringToObject(message, "tool_call_id", text_member(item, "call_id"));
-    cJSON_AddItemToObject(message, "content",
-                          output ? cJSON_Duplicate(output, true) : cJSON_CreateString(""));
-    return message;
-}
-
-static qp_status add_item(const cJSON *item, cJSON *list, api_error *error)
-{
-    const char *type = text_member(item, "type");
-    if (strcmp(type, "function_call") == 0)
-        cJSON_AddItemToArray(list, call_message(item));
-    else if (strcmp(type, "function_call_output") == 0)
-        cJSON_AddItemToArray(list, result_message(item));
-    else if (!*type || strcmp(type, "message") == 0)
-        cJSON_AddItemToArray(list, cJSON_Duplicate(item, true)); /* checked later */
-    else if (strcmp(type, "reasoning") != 0)
-        return api_refuse(error, 400, "input",
-                          "an item of the input is of type \"%.40s\", which "
-                          "is not known here",
-                          type);
-    return QP_OK;
-}
-
-static void add_text_message(cJSON *list, const char *role, const char *text)
-{
-    cJSON *message = cJSON_CreateObject();
-    cJSON_AddStringToObject(message, "role", role);
-    cJSON_AddStringToObject(message, "content", text);
-    cJSON_AddItemToArray(list, message);
-}
-
-/* {"type": "function", "name": ...} as {"type": "function", "function": {"name": ...}}. */
-static cJSON *convert_tools(const cJSON *tools)
-{
-    const cJSON *tool;
-    cJSON *list = cJSON_CreateArray();
-    cJSON_ArrayForEach(tool, tools)
-    {
-        cJSON *out = cJSON_CreateObject(), *function = cJSON_Duplicate(tool, true);
-        cJSON_DeleteItemFromObjectCaseSensitive(function, "type");
-        cJSON_AddStringToObject(out, "type", "function");
-        cJSON_AddItemToObject(out, "function", function);
-        cJSON_AddItemToArray(list, out);
-    }
-    return list;
-}
-
 static qp_status read_response(call *c, const cJSON *body, api_error *error)
 {
     (void)body;
-    const cJSON *item;
     cJSON *variables = NULL, *list = cJSON_CreateArray();
-    cJSON *tools = c->p.tools ? convert_tools(c->p.tools) : NULL;
-    qp_status status = QP_OK;
-    if (c->p.instructions) add_text_message(list, "system", c->p.instructions);
-    if (cJSON_IsString(c->p.input)) {
-        add_text_message(list, "user", c->p.input->valuestring);
-    } else {
-        cJSON_ArrayForEach(item, c->p.input)
-        {
-            if (status == QP_OK) status = add_item(item, list, error);
-        }
-    }
+    cJSON *tools = c->p.tools ? responses_tools(c) : NULL;
+    qp_status status = responses_messages(c, list, error);
     if (status == QP_OK) status = call_chat_variables(c, list, tools, &variables, error);
     /* The names of the tools stay with the call. */
     if (tools) cJSON_AddItemToObject(c->body, "quipu tools", tools);
@@ -201,21 +119,6 @@ static cJSON *message_item(const call *c, const answer *a, const char *status)
     return item;
 }
 
-static cJSON *call_item(const cJSON *tool_call, const char *status)
-{
-    char id[24];
-    cJSON *item = cJSON_CreateObject();
-    snprintf(id, sizeof id, "fc_%s", text_member(tool_call, "id"));
-    cJSON_AddStringToObject(item, "type", "function_call");
-    cJSON_AddStringToObject(item, "id", id);
-    cJSON_AddStringToObject(item, "call_id", text_member(tool_call, "id"));
-    cJSON_AddStringToObject(item, "name", text_member(tool_call, "name"));
-    bool done = strcmp(status, "completed") == 0;
-    cJSON_AddStringToObject(item, "arguments", done ? text_member(tool_call, "arguments") : "");
-    cJSON_AddStringToObject(item, "status", status);
-    return item;
-}
-
 static bool has_message(const answer *a)
 {
     return a->content > 0 || !a->tool_calls;
@@ -228,7 +131,7 @@ static void add_output(const call *c, cJSON *output)
     if (!a->ended) return;
     if (has_message(a)) cJSON_AddItemToArray(output, message_item(c, a, "completed"));
     cJSON_ArrayForEach(tool_call, a->tool_calls)
-        cJSON_AddItemToArray(output, call_item(tool_call, "completed"));
+        cJSON_AddItemToArray(output, responses_call_item(c, tool_call, true));
 }
 
 static void add_usage(const call *c, cJSON *tree)
@@ -331,7 +234,7 @@ static cJSON *new_event(call *c, const char *type)
 
 static void send_event(call *c, cJSON *event)
 {
-    strbuf_printf(&c->out, "event: %s\ndata: ", text_member(event, "type"));
+    strbuf_printf(&c->out, "event: %s\ndata: ", responses_text(event, "type"));
     put_tree(event, &c->out);
     strbuf_puts(&c->out, "\n\n");
 }
@@ -406,20 +309,23 @@ static void close_message(call *c, const answer *a)
 
 static void send_call(call *c, const cJSON *tool_call, int index)
 {
-    const char *names[] = {"delta", "arguments"};
-    char id[24];
-    send_item(c, "response.output_item.added", index, call_item(tool_call, "in_progress"));
-    snprintf(id, sizeof id, "fc_%s", text_member(tool_call, "id"));
+    cJSON *whole_item = responses_call_item(c, tool_call, true);
+    const bool custom = json_get(whole_item, "input") != NULL;
+    const char *given = custom ? "input" : "arguments";
+    send_item(c, "response.output_item.added", index, responses_call_item(c, tool_call, false));
     for (int done = 0; done < 2; done++) {
-        cJSON *event = new_event(c, done ? "response.function_call_arguments.done"
-                                         : "response.function_call_arguments.delta");
-        cJSON_AddStringToObject(event, "item_id", id);
+        char type[64];
+        snprintf(type, sizeof type, "response.%s.%s",
+                 custom ? "custom_tool_call_input" : "function_call_arguments",
+                 done ? "done" : "delta");
+        cJSON *event = new_event(c, type);
+        cJSON_AddStringToObject(event, "item_id", responses_text(whole_item, "id"));
         cJSON_AddNumberToObject(event, "output_index", index);
-        cJSON_AddStringToObject(event, names[done], text_member(tool_call, "arguments"));
-        if (done) cJSON_AddStringToObject(event, "name", text_member(tool_call, "name"));
+        cJSON_AddStringToObject(event, done ? given : "delta", responses_text(whole_item, given));
+        if (done) cJSON_AddStringToObject(event, "name", responses_text(whole_item, "name"));
         send_event(c, event);
     }
-    send_item(c, "response.output_item.done", index, call_item(tool_call, "completed"));
+    send_item(c, "response.output_item.done", index, whole_item);
 }
 
 static void finish(call *c, answer *a)

@@ -188,6 +188,10 @@ bool call_ends_in_answer(const cJSON *messages);
 qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools, cJSON **out,
                               api_error *error);
 
+/* For a template without a place for tools: writes them, calls and results as texts of the
+ * messages. `tools` may be NULL. tool_texts.c */
+void tool_texts_write(cJSON *messages, const cJSON *tools);
+
 /* The reply of endpoints that only count: {"input_tokens": N} of the first prompt. */
 qp_status call_answer_length(const call *c, cJSON **out);
 

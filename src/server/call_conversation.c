@@ -169,7 +169,10 @@ qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools
     }
     cJSON_DeleteItemFromObjectCaseSensitive(variables, "messages");
     cJSON_AddItemToObject(variables, "messages", list);
-    if (c->tools.count) cJSON_AddItemToObject(variables, "tools", cJSON_Duplicate(tools, true));
+    if (!c->server->takes_tools)
+        tool_texts_write(list, c->tools.count ? tools : NULL);
+    else if (c->tools.count)
+        cJSON_AddItemToObject(variables, "tools", cJSON_Duplicate(tools, true));
     cJSON_DeleteItemFromObjectCaseSensitive(variables, "continue_final_message");
     cJSON_AddBoolToObject(variables, "continue_final_message", c->p.continues);
     *out = variables;

@@ -166,6 +166,7 @@ static void *load(void *context)
     qp_status status = s->options->open(s->options->context, &s->engine, &s->defaults, error);
     if (status == QP_OK) {
         s->vocabulary = qp_engine_vocabulary(s->engine);
+        s->takes_tools = vocabulary_takes_tools(s->vocabulary);
         s->info = *qp_engine_get_info(s->engine);
         if (s->options->prompt_cache) prompt_cache_restore(s->options, s->engine);
         batcher_options options = {

@@ -35,6 +35,7 @@ struct server {
     /* Set before the phase becomes SERVER_READY, constant afterwards. */
     qp_engine *engine; /* runs on the engine thread; others read only constant data */
     const qp_vocabulary *vocabulary;
+    bool takes_tools; /* the chat template writes them */
     qp_engine_info info;
     qp_sampling defaults;
     batcher *_Atomic batcher;

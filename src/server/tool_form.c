@@ -28,8 +28,10 @@ static const tool_style styles[] = {
 
 static const tool_style *style_of(const qp_vocabulary *v)
 {
+    const chat_templates *t = &v->templates;
+    const char *source = t->with_tools.source ? t->with_tools.source : t->plain.source;
     const tool_style *style = styles;
-    while (*style->mark && !(v->template_source && strstr(v->template_source, style->mark)))
+    while (*style->mark && !(source && strstr(source, style->mark)))
         style++;
     return style;
 }

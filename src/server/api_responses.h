@@ -1,0 +1,26 @@
+/* POST /v1/responses: its items and tools as messages and functions, and back. */
+#ifndef QUIPU_SERVER_API_RESPONSES_H
+#define QUIPU_SERVER_API_RESPONSES_H
+
+#include "server/call.h"
+
+/* The text of a member; "": there is none. */
+const char *responses_text(const cJSON *item, const char *name);
+
+/* The name under which the model sees a tool of a namespace ("": of none). */
+void responses_full_name(const char *space, const char *name, char *out, size_t size);
+
+/* Appends the call's instructions and input to a list of messages. All items that the model wrote
+ * in one turn are one message, as it wrote them. */
+qp_status responses_messages(const call *c, cJSON *list, api_error *error);
+
+/* The call's tools as functions. A `custom` tool is a function of one text, those of a `namespace`
+ * have its name before theirs. Tools that OpenAI's own servers would run are left out, and a header
+ * of the reply says so. */
+cJSON *responses_tools(const call *c);
+
+/* A call of a tool as an item: of a function, or of a custom tool. `done`: with what it is called
+ * with. */
+cJSON *responses_call_item(const call *c, const cJSON *tool_call, bool done);
+
+#endif

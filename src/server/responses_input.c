@@ -1,0 +1,143 @@
+/* Items of /v1/responses as messages: see api_responses.h. */
+#include "server/api_responses.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *responses_text(const cJSON *item, const char *name)
+{
+    const char *text = cJSON_GetStringValue(json_get(item, name));
+    return text ? text : "";
+}
+
+static cJSON *add_message(cJSON *list, const char *role, const char *text)
+{
+    cJSON *message = cJSON_CreateObject();
+    cJSON_AddStringToObject(message, "role", role);
+    cJSON_AddStringToObject(message, "content", text);
+    cJSON_AddItemToArray(list, message);
+    return message;
+}
+
+/* ---- What the model wrote ------------------------------------------------------------------ */
+
+/* The message of the turn at the end of the list, which is the model's. */
+static cJSON *turn_of(cJSON *list)
+{
+    cJSON *last = cJSON_GetArrayItem(list, cJSON_GetArraySize(list) - 1);
+    const bool open = strcmp(responses_text(last, "role"), "assistant") == 0;
+    return open ? last : add_message(list, "assistant", "");
+}
+
+/* Appends to a text of the message. */
+static void append_text(cJSON *message, const char *name, const char *text)
+{
+    strbuf joined = {0};
+    strbuf_puts(&joined, responses_text(message, name));
+    strbuf_puts(&joined, text);
+    cJSON_DeleteItemFromObjectCaseSensitive(message, name);
+    cJSON_AddStringToObject(message, name, strbuf_text(&joined));
+    strbuf_free(&joined);
+}
+
+static qp_status add_own_text(cJSON *list, const cJSON *item, api_error *error)
+{
+    const cJSON *content = json_get(item, "content"), *part;
+    cJSON *turn = turn_of(list);
+    if (cJSON_IsString(content)) append_text(turn, "content", content->valuestring);
+    cJSON_ArrayForEach(part, content)
+    {
+        const bool refusal = strcmp(responses_text(part, "type"), "refusal") == 0;
+        if (!cJSON_IsString(json_get(part, refusal ? "refusal" : "text")))
+            return api_refuse(error, 400, "input",
+                              "a part of a message is of type \"%.40s\": the model reads only text",
+                              responses_text(part, "type"));
+        append_text(turn, "content", responses_text(part, refusal ? "refusal" : "text"));
+    }
+    return QP_OK;
+}
+
+/* Templates that show earlier thinking read it under this name. */
+static void add_reasoning(cJSON *list, const cJSON *item)
+{
+    const cJSON *part;
+    cJSON_ArrayForEach(part, json_get(item, "content"))
+        append_text(turn_of(list), "reasoning_content", responses_text(part, "text"));
+}
+
+static void add_call(cJSON *list, const cJSON *item, const char *name, const char *arguments)
+{
+    cJSON *turn = turn_of(list), *one = cJSON_CreateObject();
+    cJSON *calls = cJSON_GetObjectItemCaseSensitive(turn, "tool_calls");
+    if (!calls) calls = cJSON_AddArrayToObject(turn, "tool_calls");
+    cJSON_AddItemToArray(calls, one);
+    cJSON_AddStringToObject(one, "id", responses_text(item, "call_id"));
+    cJSON_AddStringToObject(one, "type", "function");
+    cJSON *function = cJSON_AddObjectToObject(one, "function");
+    cJSON_AddStringToObject(function, "name", name);
+    cJSON_AddStringToObject(function, "arguments", arguments);
+}
+
+static void add_function_call(cJSON *list, const cJSON *item)
+{
+    char name[256];
+    const char *space = responses_text(item, "namespace"), *own = responses_text(item, "name");
+    responses_full_name(space, own, name, sizeof name);
+    add_call(list, item, name, responses_text(item, "arguments"));
+}
+
+static void add_custom_call(cJSON *list, const cJSON *item)
+{
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "input", responses_text(item, "input"));
+    char *arguments = cJSON_PrintUnformatted(object);
+    add_call(list, item, responses_text(item, "name"), arguments ? arguments : "");
+    cJSON_free(arguments);
+    cJSON_Delete(object);
+}
+
+/* ---- Items --------------------------------------------------------------------------------- */
+
+static void add_result(cJSON *list, const cJSON *item)
+{
+    const cJSON *output = json_get(item, "output");
+    cJSON *message = cJSON_CreateObject();
+    cJSON_AddStringToObject(message, "role", "tool");
+    cJSON_AddStringToObject(message, "tool_call_id", responses_text(item, "call_id"));
+    cJSON_AddItemToObject(message, "content",
+                          output ? cJSON_Duplicate(output, true) : cJSON_CreateString(""));
+    cJSON_AddItemToArray(list, message);
+}
+
+static qp_status add_item(cJSON *list, const cJSON *item, api_error *error)
+{
+    const char *type = responses_text(item, "type");
+    const bool message = !*type || strcmp(type, "message") == 0;
+    if (message && strcmp(responses_text(item, "role"), "assistant") == 0)
+        return add_own_text(list, item, error);
+    if (message)
+        cJSON_AddItemToArray(list, cJSON_Duplicate(item, true)); /* checked later */
+    else if (strcmp(type, "function_call") == 0)
+        add_function_call(list, item);
+    else if (strcmp(type, "custom_tool_call") == 0)
+        add_custom_call(list, item);
+    else if (strcmp(type, "function_call_output") == 0 ||
+             strcmp(type, "custom_tool_call_output") == 0)
+        add_result(list, item);
+    else if (strcmp(type, "reasoning") == 0)
+        add_reasoning(list, item);
+    else
+        return api_refuse(error, 400, "input",
+                          "an item of the input is of type \"%.40s\", which is not known here",
+                          type);
+    return QP_OK;
+}
+
+qp_status responses_messages(const call *c, cJSON *list, api_error *error)
+{
+    const cJSON *item;
+    if (c->p.instructions) add_message(list, "system", c->p.instructions);
+    if (cJSON_IsString(c->p.input)) add_message(list, "user", c->p.input->valuestring);
+    cJSON_ArrayForEach(item, c->p.input) TRY(add_item(list, item, error));
+    return QP_OK;
+}

@@ -1,0 +1,91 @@
+/* Tools for a model whose chat template has no place for them: they become texts of the messages,
+ * so that the model reads them. A call is written as tool_form.c forces it: {"name": ...,
+ * "parameters": ...}. */
+#include "server/call.h"
+
+#include <string.h>
+
+static const char *text_of(const cJSON *object, const char *name)
+{
+    const char *text = cJSON_GetStringValue(json_get(object, name));
+    return text ? text : "";
+}
+
+static void put_json(strbuf *out, const cJSON *value)
+{
+    char *text = value ? json_print(value) : NULL;
+    strbuf_puts(out, text ? text : "{}");
+    cJSON_free(text);
+}
+
+/* The message's content becomes `before`, its own, and `after`. */
+static void extend(cJSON *message, const char *before, const char *after)
+{
+    strbuf text = {0};
+    strbuf_printf(&text, "%s%s%s", before, text_of(message, "content"), after);
+    cJSON_DeleteItemFromObjectCaseSensitive(message, "content");
+    cJSON_AddStringToObject(message, "content", strbuf_text(&text));
+    strbuf_free(&text);
+}
+
+static void describe(const cJSON *tools, strbuf *out)
+{
+    const cJSON *tool;
+    strbuf_puts(out, "You can call these functions, each described by an object of JSON:\n");
+    cJSON_ArrayForEach(tool, tools)
+    {
+        put_json(out, json_get(tool, "function"));
+        strbuf_puts(out, "\n");
+    }
+    strbuf_puts(
+        out, "To call one, answer only with {\"name\": its name, \"parameters\": its arguments}.");
+}
+
+/* Into the system message, or before the first message if there is none. */
+static void add_description(cJSON *messages, const cJSON *tools)
+{
+    strbuf text = {0};
+    cJSON *first = cJSON_GetArrayItem(messages, 0);
+    const bool system = strcmp(text_of(first, "role"), "system") == 0;
+    if (system) strbuf_puts(&text, "\n\n");
+    describe(tools, &text);
+    if (!system) strbuf_puts(&text, "\n\n");
+    extend(first, system ? "" : strbuf_text(&text), system ? strbuf_text(&text) : "");
+    strbuf_free(&text);
+}
+
+static void write_calls(cJSON *message)
+{
+    const cJSON *call;
+    strbuf text = {0};
+    cJSON_ArrayForEach(call, json_get(message, "tool_calls"))
+    {
+        const cJSON *function = json_get(call, "function");
+        strbuf_printf(&text, "%s{\"name\": ", call->prev && call->prev->next ? "\n" : "");
+        put_json(&text, json_get(function, "name"));
+        strbuf_puts(&text, ", \"parameters\": ");
+        put_json(&text, json_get(function, "arguments"));
+        strbuf_puts(&text, "}");
+    }
+    if (!text.length) return;
+    extend(message, "", strbuf_text(&text));
+    cJSON_DeleteItemFromObjectCaseSensitive(message, "tool_calls");
+    strbuf_free(&text);
+}
+
+static void write_result(cJSON *message)
+{
+    cJSON_ReplaceItemInObjectCaseSensitive(message, "role", cJSON_CreateString("user"));
+    extend(message, "Result of the call:\n", "");
+}
+
+void tool_texts_write(cJSON *messages, const cJSON *tools)
+{
+    cJSON *message;
+    cJSON_ArrayForEach(message, messages)
+    {
+        write_calls(message);
+        if (strcmp(text_of(message, "role"), "tool") == 0) write_result(message);
+    }
+    if (cJSON_GetArraySize(tools)) add_description(messages, tools);
+}
