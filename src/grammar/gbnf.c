@@ -308,6 +308,7 @@ static qp_status take_rule(reader *r)
     const size_t length = name_length(r);
     if (!at_rule(r)) return fail(r, "expected a rule, NAME ::= ...");
     const uint32_t rule = find_rule(r, r->at, length);
+    if (r->g->failed != QP_OK) return QP_OK; /* grammar_check() says what it is */
     if (rule < r->g->n_rules && r->g->rules[rule].set)
         return error_set(r->error, QP_FORMAT, "line %d of the grammar: a second rule \"%.*s\"",
                          r->line, (int)(length < 80 ? length : 80), r->at);

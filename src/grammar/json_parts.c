@@ -393,7 +393,13 @@ grammar_expr json_other_key(json_parts *p, const cJSON *names)
     char **texts = calloc((size_t)cJSON_GetArraySize(names) + 1, sizeof *texts);
     if (!texts) p->g->failed = QP_NO_MEMORY;
     if (!texts) return GRAMMAR_EMPTY;
-    cJSON_ArrayForEach(item, names) texts[n++] = item->string;
+    cJSON_ArrayForEach(item, names)
+    {
+        texts[n++] = item->string;
+        if (strlen(item->string) > JSON_MAX_KEY && p->g->failed == QP_OK)
+            p->g->failed = QP_UNSUPPORTED; /* not_words() calls itself for each character */
+    }
+    if (p->g->failed != QP_OK) n = 0;
     if (n) qsort(texts, n, sizeof *texts, by_text);
     const grammar_expr e = json_quoted(p, not_words(p, texts, n, 0));
     free(texts);

@@ -15,6 +15,7 @@
  * made is 0, which is the root's number. */
 typedef struct json_parts {
     grammar *g;
+    uint64_t work; /* of compiling schemas: see json_schema_work.c */
     uint32_t space, character, string, number, integer, value, object, array;
 } json_parts;
 
@@ -44,6 +45,8 @@ grammar_expr json_literal(json_parts *p, const cJSON *value);
 
 /* One of the values. */
 grammar_expr json_one_of(json_parts *p, const cJSON *const *values, size_t n);
+
+enum { JSON_MAX_KEY = 512 }; /* bytes of a name beside other keys */
 
 /* A key that is none of the names, which are followed by other members in their list. */
 grammar_expr json_other_key(json_parts *p, const cJSON *names);

@@ -43,6 +43,13 @@ qp_status schema_refuse(schema_compiler *c, const schema_path *path, qp_status s
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    if (schema_exhausted(c)) {
+        snprintf(message, sizeof message,
+                 "the schema takes too much work: at most %d members are looked at, compared and "
+                 "copied",
+                 SCHEMA_MAX_WORK);
+        status = QP_UNSUPPORTED;
+    }
     return schema_at(c, path, error_set(c->error, status, "%s", message));
 }
 
@@ -215,10 +222,10 @@ static qp_status check_beside(schema_compiler *c, const cJSON *schema, const cJS
     return QP_OK;
 }
 
-static bool is_in(const cJSON *list, const cJSON *value)
+static bool is_in(schema_compiler *c, const cJSON *list, const cJSON *value)
 {
     const cJSON *item;
-    cJSON_ArrayForEach(item, list) if (cJSON_Compare(item, value, true)) return true;
+    cJSON_ArrayForEach(item, list) if (schema_equal(c, item, value)) return true;
     return false;
 }
 
@@ -251,7 +258,7 @@ static qp_status constants(schema_compiler *c, const cJSON *schema, unsigned typ
          item = one ? NULL : item->next) {
         bool allowed;
         status = allows_constant(c, schema, types, item, path, &allowed);
-        if (status != QP_OK || !allowed || (one && list && !is_in(list, one))) continue;
+        if (status != QP_OK || !allowed || (one && list && !is_in(c, list, one))) continue;
         values[n++] = item;
         exact = exact && is_exact(item);
     }
@@ -333,7 +340,7 @@ qp_status schema_compile(schema_compiler *c, const cJSON *schema, const schema_p
     if (c->nesting == SCHEMA_MAX_NESTING)
         return schema_refuse(c, path, QP_UNSUPPORTED, "schemas are nested deeper than %d",
                              SCHEMA_MAX_NESTING);
-    if (++c->n_schemas > SCHEMA_MAX_SCHEMAS || c->g->failed != QP_OK)
+    if (schema_exhausted(c) || ++c->n_schemas > SCHEMA_MAX_SCHEMAS || c->g->failed != QP_OK)
         return schema_refuse(c, path, QP_UNSUPPORTED,
                              "the schema is too large: it may have %d schemas and %d expressions",
                              SCHEMA_MAX_SCHEMAS, GRAMMAR_MAX_EXPRS);
@@ -356,10 +363,28 @@ static qp_status compile_root(json_parts *parts, const cJSON *schema, uint32_t r
     return status;
 }
 
+/* About as many bytes as the text of a value has. */
+static size_t text_bytes(const cJSON *value)
+{
+    const cJSON *item;
+    size_t n = 2 + (value->string ? strlen(value->string) : 0);
+    if (cJSON_IsString(value)) n += strlen(value->valuestring);
+    cJSON_ArrayForEach(item, value) n += text_bytes(item);
+    return n;
+}
+
+static qp_status check_length(size_t length, qp_error *error)
+{
+    if (length <= SCHEMA_MAX_TEXT) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED, "a schema may have %d bytes, found %zu",
+                     SCHEMA_MAX_TEXT, length);
+}
+
 qp_status json_schema_add(json_parts *parts, const cJSON *schema, grammar_expr *out,
                           qp_error *error)
 {
     grammar_expr e;
+    TRY(check_length(text_bytes(schema), error));
     const uint32_t rule = grammar_add_rule(parts->g, "#", 1);
     TRY(compile_root(parts, schema, rule, &e, error));
     grammar_set_rule(parts->g, rule, e);
@@ -372,9 +397,7 @@ qp_status json_schema_parse(const char *text, size_t length, grammar *out, qp_er
     cJSON *schema;
     json_parts parts = {.g = out};
     grammar_expr e;
-    if (length > SCHEMA_MAX_TEXT)
-        return error_set(error, QP_UNSUPPORTED, "a schema may have %d bytes, found %zu",
-                         SCHEMA_MAX_TEXT, length);
+    TRY(check_length(length, error));
     if (utf8_valid_run(text, length) != length)
         return error_set(error, QP_FORMAT, "the schema is not UTF-8");
     TRY(json_parse(text, length, "the schema", &schema, error));

@@ -16,6 +16,7 @@ enum {
     SCHEMA_MAX_NESTING = 200,     /* schemas in each other, not counting $ref */
     SCHEMA_MAX_SCHEMAS = 20000,   /* all that are compiled */
     SCHEMA_MAX_PROPERTIES = 2000, /* of an object */
+    SCHEMA_MAX_WORK = 1 << 23,    /* members looked at, and values compared and copied */
     SCHEMA_MAX_MERGED = 1 << 18,  /* values that are copied for allOf and $ref with others */
 };
 /* Adds the rules for the schema in a text; the root is the first. */

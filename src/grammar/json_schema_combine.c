@@ -32,10 +32,11 @@ qp_status schema_resolve(schema_compiler *c, const cJSON *schema, const schema_p
         good = read_part(&at, part, sizeof part);
         char *end;
         const long index = strtol(part, &end, 10);
+        if (cJSON_IsArray(found)) schema_spend(c, (size_t)cJSON_GetArraySize(found));
         found = cJSON_IsArray(found) ? (*part && !*end && index >= 0 && index < INT32_MAX
                                             ? cJSON_GetArrayItem(found, (int)index)
                                             : NULL)
-                                     : cJSON_GetObjectItemCaseSensitive(found, part);
+                                     : schema_find(c, found, part);
     }
     *out = found;
     if (good && !*at && found) return QP_OK;
@@ -65,6 +66,7 @@ static qp_status reference(schema_compiler *c, const cJSON *schema, const schema
     TRY(schema_resolve(c, schema, path, &target));
     for (size_t i = 0; i < c->n_targets; i++) {
         if (c->targets[i].schema != target) continue;
+        schema_spend(c, i / 4);
         *out = grammar_rule_expr(c->g, c->targets[i].rule);
         return QP_OK;
     }
@@ -104,13 +106,10 @@ static bool says_more(const cJSON *schema, const char *but)
 
 static qp_status check_disjoint(schema_compiler *c, const cJSON *all, const schema_path *path)
 {
-    for (const cJSON *a = all->child; a; a = a->next)
-        for (const cJSON *b = a->next; b; b = b->next)
-            if (!schema_disjoint(c, a, b))
-                return schema_refuse(c, path, QP_UNSUPPORTED,
-                                     "alternatives of \"oneOf\" may overlap: give them different "
-                                     "types or constants, or use \"anyOf\"");
-    return QP_OK;
+    if (schemas_disjoint(c, all)) return QP_OK;
+    return schema_refuse(c, path, QP_UNSUPPORTED,
+                         "alternatives of \"oneOf\" may overlap: give them different types or "
+                         "constants, or use \"anyOf\"");
 }
 
 qp_status schema_alternatives(schema_compiler *c, const cJSON *schema, const char *name,

@@ -21,7 +21,9 @@ static int count_values(const cJSON *tree)
 
 static qp_status copy(schema_compiler *c, const cJSON *tree, const schema_path *path, cJSON **out)
 {
-    c->n_merged += count_values(tree);
+    const int n = count_values(tree);
+    c->n_merged += n;
+    schema_spend(c, (size_t)n);
     if (c->n_merged > SCHEMA_MAX_MERGED || c->n_merged < 0)
         return schema_refuse(c, path, QP_UNSUPPORTED, "\"allOf\" and \"$ref\" join too much");
     *out = cJSON_Duplicate(tree, true);
@@ -44,6 +46,14 @@ static bool is_one_of(const char *name, const char *const *names)
     return false;
 }
 
+/* A text that cJSON frees. */
+static char *strdup_of(const char *text)
+{
+    const size_t size = strlen(text) + 1;
+    char *out = cJSON_malloc(size);
+    return out ? memcpy(out, text, size) : NULL;
+}
+
 /* Replaces a property by one that requires it and another one, which it takes over. */
 static qp_status hold_both(schema_compiler *c, cJSON *properties, cJSON *mine, cJSON *theirs,
                            const schema_path *path)
@@ -57,7 +67,9 @@ static qp_status hold_both(schema_compiler *c, cJSON *properties, cJSON *mine, c
     qp_status status = copy(c, mine, path, &copied);
     if (status == QP_OK) {
         cJSON_AddItemToArray(list, copied);
-        cJSON_ReplaceItemInObjectCaseSensitive(properties, mine->string, both);
+        both->string = strdup_of(mine->string);
+        cJSON_ReplaceItemViaPointer(properties, mine, both);
+        if (!both->string) return error_no_memory(c->error, "the schema", 0);
     } else {
         cJSON_Delete(both);
     }
@@ -71,8 +83,8 @@ static qp_status join_properties(schema_compiler *c, cJSON *a, const cJSON *b,
     const cJSON *item;
     cJSON_ArrayForEach(item, b)
     {
-        cJSON *mine = cJSON_GetObjectItemCaseSensitive(a, item->string), *theirs;
-        if (mine && cJSON_Compare(mine, item, true)) continue;
+        cJSON *mine = schema_find(c, a, item->string), *theirs;
+        if (mine && schema_equal(c, mine, item)) continue;
         TRY(copy(c, item, path, &theirs));
         if (!mine) {
             cJSON_AddItemToObject(a, item->string, theirs);
@@ -123,7 +135,7 @@ static qp_status check_closed(schema_compiler *c, const cJSON *closed, const cJS
     if (!extra || cJSON_IsTrue(extra)) return QP_OK;
     cJSON_ArrayForEach(item, json_get(other, "properties"))
     {
-        if (!cJSON_GetObjectItemCaseSensitive(json_get(closed, "properties"), item->string))
+        if (!schema_find(c, json_get(closed, "properties"), item->string))
             return schema_refuse(
                 c, path, QP_UNSUPPORTED,
                 "\"allOf\": \"%.60s\" is a property of one schema, and another one "
@@ -139,7 +151,7 @@ static qp_status check_items(schema_compiler *c, const cJSON *prefixed, const cJ
 {
     const bool prefix =
         json_get(prefixed, "prefixItems") || cJSON_IsArray(json_get(prefixed, "items"));
-    if (!prefix || !json_get(other, "items") || cJSON_Compare(prefixed, other, true)) return QP_OK;
+    if (!prefix || !json_get(other, "items") || schema_equal(c, prefixed, other)) return QP_OK;
     return schema_refuse(c, path, QP_UNSUPPORTED,
                          "\"allOf\": \"items\" of one schema beside \"prefixItems\" of another");
 }
@@ -159,7 +171,7 @@ static qp_status join_member(schema_compiler *c, cJSON *a, const cJSON *b, const
                                         "minItems", "minProperties",    NULL};
     static const char *const upper[] = {"maximum",  "exclusiveMaximum", "maxLength",
                                         "maxItems", "maxProperties",    NULL};
-    cJSON *mine = cJSON_GetObjectItemCaseSensitive(a, item->string);
+    cJSON *mine = schema_find(c, a, item->string);
     const char *name = item->string;
     if (!mine) {
         cJSON *theirs;
@@ -167,7 +179,7 @@ static qp_status join_member(schema_compiler *c, cJSON *a, const cJSON *b, const
         cJSON_AddItemToObject(a, name, theirs);
         return QP_OK;
     }
-    if (schema_only_describes(name) || cJSON_Compare(mine, item, true)) return QP_OK;
+    if (schema_only_describes(name) || schema_equal(c, mine, item)) return QP_OK;
     if (strcmp(name, "properties") == 0) return join_properties(c, mine, item, path);
     if (strcmp(name, "required") == 0 || strcmp(name, "allOf") == 0)
         return join_required(c, mine, item, path);
@@ -205,71 +217,4 @@ qp_status schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b, const
     if (!joins_nullable(a, b)) cJSON_DeleteItemFromObjectCaseSensitive(joined, "nullable");
     *out = joined;
     return QP_OK;
-}
-
-/* ---- Schemas that exclude each other ------------------------------------------------------- */
-
-/* The constants of a schema: a list, or one. NULL: any value. */
-static const cJSON *constants(const cJSON *schema, bool *list)
-{
-    const cJSON *one = cJSON_GetObjectItemCaseSensitive(schema, "const");
-    *list = !one;
-    return one ? one : json_get(schema, "enum");
-}
-
-static bool constants_disjoint(const cJSON *a, const cJSON *b)
-{
-    bool a_list, b_list;
-    const cJSON *x = constants(a, &a_list), *y = constants(b, &b_list);
-    if (!x || !y) return false;
-    for (const cJSON *i = a_list ? x->child : x; i; i = a_list ? i->next : NULL)
-        for (const cJSON *k = b_list ? y->child : y; k; k = b_list ? k->next : NULL)
-            if (cJSON_Compare(i, k, true)) return false;
-    return true;
-}
-
-static bool requires(const cJSON *schema, const char *name)
-{
-    const cJSON *item;
-    cJSON_ArrayForEach(item, json_get(schema, "required"))
-    {
-        if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) return true;
-    }
-    return false;
-}
-
-/* The schema that $ref names; the schema itself if it has none, or one that is not found. */
-static const cJSON *follow_ref(schema_compiler *c, const cJSON *schema)
-{
-    qp_error *error = c->error;
-    c->error = NULL;
-    for (int i = 0; i < 10 && json_get(schema, "$ref"); i++)
-        if (schema_resolve(c, schema, NULL, &schema) != QP_OK) break;
-    c->error = error;
-    return schema;
-}
-
-bool schema_disjoint(schema_compiler *c, const cJSON *a, const cJSON *b)
-{
-    qp_error *error = c->error;
-    unsigned x = 0, y = 0;
-    const cJSON *item;
-    a = follow_ref(c, a);
-    b = follow_ref(c, b);
-    if (!a || !b || !cJSON_IsObject(a) || !cJSON_IsObject(b)) return false;
-    c->error = NULL;
-    const bool typed =
-        schema_types(c, a, NULL, &x) == QP_OK && schema_types(c, b, NULL, &y) == QP_OK;
-    c->error = error;
-    if (typed && json_get(a, "type") && json_get(b, "type") && !(x & y)) return true;
-    if (constants_disjoint(a, b)) return true;
-    cJSON_ArrayForEach(item, json_get(a, "properties"))
-    {
-        const cJSON *other =
-            cJSON_GetObjectItemCaseSensitive(json_get(b, "properties"), item->string);
-        if (other && requires(a, item->string) && requires(b, item->string) &&
-            constants_disjoint(item, other))
-            return true;
-    }
-    return false;
 }

@@ -12,16 +12,6 @@ typedef struct members {
     bool extras;        /* there may be any number of them */
 } members;
 
-static bool is_required(const cJSON *required, const char *name)
-{
-    const cJSON *item;
-    cJSON_ArrayForEach(item, required)
-    {
-        if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) return true;
-    }
-    return false;
-}
-
 static grammar_expr with_key(schema_compiler *c, grammar_expr key, grammar_expr value)
 {
     grammar_expr parts[] = {key, grammar_text(c->g, ":"), json_space(c->parts), value};
@@ -68,7 +58,7 @@ static qp_status check_required(schema_compiler *c, const cJSON *properties, con
     {
         if (!cJSON_IsString(item))
             return schema_refuse(c, path, QP_INVALID, "\"required\" must be a list of names");
-        if (cJSON_GetObjectItemCaseSensitive(properties, item->valuestring)) continue;
+        if (schema_find(c, properties, item->valuestring)) continue;
         return schema_refuse(c, path, QP_UNSUPPORTED,
                              "\"required\" names \"%.60s\", which is not in \"properties\"",
                              item->valuestring);
@@ -135,8 +125,8 @@ static grammar_expr all_members(members *m, const cJSON *properties, const cJSON
     }
     const cJSON *last = properties->child->prev; /* cJSON: the first one's is the last */
     for (size_t i = values->count; i-- > 0; last = last->prev)
-        add_member(m, values->items[i], is_required(required, last->string), &rest, &first,
-                   &may_be_none);
+        add_member(m, values->items[i], schema_requires(m->c, required, last->string), &rest,
+                   &first, &may_be_none);
     return json_bracketed(parts, '{', first, may_be_none, '}');
 }
 

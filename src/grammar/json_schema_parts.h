@@ -33,6 +33,21 @@ typedef struct schema_compiler {
 qp_status schema_compile(schema_compiler *c, const cJSON *schema, const schema_path *path,
                          grammar_expr *out);
 
+/* Counts steps of work; false when the schema, with those compiled before it into the same grammar,
+ * takes too much. What follows a false may be wrong, because schema_refuse() and schema_compile()
+ * then say that. */
+bool schema_spend(schema_compiler *c, size_t steps);
+bool schema_exhausted(const schema_compiler *c);
+
+/* The member of an object; NULL: none. Counted, as are those below. */
+cJSON *schema_find(schema_compiler *c, const cJSON *object, const char *name);
+
+/* Whether a list has the text. */
+bool schema_requires(schema_compiler *c, const cJSON *required, const char *name);
+
+/* Whether two values are equal, whatever the order of members. */
+bool schema_equal(schema_compiler *c, const cJSON *a, const cJSON *b);
+
 /* $ref, alone or with other keywords; `name`, which is anyOf or oneOf; allOf. */
 qp_status schema_reference(schema_compiler *c, const cJSON *schema, const schema_path *path,
                            grammar_expr *out);
@@ -76,8 +91,8 @@ qp_status schema_without(schema_compiler *c, const cJSON *schema, const char *na
 qp_status schema_resolve(schema_compiler *c, const cJSON *schema, const schema_path *path,
                          const cJSON **out);
 
-/* Whether no value is valid under both, as far as types and constants show it. */
-bool schema_disjoint(schema_compiler *c, const cJSON *a, const cJSON *b);
+/* Whether no value is valid under two of a list, as far as types and constants show it. */
+bool schemas_disjoint(schema_compiler *c, const cJSON *all);
 
 /* An error "PATH: ...". */
 qp_status schema_refuse(schema_compiler *c, const schema_path *path, qp_status status,

@@ -236,6 +236,7 @@ static qp_status take_items(reader *r, bool outermost, expr_list *list)
     bool open = true; /* no "$" was met */
     if (outermost && !take(r, '^')) expr_list_add(r->g, list, anything(r));
     while (*r->at && *r->at != '|' && *r->at != ')') {
+        if (r->g->failed != QP_OK) return refuse(r, "makes the form too large");
         grammar_expr e = GRAMMAR_EMPTY;
         if (outermost && r->at[0] == '$' && (!r->at[1] || r->at[1] == '|')) {
             r->at++;

@@ -117,6 +117,7 @@ static const reach *find_reach(stacks *s, uint32_t from)
     while (s->n_todo > bottom && s->failed == QP_OK) {
         const uint32_t index = s->todo[--s->n_todo];
         const state *at = &s->m->states[index];
+        if (++s->work > STACKS_MAX_WORK) fail(s, QP_UNSUPPORTED);
         if (s->reaches[index].stamp == s->reach_stamp) continue;
         s->reaches[index].stamp = s->reach_stamp;
         if (at->kind != STATE_SPLIT && at->kind != STATE_JUMP) {
@@ -128,7 +129,6 @@ static const reach *find_reach(stacks *s, uint32_t from)
         if (at->kind == STATE_SPLIT) s->todo[s->n_todo++] = at->b;
     }
     s->n_todo = bottom;
-    s->work += s->n_reached - first;
     *r = (reach){first, (uint32_t)s->n_reached - first, s->reach_stamp, s->failed == QP_OK};
     return r;
 }

@@ -24,6 +24,18 @@ enum {
 
 /* ---- common to all requests ---------------------------------------------------------------- */
 
+static bool is_cancelled(const hub *hub)
+{
+    return hub->cancel && *hub->cancel;
+}
+
+/* libcurl calls it about once a second, and with each piece of data; not 0 ends the request. */
+static int look_at_cancel(void *hub, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+{
+    (void)a, (void)b, (void)c, (void)d;
+    return is_cancelled(hub);
+}
+
 static CURL *begin_request(const hub *hub, const char *url)
 {
     static bool ready;
@@ -40,6 +52,9 @@ static CURL *begin_request(const hub *hub, const char *url)
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, (long)STALLED_SECONDS);
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, (long)STALLED_SECONDS);
+    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, look_at_cancel);
+    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, hub);
     if (hub->token) { /* libcurl does not send the token to another host after a redirect */
         curl_easy_setopt(curl, CURLOPT_HTTPAUTH, (long)CURLAUTH_BEARER);
         curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, hub->token);
@@ -47,13 +62,9 @@ static CURL *begin_request(const hub *hub, const char *url)
     return curl;
 }
 
-static bool is_cancelled(const hub *hub)
-{
-    return hub->cancel && *hub->cancel;
-}
-
 static qp_status unreachable(const hub *hub, CURLcode why, qp_error *error)
 {
+    if (is_cancelled(hub)) return error_set(error, QP_CANCELLED, "interrupted");
     return error_set(error, QP_IO, "%s cannot be reached: %s", hub->endpoint,
                      curl_easy_strerror(why));
 }
@@ -115,7 +126,7 @@ qp_status transfer_get(const hub *hub, const char *url, strbuf *out, long *code,
         *code = 0;
         curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, code);
         long wait = result == CURLE_OK && tries < 2 ? seconds_to_wait(curl, *code) : 0;
-        if (wait == 0) break;
+        if (wait == 0 || is_cancelled(hub)) break;
         wait_seconds(hub, wait);
     }
     curl_easy_cleanup(curl);
