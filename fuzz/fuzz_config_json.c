@@ -1,7 +1,7 @@
 /* config.json: whatever is accepted has sizes within bounds that agree with each other, makes a
  * plan that its verifier accepts or an error, and RoPE angles that are numbers. */
 #include "model/config_read.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static void use(const model_config *config)
     plan_options options = plan_default_options(config);
     qp_error error;
     program p;
-    if (plan_build(config, NULL, &options, &p, &error) == QP_OK) {
+    if (lower_build(config, NULL, &options, &p, &error) == QP_OK) {
         program_bytes bytes = program_count_bytes(&p, 0);
         if (bytes.total < bytes.kv_cache || bytes.total < bytes.arena) abort();
     } else if (strncmp(error.message, "plan:", 5) == 0) {

@@ -314,6 +314,9 @@ typedef struct qp_engine_options {
      * different GPUs of any processes and hosts. "host": through the host's memory, wherever ranks
      * run, also if they share a GPU. "auto" (default): the first of these that is possible. */
     const char *exchange;
+    /* Rules of the plan to take or to leave out besides the usual ones, such as "+norm_up,-parts":
+     * `quipu plan -v` lists them. QP_INVALID names an unknown one. */
+    const char *rules;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);

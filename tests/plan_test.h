@@ -3,7 +3,7 @@
 #define QUIPU_TESTS_PLAN_TEST_H
 
 #include "model/family/family.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 
 #include "test.h"
 
@@ -32,7 +32,7 @@ static inline program small_plan(int ranks, int rank)
     options.ranks = ranks, options.rank = rank;
     options.cut = PLAN_REDUCE;
     program p;
-    assert_ok(plan_build(&config, NULL, &options, &p, &error));
+    assert_ok(lower_build(&config, NULL, &options, &p, &error));
     return p;
 }
 

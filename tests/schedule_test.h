@@ -7,7 +7,7 @@
 #include "base/checked.h"
 #include "vm/batch.h"
 #include "engine/pages.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "schedule/build.h"
 #include "schedule/verify.h"
 #include "vm/machine.h"
@@ -51,7 +51,7 @@ static inline void bench_open_features(bench *b, const char *path, int64_t parts
     small.kv_partitions = parts % BENCH_SUMS;
     small.context = context;
     if (context > BENCH_CONTEXT) small.max_tokens = context;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &small, &b->program, &error));
+    assert_ok(lower_build(model_get_config(b->model), b->model, &small, &b->program, &error));
     const machine_setup setup = {.program = &b->program, .cpu_features = features};
     const machine_type *type = features ? &machine_operators : &machine_reference;
     assert_ok(machine_open(type, &setup, &b->machine, &error));

@@ -2,7 +2,7 @@
  */
 #include "test.h"
 
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "schedule/build.h"
 #include "vm/claims.h"
 
@@ -26,7 +26,7 @@ static void bench_open(bench *b, int workers, bool fuse)
     plan_options options = plan_default_options(model_get_config(b->model));
     options.max_tokens = options.context = TOKENS;
     options.fuse = fuse;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &options, &b->program, &error));
+    assert_ok(lower_build(model_get_config(b->model), b->model, &options, &b->program, &error));
     const schedule_options chosen = {.workers = workers, .last_step = b->program.logits_end};
     assert_ok(schedule_build(&b->program, &chosen, &b->schedule, &error));
     b->bound = (bound_schedule){.schedule = &b->schedule};

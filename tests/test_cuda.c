@@ -6,7 +6,7 @@
 #include "op/cuda_ops.h"
 
 #include "op/table.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 
 #include <cjson/cJSON.h>
 #include <string.h>
@@ -127,7 +127,8 @@ static void memory_is_counted_exactly(void **state)
     assert_int_equal(model_open("synthetic:llama-3.2-1b:Q4_K", &sizes_only, &model, &error), QP_OK);
     plan_options options = plan_default_options(model_get_config(model));
     options.context = 4096;
-    assert_int_equal(plan_build(model_get_config(model), model, &options, &program, &error), QP_OK);
+    assert_int_equal(lower_build(model_get_config(model), model, &options, &program, &error),
+                     QP_OK);
     cuda_bytes bytes = cuda_executor_count(&program, NULL);
     /* Every tensor of this model is a multiple of the alignment already. */
     assert_int_equal(bytes.weights, model_weight_bytes(model));
@@ -157,7 +158,7 @@ static void parts_of_attention_are_counted(void **state)
         plan_options options = plan_default_options(config);
         options.context = i ? 4096 : 1536;
         options.max_sequences = options.max_tokens = 64;
-        assert_int_equal(plan_build(config, NULL, &options, &program, &error), QP_OK);
+        assert_int_equal(lower_build(config, NULL, &options, &program, &error), QP_OK);
         bytes[i] = cuda_executor_count(&program, NULL).workspace;
         program_free(&program);
     }

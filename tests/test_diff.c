@@ -6,7 +6,7 @@
 #include "base/cpu.h"
 #include "inspect/diff.h"
 #include "inspect/diff_run.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 
 #include <math.h>
 
@@ -288,7 +288,7 @@ static void bench_open_as(bench *b, const char *path, const char *of, bool sums)
     options.max_tokens = options.context = options.max_outputs = TOKENS;
     options.page_size = 4;
     options.sums = sums;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &options, &b->program, &error));
+    assert_ok(lower_build(model_get_config(b->model), b->model, &options, &b->program, &error));
     assert_ok(thread_pool_create(2, &b->pool, &error));
     b->setup =
         (machine_setup){.program = &b->program, .pool = b->pool, .cpu_features = cpu_features(0)};

@@ -35,7 +35,7 @@ cat >"$place/program.c" <<'END'
 /* Names that the library has for itself. */
 int json_parse(void) { return 1; }
 int error_set(void) { return 2; }
-int plan_build(void) { return 3; }
+int lower_build(void) { return 3; }
 
 int main(int argc, char **argv)
 {
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     qp_free(text);
     qp_tokens_free(&tokens);
     qp_vocabulary_close(vocabulary);
-    return json_parse() + error_set() + plan_build() - 6;
+    return json_parse() + error_set() + lower_build() - 6;
 }
 END
 model=tests/golden/models/llama-text.gguf

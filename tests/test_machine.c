@@ -6,7 +6,7 @@
 
 #include "base/cpu.h"
 #include "engine/engine.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "schedule/build.h"
 #include "schedule/print.h"
 #include "vm/machine.h"
@@ -47,7 +47,7 @@ static void bench_open(bench *b, const machine_type *type, const char *path, uin
     o.max_sequences = o.max_outputs = SEQUENCES;
     o.context = CONTEXT;
     o.page_size = PAGE;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &o, &b->program, &error));
+    assert_ok(lower_build(model_get_config(b->model), b->model, &o, &b->program, &error));
     assert_ok(thread_pool_create(2, &b->pool, &error));
     assert_ok(batch_init(&b->batch, &b->program, &error));
     machine_setup setup = setup_of(b);

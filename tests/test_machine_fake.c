@@ -10,7 +10,7 @@
 #include "cuda/ranks.h"
 #include "engine/engine.h"
 #include "inspect/diff.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "vm/mega/machine.h"
 
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static void bench_open(bench *b)
     o.max_sequences = o.max_outputs = SEQUENCES;
     o.context = CONTEXT;
     o.page_size = PAGE;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &o, &b->program, &error));
+    assert_ok(lower_build(model_get_config(b->model), b->model, &o, &b->program, &error));
     assert_ok(thread_pool_create(1, &b->pool, &error));
     assert_ok(batch_init(&b->batch, &b->program, &error));
     machine_setup setup = {.program = &b->program,
@@ -447,7 +447,7 @@ static void test_a_rank_runs_on_its_gpu(void **state)
         o.ranks = 2;
         o.rank = rank;
         o.cut = PLAN_REDUCE;
-        assert_ok(program_rebuild(&b.program, &o, &p, &error));
+        assert_ok(lower_rebuild(&b.program, &o, &p, &error));
         machine_setup setup = {.program = &p, .pool = b.pool, .device = &b.device};
         assert_int_equal(machine_open(&machine_cuda, &setup, &m, &error), QP_UNSUPPORTED);
         machine_close(&m);

@@ -6,7 +6,7 @@
 #include "gpu_test.h"
 #include "kernels_for_tests.h"
 #include "likeliest.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "schedule/verify.h"
 
 #include <stdio.h>
@@ -289,7 +289,7 @@ static void every_wait_is_carried(void **state)
         assert_ok(model_open(paths[i / 20], &sizes_only, &m, &error));
         plan_options of = plan_default_options(model_get_config(m));
         of.context = 4096;
-        assert_ok(plan_build(model_get_config(m), m, &of, &p, &error));
+        assert_ok(lower_build(model_get_config(m), m, &of, &p, &error));
         const mega_schedule_options options = {.n_blocks = blocks[i / 5 % 4],
                                                .assignment = (schedule_assignment)(i % 5)};
         assert_ok(mega_build_sums(&p, options.n_blocks, &sums, &error));
@@ -312,7 +312,7 @@ static void a_wait_that_nothing_carries_is_refused(void **state)
     model_options sizes_only = {.sizes_only = true};
     assert_ok(model_open(models[0], &sizes_only, &m, &error));
     plan_options of = plan_default_options(model_get_config(m));
-    assert_ok(plan_build(model_get_config(m), m, &of, &p, &error));
+    assert_ok(lower_build(model_get_config(m), m, &of, &p, &error));
     const mega_schedule_options options = {.n_blocks = 16};
     assert_ok(mega_build_sums(&p, options.n_blocks, &sums, &error));
     assert_ok(mega_schedule(&sums, &options, &s, &error));
@@ -389,7 +389,7 @@ static void a_damaged_program_is_refused(void **state)
     model_options sizes_only = {.sizes_only = true};
     assert_ok(model_open(models[0], &sizes_only, &m, &error));
     plan_options of = plan_default_options(model_get_config(m));
-    assert_ok(plan_build(model_get_config(m), m, &of, &p, &error));
+    assert_ok(lower_build(model_get_config(m), m, &of, &p, &error));
     assert_ok(mega_build_sums(&p, BLOCKS, &sums, &error));
     int damaged = 0;
     for (int how = 0; how < DAMAGES; how++)

@@ -2,7 +2,7 @@
  * names, directions and types that the table assumes, and every matrix, norm, cache and sum of an
  * operator is in its row. */
 #include "test.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "vm/mega/opcodes.h"
 
 #include "schedule/schedule.h"
@@ -89,7 +89,7 @@ static void it_knows_all_of_its_schedules(void **state)
     model_options sizes_only = {.sizes_only = true};
     assert_ok(model_open("synthetic:tiny:BF16", &sizes_only, &m, &error));
     plan_options of = plan_default_options(model_get_config(m));
-    assert_ok(plan_build(model_get_config(m), m, &of, &p, &error));
+    assert_ok(lower_build(model_get_config(m), m, &of, &p, &error));
     const mega_schedule_options options = {.n_blocks = 8};
     assert_ok(mega_build_sums(&p, options.n_blocks, &sums, &error));
     assert_ok(mega_schedule(&sums, &options, &s, &error));

@@ -2,7 +2,7 @@
 #include "test.h"
 
 #include "base/cpu.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "vm/pack.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static program plan_of(const model *m, bool fuse)
     options.fuse = fuse;
     options.context = 64;
     options.max_tokens = 16;
-    assert_ok(plan_build(model_get_config(m), m, &options, &p, &error));
+    assert_ok(lower_build(model_get_config(m), m, &options, &p, &error));
     return p;
 }
 
@@ -126,7 +126,7 @@ static program rank_of(const model *m, plan_cut cut, int rank)
     options.ranks = 2;
     options.rank = rank;
     options.cut = cut;
-    assert_ok(plan_build(model_get_config(m), m, &options, &p, &error));
+    assert_ok(lower_build(model_get_config(m), m, &options, &p, &error));
     return p;
 }
 

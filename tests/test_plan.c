@@ -6,6 +6,7 @@
 #include "vm/execute.h"
 
 #include "plan_test.h"
+#include "lower/lower.h"
 
 /* --- Lifetimes ------------------------------------------------------------------------------- */
 
@@ -110,9 +111,9 @@ static void activations_in_bf16_take_half(void **state)
     model_config config = small_config();
     plan_options options = plan_default_options(&config);
     program wide, narrow;
-    assert_ok(plan_build(&config, NULL, &options, &wide, &error));
+    assert_ok(lower_build(&config, NULL, &options, &wide, &error));
     options.act_type = DTYPE_BF16;
-    assert_ok(plan_build(&config, NULL, &options, &narrow, &error));
+    assert_ok(lower_build(&config, NULL, &options, &narrow, &error));
     for (int id = 0; id < wide.n_tensors; id++) {
         const bool halved = id == PLAN_X || id == PLAN_X_NORM || id == PLAN_ATTN || id == PLAN_FFN;
         assert_int_equal(wide.tensors[id].bytes, narrow.tensors[id].bytes << halved);
@@ -121,12 +122,12 @@ static void activations_in_bf16_take_half(void **state)
     program_free(&wide);
     program_free(&narrow);
     options.fuse = true;
-    assert_int_equal(plan_build(&config, NULL, &options, &wide, &error), QP_UNSUPPORTED);
+    assert_int_equal(lower_build(&config, NULL, &options, &wide, &error), QP_UNSUPPORTED);
     assert_non_null(strstr(error.message, "fused operators"));
     options.fuse = false, options.form = PLAN_FLASHINFER;
-    assert_int_equal(plan_build(&config, NULL, &options, &wide, &error), QP_UNSUPPORTED);
+    assert_int_equal(lower_build(&config, NULL, &options, &wide, &error), QP_UNSUPPORTED);
     options.form = PLAN_PAGED, options.act_type = DTYPE_F16;
-    assert_int_equal(plan_build(&config, NULL, &options, &wide, &error), QP_INVALID);
+    assert_int_equal(lower_build(&config, NULL, &options, &wide, &error), QP_INVALID);
 }
 
 /* The same of the fused pass, with attention in parts and in one. */
@@ -150,7 +151,7 @@ static void fused_lifetimes_are_those_of_the_design(void **state)
         program p;
         plan_cell *cells;
         char text[8];
-        assert_ok(plan_build(&config, NULL, &options, &p, &error));
+        assert_ok(lower_build(&config, NULL, &options, &p, &error));
         assert_ok(lifetime_compute(&p, &cells, &error));
         assert_int_equal(p.n_steps, N_BEFORE + 3 * N_FUSED_LAYER + N_FUSED_AFTER);
         check_rows(&p, cells, 0, before, N_BEFORE, -1);
@@ -258,8 +259,8 @@ static void a_program_has_everything_once(void **state)
     assert_ok(model_open("synthetic:tiny:Q8_0", NULL, &model, &error));
     plan_options options = plan_default_options(model_get_config(model));
     program p, bare;
-    assert_ok(plan_build(model_get_config(model), model, &options, &p, &error));
-    assert_ok(plan_build(model_get_config(model), NULL, &options, &bare, &error));
+    assert_ok(lower_build(model_get_config(model), model, &options, &p, &error));
+    assert_ok(lower_build(model_get_config(model), NULL, &options, &bare, &error));
     for (int a = 1; a < p.n_views; a++)
         for (int b = 1; b < a; b++) {
             const program_view *x = &p.views[a], *y = &p.views[b];
@@ -298,7 +299,7 @@ static void bind_every_node(bool fuse, bool sums, int64_t kv_partitions)
     options.max_tokens = 20, options.context = 64;
     options.fuse = fuse, options.sums = sums, options.kv_partitions = kv_partitions;
     program p;
-    assert_ok(plan_build(model_get_config(model), model, &options, &p, &error));
+    assert_ok(lower_build(model_get_config(model), model, &options, &p, &error));
     executor x;
     assert_ok(executor_init(&x, &p, NULL, 0, NULL, NULL, NULL, &error));
     batch b;

@@ -5,7 +5,7 @@
 #include "engine_test.h"
 
 #include "plan/plan.h"
-#include "plan/print.h"
+#include "lower/print.h"
 
 #include <math.h>
 

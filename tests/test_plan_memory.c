@@ -6,6 +6,7 @@
 #include "vm/execute.h"
 
 #include "plan_test.h"
+#include "lower/lower.h"
 
 static const program_node *node_of(const program *p, int64_t layer, op_code op)
 {
@@ -59,7 +60,7 @@ static void live_tensors_never_meet(void **state)
         model_config config = random_config();
         plan_options options = random_options(&config);
         program p;
-        assert_ok(plan_build(&config, NULL, &options, &p, &error));
+        assert_ok(lower_build(&config, NULL, &options, &p, &error));
         plan_cell *cells;
         assert_ok(lifetime_compute(&p, &cells, &error));
         assert_false(is_unsound(&p, cells));
@@ -88,7 +89,7 @@ static void the_verifier_catches_every_misplacement(void **state)
         config.n_layers = random_between(1, 2);
         plan_options options = random_options(&config);
         program p;
-        assert_ok(plan_build(&config, NULL, &options, &p, &error));
+        assert_ok(lower_build(&config, NULL, &options, &p, &error));
         plan_cell *cells;
         assert_ok(lifetime_compute(&p, &cells, &error));
         for (int k = 0; k < 200; k++) {
@@ -183,7 +184,7 @@ static void bytes_are_those_that_are_allocated(void **state)
         options.kv_type = i % 2 ? DTYPE_F16 : DTYPE_F32;
         options.max_outputs = random_between(1, 20);
         program p;
-        assert_ok(plan_build(config, NULL, &options, &p, &error));
+        assert_ok(lower_build(config, NULL, &options, &p, &error));
         program_bytes bytes = program_count_bytes(&p, model_weight_bytes(model));
         executor x;
         assert_ok(executor_init(&x, &p, NULL, 0, NULL, NULL, NULL, &error));
@@ -221,7 +222,7 @@ static uint64_t total_at(const model_config *config, plan_options options, int64
 {
     program p;
     options.context = context;
-    assert_ok(plan_build(config, NULL, &options, &p, &error));
+    assert_ok(lower_build(config, NULL, &options, &p, &error));
     uint64_t total = program_count_bytes(&p, 1000).total;
     program_free(&p);
     return total;
@@ -235,12 +236,12 @@ static void the_largest_context_is_the_largest(void **state)
     plan_options options = plan_default_options(&config);
     options.max_tokens = 32;
     uint64_t whole = total_at(&config, options, 700), previous = 0;
-    assert_int_equal(plan_largest_context(&config, &options, 1000, whole), 700);
-    assert_int_equal(plan_largest_context(&config, &options, 1000, UINT64_MAX), 700);
-    assert_int_equal(plan_largest_context(&config, &options, 1000, 0), 0);
+    assert_int_equal(lower_largest_context(&config, &options, 1000, whole), 700);
+    assert_int_equal(lower_largest_context(&config, &options, 1000, UINT64_MAX), 700);
+    assert_int_equal(lower_largest_context(&config, &options, 1000, 0), 0);
     for (uint64_t available = total_at(&config, options, 16) - 3000; available < whole;
          available += 1777) {
-        int64_t largest = plan_largest_context(&config, &options, 1000, available);
+        int64_t largest = lower_largest_context(&config, &options, 1000, available);
         assert_true((uint64_t)largest >= previous);
         assert_int_equal(largest % 16, 0);
         if (largest > 0) assert_true(total_at(&config, options, largest) <= available);
@@ -269,7 +270,7 @@ static void impossible_options_are_named(void **state)
             plan_options options = good;
             memcpy((char *)&options + fields[i].field, &wrong[k], sizeof wrong[k]);
             program p;
-            assert_int_equal(plan_build(&config, NULL, &options, &p, &error), QP_INVALID);
+            assert_int_equal(lower_build(&config, NULL, &options, &p, &error), QP_INVALID);
             assert_non_null(strstr(error.message, fields[i].message));
             program_free(&p);
         }
@@ -279,51 +280,51 @@ static void impossible_options_are_named(void **state)
     model_config sliding = config;
     sliding.window = options.context - 1;
     sliding.windowed_unknown = true;
-    assert_int_equal(plan_build(&sliding, NULL, &options, &p, &error), QP_UNSUPPORTED);
+    assert_int_equal(lower_build(&sliding, NULL, &options, &p, &error), QP_UNSUPPORTED);
     assert_non_null(strstr(error.message, "in layers that quipu does not know"));
     sliding.windowed_unknown = false;
     layer_set_add(&sliding.windowed, 1);
     options.fuse = true;
-    assert_ok(plan_build(&sliding, NULL, &options, &p, &error));
+    assert_ok(lower_build(&sliding, NULL, &options, &p, &error));
     program_free(&p);
     options = good;
     model_config normed = config;
     normed.family = &family_qwen3;
-    assert_ok(plan_build(&normed, NULL, &options, &p, &error));
+    assert_ok(lower_build(&normed, NULL, &options, &p, &error));
     assert_true(program_find_step(&p, "qk_norm", 0) == program_find_step(&p, "rope", 0) - 1);
     program_free(&p);
     options.fuse = true;
-    assert_ok(plan_build(&normed, NULL, &options, &p, &error));
+    assert_ok(lower_build(&normed, NULL, &options, &p, &error));
     assert_true(node_of(&p, 0, OP_NORM_QKV_ROPE)->operands[NORM_QKV_ROPE_K_NORM] > 0);
     program_free(&p);
     model_config unrotated = config;
     layer_set_add(&unrotated.no_rope, 1);
-    assert_ok(plan_build(&unrotated, NULL, &options, &p, &error));
+    assert_ok(lower_build(&unrotated, NULL, &options, &p, &error));
     assert_true(node_of(&p, 0, OP_NORM_QKV_ROPE)->params[NORM_QKV_ROPE_TURNS] == 1);
     assert_true(node_of(&p, 1, OP_NORM_QKV_ROPE)->params[NORM_QKV_ROPE_TURNS] == 0);
     program_free(&p);
     options = good, options.form = PLAN_PADDED;
-    assert_int_equal(plan_build(&unrotated, NULL, &options, &p, &error), QP_UNSUPPORTED);
+    assert_int_equal(lower_build(&unrotated, NULL, &options, &p, &error), QP_UNSUPPORTED);
     assert_non_null(strstr(error.message, "rotates q and k in every layer"));
     options = good;
-    assert_ok(plan_build(&unrotated, NULL, &options, &p, &error));
+    assert_ok(lower_build(&unrotated, NULL, &options, &p, &error));
     assert_true(program_find_step(&p, "rope", 0) > 0);
     assert_int_equal(program_find_step(&p, "rope", 1), -1);
     program_free(&p);
     options = good;
     options.ranks = 9;
-    assert_int_equal(plan_build(&config, NULL, &options, &p, &error), QP_INVALID);
+    assert_int_equal(lower_build(&config, NULL, &options, &p, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "9 ranks"));
     options.ranks = 2, options.rank = 2;
-    assert_int_equal(plan_build(&config, NULL, &options, &p, &error), QP_INVALID);
+    assert_int_equal(lower_build(&config, NULL, &options, &p, &error), QP_INVALID);
     options = good, options.kv_type = DTYPE_Q8_0;
-    assert_int_equal(plan_build(&config, NULL, &options, &p, &error), QP_INVALID);
+    assert_int_equal(lower_build(&config, NULL, &options, &p, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "Q8_0"));
     options = good, options.max_tokens = options.max_outputs = 1 << 20;
     options.max_sequences = 1 << 16, options.context = 1 << 26;
     config.head_dim = 1 << 12, config.n_kv_heads = config.n_heads = 1 << 12;
     config.vocab_size = 1 << 22;
-    qp_status status = plan_build(&config, NULL, &options, &p, &error);
+    qp_status status = lower_build(&config, NULL, &options, &p, &error);
     assert_int_equal(status, QP_NO_MEMORY);
     assert_non_null(strstr(error.message, "too large"));
     program_free(&p);

@@ -1,5 +1,6 @@
 /* What `quipu plan` prints: the table of a plan as JSON and as text, its bytes, and its shapes. */
-#include "plan/print.h"
+#include "lower/lower.h"
+#include "lower/print.h"
 
 #include "plan/lifetime.h"
 #include "vm/machine.h"
@@ -45,7 +46,7 @@ static void the_printed_table_is_the_plan(void **state)
     plan_options options = plan_default_options(model_get_config(model));
     options.max_tokens = 7;
     program p;
-    assert_ok(plan_build(model_get_config(model), model, &options, &p, &error));
+    assert_ok(lower_build(model_get_config(model), model, &options, &p, &error));
     plan_cell *cells;
     assert_ok(lifetime_compute(&p, &cells, &error));
 

@@ -5,7 +5,7 @@
 
 #include "base/cpu.h"
 #include "op/exchange.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "schedule/build.h"
 #include "schedule/ranks.h"
 #include "schedule/timeline.h"
@@ -34,7 +34,7 @@ static void open_bench(bench *b, const char *file)
     assert_ok(model_open("synthetic:tiny", NULL, &b->model, &error));
     plan_options o = plan_default_options(model_get_config(b->model));
     o.max_tokens = 16, o.context = CONTEXT, o.page_size = PAGE;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &o, &b->program, &error));
+    assert_ok(lower_build(model_get_config(b->model), b->model, &o, &b->program, &error));
     assert_ok(thread_pool_create(WORKERS, &b->pool, &error));
     assert_ok(batch_init(&b->batch, &b->program, &error));
     const schedule_options options = schedule_run_options(&b->program);
@@ -75,7 +75,7 @@ static void build_rank(const bench *b, int rank, int ranks, program *out)
 {
     plan_options o = b->program.options;
     o.ranks = ranks, o.rank = rank;
-    assert_ok(program_rebuild(&b->program, &o, out, &error));
+    assert_ok(lower_rebuild(&b->program, &o, out, &error));
 }
 
 static void save(const bench *b, int ranks, int workers)

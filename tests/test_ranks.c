@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "comm/comm_parts.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "schedule/build.h"
 #include "vm/machine.h"
 #include "vm/ranks.h"
@@ -40,7 +40,7 @@ static void bench_open(bench *b, const char *path, const machine_type *type, int
     assert_ok(model_open(path, NULL, &b->model, &error));
     plan_options o = plan_default_options(model_get_config(b->model));
     o.max_tokens = 16, o.context = CONTEXT, o.page_size = PAGE, o.fuse = fuse;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &o, &b->program, &error));
+    assert_ok(lower_build(model_get_config(b->model), b->model, &o, &b->program, &error));
     assert_ok(thread_pool_create(1, &b->pool, &error));
     assert_ok(batch_init(&b->batch, &b->program, &error));
     const schedule_options schedule = schedule_run_options(&b->program);

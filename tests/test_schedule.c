@@ -324,7 +324,7 @@ static void check_large(bool fuse, bool sums)
     options.sums = sums;
     options.kv_partitions = schedule_kv_partitions(132, model_get_config(m)->n_kv_heads);
     assert_int_equal(options.kv_partitions, 16);
-    assert_ok(plan_build(model_get_config(m), m, &options, &p, &error));
+    assert_ok(lower_build(model_get_config(m), m, &options, &p, &error));
     uint64_t begin = clock_ns();
     schedule_options of = {.workers = 132, .assignment = SCHEDULE_DAG, .group = fuse ? 1 : 0};
     assert_ok(schedule_build(&p, &of, &s, &error));

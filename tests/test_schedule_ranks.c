@@ -55,7 +55,7 @@ static void open_rank(setting *s, int r)
 {
     rank *x = &s->ranks[r];
     plan_options o = options_of(s->model, RANKS, r);
-    assert_ok(plan_build(model_get_config(s->model), s->model, &o, &x->program, &error));
+    assert_ok(lower_build(model_get_config(s->model), s->model, &o, &x->program, &error));
     assert_ok(executor_init(&x->executor, &x->program, NULL, 0, NULL, NULL, NULL, &error));
     schedule_options so = schedule_run_options(&x->program);
     so.workers = WORKERS;
@@ -71,7 +71,7 @@ static void compute_want(setting *s)
     program p;
     executor x;
     plan_options o = options_of(s->model, 1, 0);
-    assert_ok(plan_build(model_get_config(s->model), s->model, &o, &p, &error));
+    assert_ok(lower_build(model_get_config(s->model), s->model, &o, &p, &error));
     assert_ok(executor_init(&x, &p, NULL, 0, NULL, NULL, NULL, &error));
     assert_ok(batch_init(&s->batch, &s->ranks[0].program, &error));
     fill(s);
@@ -214,7 +214,7 @@ static void exchanges_must_fit_together(void **state)
     schedule other;
     plan_options o = options_of(s->model, RANKS, 1);
     o.cut = PLAN_REDUCE;
-    assert_ok(plan_build(model_get_config(s->model), s->model, &o, &p, &error));
+    assert_ok(lower_build(model_get_config(s->model), s->model, &o, &p, &error));
     schedule_options so = schedule_run_options(&p);
     so.workers = WORKERS;
     assert_ok(schedule_build(&p, &so, &other, &error));

@@ -3,7 +3,7 @@
  */
 #include "test.h"
 
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "plan/weights.h"
 
 static qp_error error;
@@ -15,7 +15,7 @@ static program plan_rank(const model *m, int ranks, int rank, plan_cut cut)
     options.ranks = ranks, options.rank = rank, options.cut = cut;
     options.context = 64;
     options.max_tokens = 16;
-    assert_ok(plan_build(model_get_config(m), m, &options, &p, &error));
+    assert_ok(lower_build(model_get_config(m), m, &options, &p, &error));
     return p;
 }
 
@@ -138,7 +138,7 @@ static void heads_go_with_their_kv_heads(void **state)
                 plan_options o = plan_default_options(&c);
                 program p;
                 o.ranks = n, o.rank = r;
-                if (plan_build(&c, NULL, &o, &p, &error) != QP_OK) {
+                if (lower_build(&c, NULL, &o, &p, &error) != QP_OK) {
                     assert_non_null(strstr(error.message, "heads")); /* 5 ranks of 3 groups of 2 */
                     program_free(&p);
                     next = c.n_heads;
@@ -194,7 +194,7 @@ static void what_cannot_be_shared_is_refused(void **state)
     plan_options o = plan_default_options(&c);
     program p;
     o.ranks = 5;
-    assert_int_equal(plan_build(&c, NULL, &o, &p, &error), QP_INVALID);
+    assert_int_equal(lower_build(&c, NULL, &o, &p, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "5 ranks cannot share 4 heads"));
     program_free(&p);
     model *m; /* heads of 64 columns, blocks of 256 */
@@ -202,7 +202,7 @@ static void what_cannot_be_shared_is_refused(void **state)
     o = plan_default_options(model_get_config(m));
     o.ranks = 2, o.cut = PLAN_REDUCE;
     for (o.rank = 0; o.rank < 2; o.rank++) { /* none of the ranks begins what another refuses */
-        assert_int_equal(plan_build(model_get_config(m), m, &o, &p, &error), QP_UNSUPPORTED);
+        assert_int_equal(lower_build(model_get_config(m), m, &o, &p, &error), QP_UNSUPPORTED);
         assert_non_null(strstr(error.message, "rank 1 of 2"));
         assert_non_null(strstr(error.message, "inside a block of 256"));
         program_free(&p);

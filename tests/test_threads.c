@@ -3,7 +3,7 @@
 
 #include "base/cpu.h"
 #include "engine/pages.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "vm/scheduled.h"
 #include "schedule/schedule.h"
 #include "vm/prefetch.h"
@@ -41,7 +41,7 @@ static void bench_open_parts(bench *b, int threads, int64_t parts)
     options.fuse = parts > 0;
     options.sums = parts > SUMS;
     options.kv_partitions = parts % SUMS;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &options, &b->program, &error));
+    assert_ok(lower_build(model_get_config(b->model), b->model, &options, &b->program, &error));
     assert_ok(thread_pool_create(threads, &b->pool, &error));
     assert_ok(executor_init(&b->executor, &b->program, b->pool, features, NULL, NULL, &b->silent,
                             &error));

@@ -10,7 +10,7 @@
  * the same instructions takes less.
  */
 #include "base/cpu.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "vm/cuda/executor_parts.h"
 #include "vm/cuda/machine.h"
 #include "vm/machine.h"
@@ -43,7 +43,7 @@ static qp_status open_bench(bench *b, const char *name, qp_error *error)
     o.context = (b->context > b->prompt ? b->context : b->prompt) + 1;
     o.page_size = PAGE;
     o.kv_type = DTYPE_BF16;
-    TRY(plan_build(model_get_config(b->model), b->model, &o, &b->program, error));
+    TRY(lower_build(model_get_config(b->model), b->model, &o, &b->program, error));
     TRY(thread_pool_create(1, &b->pool, error));
     TRY(batch_init(&b->batch, &b->program, error));
     const machine_setup setup = {.program = &b->program,

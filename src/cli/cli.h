@@ -48,6 +48,7 @@ typedef struct cli_settings {
     int exchange; /* index into cli_exchanges */
     uint64_t memory;
     bool fuse, sums;
+    const char *rules;
     int plan_form; /* index into cli_plan_forms */
     int act_type;  /* index into cli_act_types */
     /* schedule */
@@ -83,7 +84,7 @@ typedef struct cli_settings {
     bool words;
     int64_t streams, requests, warmup, input_tokens, output_tokens, shared_prefix, prefix_groups;
     int64_t vocab_size, skip, sample;
-    double rate, duration, speed, scale, silence, sse_ping;
+    double rate, duration, speed, scale, silence;
     /* serve; the key file is that of load */
     const char *host, *alias, *template_kwargs;
     option_strings origins;

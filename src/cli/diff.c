@@ -48,6 +48,7 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
                             .stop = s->stop_after,
                             .form = (plan_form)s->plan_form,
                             .fuse = s->fuse,
+                            .rules = s->rules,
                             .sums = s->sums,
                             .kv_partitions = s->kv_partitions,
                             .setting = s->setting,

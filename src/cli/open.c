@@ -110,6 +110,7 @@ static qp_status open_engine(const cli_call *call, int64_t max_outputs, bool at_
                                  .plan = cli_plan_forms[s->plan_form],
                                  .act_type = cli_act_types[s->act_type],
                                  .fuse = s->fuse,
+                                 .rules = s->rules,
                                  .batch_invariant = s->batch_invariant,
                                  .activations = cli_activations[s->activations],
                                  .bf16_copies = cli_copies[s->bf16_copies],

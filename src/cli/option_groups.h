@@ -50,6 +50,14 @@ extern const option_group cli_server_options, cli_pace_options, cli_question_opt
                     "after each operator; on the CPU, with the plan paged"                         \
     }
 
+#define CLI_RULES                                                                                  \
+    {                                                                                              \
+        "rules", 0, OPTION_STRING_AT(cli_settings, rules),                                         \
+            .expert = true, .argument = "RULES",                                                   \
+            .help = "rules of the plan to take (+) and to leave out (-), separated by commas: "    \
+                    "-norm_up, or -all,+parts; `quipu plan -v` lists them"                         \
+    }
+
 /* What the choices of --device mean where there is no `auto`: the CPU, or the GPU. */
 extern const char *const cli_kernel_devices[];
 

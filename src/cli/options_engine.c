@@ -71,6 +71,7 @@ static const option_spec engine_options[] = {
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help = "fuse operators that need no results of other threads: the same answer with fewer "
              "waits, for few tokens on many threads"},
+    CLI_RULES,
     {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .expert = true,
      .choices = cli_activations, .fallback = "auto", .argument = "HOW",
      .help =

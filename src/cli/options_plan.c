@@ -21,6 +21,7 @@ static const option_spec fusing_options[] = {
      .help = "the forward pass for few tokens, with fused operators"},
     {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums), .expert = true,
      .help = "fused further, as in the megakernel: workers add their parts to the residual"},
+    CLI_RULES,
     {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .expert = true,
      .argument = "N", .fallback = "1", .minimum = 1, .maximum = 1024,
      .help = "fused: parts of a sequence's positions that attention is split in"},

@@ -5,7 +5,7 @@
 #include "base/output.h"
 #include "base/status.h"
 #include "inspect/cuda_print.h"
-#include "plan/print.h"
+#include "lower/print.h"
 
 #include <string.h>
 
@@ -69,6 +69,8 @@ qp_status command_plan(const cli_call *call)
                                   .available = s->memory ? s->memory : buffer_available(),
                                   .form = (plan_form)s->plan_form,
                                   .fuse = s->fuse,
+                                  .rules = s->rules,
+                                  .verbose = s->verbose,
                                   .sums = s->sums,
                                   .kv_partitions = s->kv_partitions,
                                   .json = s->json};
@@ -87,6 +89,7 @@ qp_status command_shapes(const cli_call *call)
                                     .act_type = cli_act_types[s->act_type],
                                     .form = (plan_form)s->plan_form,
                                     .fuse = s->fuse,
+                                    .rules = s->rules,
                                     .sums = s->sums,
                                     .kv_partitions = s->kv_partitions,
                                     .json = s->json};

@@ -5,7 +5,7 @@
 #include "engine/open.h"
 #include "model/family/family.h"
 #include "op/linear/linear_f8_cuda.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "plan/weights.h"
 #include "vm/ranks.h"
 
@@ -89,7 +89,7 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
         config.fp8_by_rows = false;
     TRY(plan_take_layers(&config, e->layers, error));
     TRY(engine_choose_plan(options, &config, e->device.context != NULL, &chosen, error));
-    TRY(plan_build(&config, e->model, &chosen, &e->program, error));
+    TRY(lower_build(&config, e->model, &chosen, &e->program, error));
     TRY(engine_choose_activations(e, options, type, error));
     progress_stage_ended(&e->progress, "planning");
     if (e->device.context) return QP_OK;

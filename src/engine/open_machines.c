@@ -1,7 +1,7 @@
 /* Opens the machines of an engine, and counts their memory before that. */
 #include "engine/open.h"
 
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "vm/ranks.h"
 
 #include <stdio.h>
@@ -45,7 +45,7 @@ qp_status engine_check_memory(qp_engine *e, const qp_engine_options *options,
     uint64_t available = buffer_available();
     if (need.total <= available) return QP_OK;
     int64_t fits =
-        plan_largest_context(&e->program.config, &e->program.options, need.weights, available);
+        lower_largest_context(&e->program.config, &e->program.options, need.weights, available);
     return error_set(
         error, QP_NO_MEMORY,
         "%s needs %.2f GiB (weights %.2f, KV cache %.2f for %lld times %lld positions), but %.2f "

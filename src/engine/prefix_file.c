@@ -10,6 +10,7 @@
 #include "base/build_id.h"
 #include "base/replace_file.h"
 #include "engine/engine.h"
+#include "lower/lower.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -128,7 +129,7 @@ static fingerprint of_engine(const qp_engine *e)
     mix_number(&f, (uint64_t)o->kv_type);
     if (o->act_type != DTYPE_F32) mix_number(&f, (uint64_t)o->act_type);
     mix_number(&f, (uint64_t)o->page_size);
-    mix_number(&f, o->fuse);
+    mix_number(&f, lower_rules_of(o));
     if (o->form != PLAN_PAGED) mix_number(&f, (uint64_t)o->form);     /* other roundings */
     mix_number(&f, e->step.fixed.rows ? (uint64_t)o->max_tokens : 0); /* see step_pad.c */
     mix_number(&f, e->cpu_features);

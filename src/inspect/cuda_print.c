@@ -8,6 +8,7 @@
 #include "op/linear/linear_f8_cuda.h"
 #include "vm/machine.h"
 #include "vm/mega/megakernel.h"
+#include "lower/lower.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -54,7 +55,7 @@ static qp_status count(memory_view *v, int64_t context, qp_error *error)
     plan_options options = v->options;
     program program;
     options.context = context;
-    TRY(plan_build(config, v->model, &options, &program, error));
+    TRY(lower_build(config, v->model, &options, &program, error));
     const schedule_options blocks = {.workers = v->n_blocks};
     const machine_setup setup = {.program = &program, .schedule = &blocks};
     qp_status status = machine_count_bytes(&machine_cuda, &setup, &v->operators, error);

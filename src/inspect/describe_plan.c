@@ -1,7 +1,7 @@
 /* Describes a forward pass in words or as JSON: qp_describe_plan() in quipu.h. */
 #include "base/buffer.h"
 #include "base/sized.h"
-#include "plan/print.h"
+#include "lower/print.h"
 
 enum { DEFAULT_TOKENS = 512, DEFAULT_PAGE_SIZE = 16 };
 

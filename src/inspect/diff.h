@@ -35,6 +35,7 @@ typedef struct diff_options {
     const char *after, *stop; /* compare the steps after `after` up to `stop`: "5.attn_qkv" */
     plan_form form;           /* which operators make the pass */
     bool fuse;                /* the plan for few tokens, in fused operators */
+    const char *rules;        /* to take and to leave out, as lower_parse_rules() reads them */
     bool sums;                /* the megakernel's plan */
     int64_t kv_partitions;    /* parts of attention in it; default 1 */
     int setting, assignment;  /* of schedules: values of schedule_setting and schedule_assignment */

@@ -5,9 +5,9 @@
 #include "base/hash.h"
 #include "engine/open.h"
 #include "engine/ranks.h"
+#include "lower/lower.h"
 #include "op/linear/linear_f8_cuda.h"
 #include "op/op.h"
-#include "plan/plan.h"
 #include "schedule/build.h"
 #include "vm/cuda/custom_kernels.h"
 
@@ -83,13 +83,14 @@ static qp_status build_plan(diff *d, model_config config, qp_error *error)
     plan_options options = plan_default_options(&config);
     TRY(choose_room(d, &options, error));
     options.form = o->form;
+    TRY(lower_parse_rules(o->rules, &options, error));
     options.fuse = o->fuse;
     options.sums = o->sums || d->type_b->whole;
     options.kv_partitions = o->kv_partitions;
     options.page_size = or_usual(o->page_size, USUAL_PAGE_SIZE);
     if (o->kv_type) options.kv_type = dtype_from_name(o->kv_type);
     if (o->act_type) options.act_type = dtype_from_name(o->act_type);
-    return plan_build(&config, d->model, &options, &d->program, error);
+    return lower_build(&config, d->model, &options, &d->program, error);
 }
 
 /* Both machines hold everything except the weights, of which each may have a packed copy. */

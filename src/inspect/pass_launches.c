@@ -4,6 +4,7 @@
 #include "inspect/launch_print.h"
 #include "op/attention/attention_cuda.h"
 #include "vm/cuda/executor.h"
+#include "lower/lower.h"
 
 static qp_status find_gpu(const char *arch, cuda_device *out, qp_error *error)
 {
@@ -40,7 +41,7 @@ qp_status pass_launches_make(const model *model, const plan_options *options, in
 {
     *out = (pass_launches){0};
     TRY(find_gpu(arch, &out->gpu, error));
-    TRY(plan_build(model_get_config(model), model, options, &out->program, error));
+    TRY(lower_build(model_get_config(model), model, options, &out->program, error));
     TRY(cuda_weights_place(&out->program, &out->weights, error));
     TRY(launch_setting_init(&out->setting, &out->program, &out->weights, &out->gpu, NULL, true,
                             cuda_executor_count(&out->program, NULL).workspace, error));

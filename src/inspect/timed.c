@@ -5,6 +5,7 @@
 #include "base/cpu.h"
 #include "engine/open.h"
 #include "schedule/build.h"
+#include "lower/lower.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +67,7 @@ static qp_status build_plan(timed_model *m, qp_error *error)
     const model_config *config = model_get_config(m->model);
     plan_options options = plan_default_options(config);
     (o->as_run ? plan_as_run : plan_for_timing)(o, config, &options);
-    TRY(plan_build(config, m->model, &options, &m->program, error));
+    TRY(lower_build(config, m->model, &options, &m->program, error));
     if (m->device.context) return QP_OK; /* its memory is counted there */
     uint64_t need = program_count_bytes(&m->program, model_weight_bytes(m->model)).total;
     uint64_t available = buffer_available();

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* If memory runs out, a new node is written here; plan_build() then fails. */
+/* If memory runs out, a new node is written here; lower_build() then fails. */
 static plan_node lost_node;
 
 static void *grow(void *items, int *capacity, int count, size_t size)
@@ -56,7 +56,7 @@ plan_node *builder_node(plan_builder *b, op_code op)
     }
     b->nodes = nodes;
     plan_node *node = &nodes[b->n_nodes++];
-    *node = (plan_node){.op = op, .layer = b->layer};
+    *node = (plan_node){.op = op, .layer = b->layer, .step = p->n_steps - 1};
     const op_info *info = op_get(op);
     for (int i = 0; i < op_n_params(info); i++)
         node->params[i] = (float)info->params[i].value;

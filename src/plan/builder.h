@@ -22,17 +22,17 @@ typedef struct plan_operand {
 typedef struct plan_node {
     op_code op;
     int64_t layer; /* of its weights and cache; -1: none */
+    int step;
     plan_operand operands[OP_MAX_TENSORS];
     double params[OP_MAX_PARAMS]; /* float32 values: instruction records hold no more */
 } plan_node;
 
 typedef struct plan_builder {
     program *program;
-    plan_node *nodes; /* of all steps, by the steps' first_node and n_nodes */
+    plan_node *nodes; /* of all steps, in their order */
     int n_nodes;
     int step_capacity, node_capacity;
     int64_t layer; /* of the steps that follow; -1: outside the layers */
-    int64_t sum;   /* of the program with sums: number of the residual's latest value */
     bool failed;   /* memory ran out */
 } plan_builder;
 
@@ -84,16 +84,8 @@ void builder_tensor(plan_builder *b, plan_tensor_id id, const char *name, plan_k
 /* Writes the steps of a Llama-family forward pass: llama.c. */
 void llama_forward(plan_builder *b);
 
-/* Shared with the fused pass (llama_fused.c): the output and the down projection with their
- * exchanges between ranks, the other exchanges of the cut `gather`, and attention's operands and
- * parameters. */
-void llama_project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
-                        const char *symbol);
-void llama_exchange(plan_builder *b, const char *step);
-bool llama_gathers(const plan_builder *b); /* whether there are ranks that do so */
-void llama_gather_attention(plan_builder *b);
-void llama_gather_ffn(plan_builder *b);
-void llama_logits_columns(plan_builder *b, plan_node *head);
+/* The output and the down projection, and attention's operands and parameters, which other forms
+ * have too. */
 void llama_paging(plan_node *node);
 double llama_attention_scale(const plan_builder *b);
 void llama_attention_params(const plan_builder *b, plan_node *node);
@@ -125,21 +117,6 @@ void llama_padded_sample(plan_builder *b);
 
 /* The operands of `sampling` but its logits. */
 void llama_sampling(plan_node *sample);
-
-/* The fused layers and the fused head: llama_fused.c. */
-void llama_fused_layer(plan_builder *b);
-void llama_fused_logits(plan_builder *b);
-
-/* Shared with the program with sums, which has its own residual: QKV, and attention in parts. */
-void llama_fused_norm(const plan_builder *b, plan_node *node, weight_slot weight);
-void llama_fused_qkv(plan_builder *b);
-plan_node *llama_fused_attend(plan_builder *b);
-
-/* The layers that add to sums, and the embedding before them: llama_sums.c. */
-void llama_sums_embedding(plan_builder *b);
-void llama_sums_layer(plan_builder *b);
-/* The residual's latest value as an operand, or the value `ahead` places after it. */
-void llama_sums_view(const plan_builder *b, plan_node *node, const char *name, int64_t ahead);
 
 /* Areas, views and nodes of what the page has written: program.c. */
 qp_status program_build(const plan_builder *b, const model *model, program *out, qp_error *error);

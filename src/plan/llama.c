@@ -7,8 +7,8 @@
  *
  * Pages of their own write the same pass with other operators: llama_flashinfer.c, llama_padded.c.
  *
- * Fused (llama_fused.c), for few tokens, there is no x_, attn is q alone and ffn is what the
- * activation leaves. Fused further (llama_sums.c) x is sums in fixed point.
+ * Rules rewrite what this page writes (src/lower): for few tokens several of its nodes are one
+ * operator.
  *
  * With several ranks each computes its own heads and its own part of the FFN (attn and ffn have
  * these columns alone). In the cut `gather` each also computes its own columns of x, from the rows
@@ -82,6 +82,12 @@ static void declare_states(plan_builder *b)
                    DIMS(slots, {"n_words", "nw", ADJUST_MASK_WORDS(vocab.size)}));
 }
 
+/* Whether there are ranks that exchange rows. */
+static bool gathers(const plan_builder *b)
+{
+    return b->program->options.ranks > 1 && b->program->options.cut == PLAN_GATHER;
+}
+
 /* What layers work on. */
 static void declare_activations(plan_builder *b)
 {
@@ -90,44 +96,19 @@ static void declare_activations(plan_builder *b)
     const plan_dim n = {"n_tokens", "n", -AXIS_TOKENS};
     const plan_dim outputs = {"n_outputs", "no", -AXIS_OUTPUTS};
     const plan_dim hidden = {"hidden_size", "d", c->hidden_size};
-    if (o->sums) {
-        const plan_dim sums = {"(2 * n_layers + 1) * hidden_size", "(2 nl + 1) d",
-                               (2 * c->n_layers + 1) * c->hidden_size};
-        builder_tensor(b, PLAN_SUMS, "x", PLAN_CARRIED, DTYPE_I64, DIMS(n, sums));
-        builder_tensor(b, PLAN_SUMS_NEXT, "x_next", PLAN_CARRIED, DTYPE_I64,
-                       DIMS({"most_tokens", "mn", o->max_tokens}, sums));
-    } else {
-        builder_tensor(b, PLAN_X, "x", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
-    }
-    if (o->fuse) {
-        builder_tensor(b, PLAN_ATTN, "attn", PLAN_ACTIVATION, DTYPE_F32,
-                       DIMS(n, {"q_hidden_units", "nh dh", config_q_hidden_units(c)}));
-        if (!o->sums)
-            builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, DTYPE_F32,
-                           DIMS(n, {"intermediate_size", "di", c->intermediate_size}));
-    } else {
-        builder_tensor(
-            b, PLAN_ATTN, "attn", PLAN_ACTIVATION, o->act_type,
-            DIMS(n, {"qkv_hidden_units", "(nh + 2 nkvh) dh", config_qkv_hidden_units(c)}));
-        builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, o->act_type,
-                       DIMS(n, {"2 * intermediate_size", "2 di", 2 * c->intermediate_size}));
-        builder_tensor(b, PLAN_X_NORM, "x_", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
-        builder_tensor(b, PLAN_X_OUT, "x_out", PLAN_ACTIVATION, DTYPE_F32, DIMS(outputs, hidden));
-    }
-    if (llama_gathers(b)) {
+    builder_tensor(b, PLAN_X, "x", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
+    builder_tensor(b, PLAN_ATTN, "attn", PLAN_ACTIVATION, o->act_type,
+                   DIMS(n, {"qkv_hidden_units", "(nh + 2 nkvh) dh", config_qkv_hidden_units(c)}));
+    builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, o->act_type,
+                   DIMS(n, {"2 * intermediate_size", "2 di", 2 * c->intermediate_size}));
+    builder_tensor(b, PLAN_X_NORM, "x_", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
+    builder_tensor(b, PLAN_X_OUT, "x_out", PLAN_ACTIVATION, DTYPE_F32, DIMS(outputs, hidden));
+    if (gathers(b)) {
         const model_config *whole = &b->program->whole;
         builder_tensor(b, PLAN_ATTN_ALL, "attn_all", PLAN_ACTIVATION, DTYPE_F32,
                        DIMS(n, {"all_q_hidden_units", "anh dh", config_q_hidden_units(whole)}));
         builder_tensor(b, PLAN_FFN_ALL, "ffn_all", PLAN_ACTIVATION, DTYPE_F32,
                        DIMS(n, {"all_intermediate_size", "adi", whole->intermediate_size}));
-    }
-    if (o->sums || (o->fuse && o->kv_partitions > 1)) {
-        const plan_dim heads = {"n_heads", "nh", c->n_heads},
-                       parts = {"n_states", "ns", o->kv_partitions};
-        builder_tensor(b, PLAN_PART_VALUES, "part_v", PLAN_ACTIVATION, DTYPE_F32,
-                       DIMS(n, heads, parts, {"head_dim", "dh", c->head_dim}));
-        builder_tensor(b, PLAN_PART_SUMS, "part_s", PLAN_ACTIVATION, DTYPE_F32,
-                       DIMS(n, heads, parts));
     }
 }
 
@@ -161,11 +142,6 @@ static void project(plan_builder *b, weight_slot weight, plan_tensor_id out, int
     node_weight(node, "weight", weight);
     node_bias(node, "bias", weight);
     node_columns(node, "out", out, first, count, symbol);
-}
-
-bool llama_gathers(const plan_builder *b)
-{
-    return b->program->options.ranks > 1 && b->program->options.cut == PLAN_GATHER;
 }
 
 /* out = the columns of all ranks, of which `columns` are this rank's: those of `part` from
@@ -202,10 +178,10 @@ static void project_own(plan_builder *b, weight_slot weight, plan_tensor_id in_a
 }
 
 /* x += in[:, 0 .. count) weight^T + bias, or the rank's partial sum of that. */
-void llama_project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
-                        const char *symbol)
+static void project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
+                         const char *symbol)
 {
-    if (llama_gathers(b)) {
+    if (gathers(b)) {
         project_own(b, weight, in == PLAN_FFN ? PLAN_FFN_ALL : PLAN_ATTN_ALL);
         return;
     }
@@ -221,10 +197,10 @@ void llama_project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, 
 
 /* x on every rank: the sum over all ranks, or all ranks' columns. With one rank there is nothing to
  * do. */
-void llama_exchange(plan_builder *b, const char *step)
+static void exchange(plan_builder *b, const char *step)
 {
     builder_graph(b, step);
-    if (llama_gathers(b)) {
+    if (gathers(b)) {
         gather(b, PLAN_X, b->program->shard.hidden.first, PLAN_X, b->program->shard.hidden);
         return;
     }
@@ -233,21 +209,21 @@ void llama_exchange(plan_builder *b, const char *step)
     node_tensor(node, "out", PLAN_X);
 }
 
-void llama_gather_attention(plan_builder *b)
+static void gather_attention(plan_builder *b)
 {
     const program_span heads = b->program->shard.heads;
     const int64_t dh = b->program->config.head_dim;
-    if (llama_gathers(b))
+    if (gathers(b))
         gather(b, PLAN_ATTN, 0, PLAN_ATTN_ALL, (program_span){heads.first * dh, heads.count * dh});
 }
 
-void llama_gather_ffn(plan_builder *b)
+static void gather_ffn(plan_builder *b)
 {
-    if (llama_gathers(b)) gather(b, PLAN_FFN, 0, PLAN_FFN_ALL, b->program->shard.intermediate);
+    if (gathers(b)) gather(b, PLAN_FFN, 0, PLAN_FFN_ALL, b->program->shard.intermediate);
 }
 
 /* The rank's columns of the logits, and then those of all ranks. */
-void llama_logits_columns(plan_builder *b, plan_node *head)
+static void logits_columns(plan_builder *b, plan_node *head)
 {
     const program_span own = b->program->shard.vocab;
     if (b->program->options.ranks == 1) {
@@ -347,11 +323,11 @@ static void attention(plan_builder *b)
     llama_paging(attend);
     node_heads(attend, "out", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
     llama_attention_params(b, attend);
-    llama_gather_attention(b);
+    gather_attention(b);
 
     builder_kernel(b, "attn_output");
-    llama_project_back(b, WEIGHT_ATTN_OUTPUT, PLAN_ATTN, q, "q_hidden_units");
-    llama_exchange(b, "attn_allreduce");
+    project_back(b, WEIGHT_ATTN_OUTPUT, PLAN_ATTN, q, "q_hidden_units");
+    exchange(b, "attn_allreduce");
 }
 
 /* Gate and up, and the activation over gate. */
@@ -362,11 +338,11 @@ void llama_up(plan_builder *b)
     project(b, WEIGHT_FFN_GATE, PLAN_FFN, 0, di, "intermediate_size");
     project(b, WEIGHT_FFN_UP, PLAN_FFN, di, di, "intermediate_size");
 
-    builder_graph_if(b, llama_gathers(b), "activation");
+    builder_graph_if(b, gathers(b), "activation");
     plan_node *silu = builder_node(b, OP_SILU_AND_MUL);
     node_tensor(silu, "x", PLAN_FFN);
     node_columns(silu, "out", PLAN_FFN, 0, di, "intermediate_size");
-    llama_gather_ffn(b);
+    gather_ffn(b);
 }
 
 static void feed_forward(plan_builder *b)
@@ -377,8 +353,8 @@ static void feed_forward(plan_builder *b)
     llama_up(b);
 
     builder_kernel(b, "ffn_down");
-    llama_project_back(b, WEIGHT_FFN_DOWN, PLAN_FFN, di, "intermediate_size");
-    llama_exchange(b, "ffn_allreduce");
+    project_back(b, WEIGHT_FFN_DOWN, PLAN_FFN, di, "intermediate_size");
+    exchange(b, "ffn_allreduce");
 }
 
 static void llama_layer(plan_builder *b)
@@ -415,7 +391,7 @@ void llama_head(plan_builder *b)
     node_tensor(head, "x", PLAN_X_OUT);
     node_weight(head, "weight", WEIGHT_OUTPUT);
     node_bias(head, "bias", WEIGHT_OUTPUT);
-    llama_logits_columns(b, head);
+    logits_columns(b, head);
 }
 
 /* From logits to the next token. */
@@ -471,8 +447,6 @@ typedef struct page {
 
 static page page_of(const plan_options *o)
 {
-    if (o->sums) return (page){llama_sums_layer, llama_fused_logits};
-    if (o->fuse) return (page){llama_fused_layer, llama_fused_logits};
     if (o->form == PLAN_FLASHINFER) return (page){llama_flashinfer_layer, llama_flashinfer_logits};
     if (o->form == PLAN_PADDED) return (page){llama_padded_layer, llama_padded_logits};
     return (page){llama_layer, llama_logits};
@@ -490,7 +464,7 @@ void llama_forward(plan_builder *b)
     if (o->form == PLAN_PADDED) llama_padded_tensors(b);
     b->layer = -1;
     builder_graph(b, "setup"); /* the host maps the inputs */
-    o->sums ? llama_sums_embedding(b) : embed(b);
+    embed(b);
     if (o->form == PLAN_PADDED) llama_padded_setup(b);
     for (b->layer = 0; b->layer < b->program->config.n_layers; b->layer++)
         page.layer(b);

@@ -145,6 +145,17 @@ int64_t program_any_window(const program *p)
     return window;
 }
 
+static qp_status check_sums(const plan_options *o, qp_error *error)
+{
+    if (!o->sums || o->ranks == 1) return QP_OK;
+    if (!o->own_sums)
+        return error_set(error, QP_UNSUPPORTED,
+                         "a plan of sums is for a model on one rank, found %d ranks", o->ranks);
+    if (o->cut == PLAN_REDUCE) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "ranks with a plan of sums add partial sums: take the cut reduce, not gather");
+}
+
 /* The sizes as the rank sees them. */
 static qp_status take_share(program *p, const model *model, qp_error *error)
 {
@@ -206,21 +217,6 @@ qp_status plan_take_layers(model_config *config, int64_t layers, qp_error *error
     return QP_OK;
 }
 
-/* The page's steps and nodes, and what they see. */
-static qp_status write_page(program *out, const model *model, qp_error *error)
-{
-    plan_builder builder = {.program = out};
-    llama_forward(&builder);
-    qp_status status = QP_OK;
-    if (builder.failed)
-        status =
-            error_no_memory(error, "the plan", (size_t)builder.n_nodes * sizeof *builder.nodes);
-    if (status == QP_OK) status = count_tensor_bytes(out, error);
-    if (status == QP_OK) status = program_build(&builder, model, out, error);
-    free(builder.nodes);
-    return status;
-}
-
 /* The step after the first that writes the logits. */
 static int find_logits_end(const program *p)
 {
@@ -229,8 +225,8 @@ static int find_logits_end(const program *p)
     return 0;
 }
 
-qp_status plan_build(const model_config *config, const model *model, const plan_options *options,
-                     program *out, qp_error *error)
+qp_status plan_draft(const model_config *config, const model *model, const plan_options *options,
+                     program *out, plan_builder *draft, qp_error *error)
 {
     *out = (program){.model = model, .whole = *config, .config = *config, .options = *options};
     if (out->options.kv_partitions == 0) out->options.kv_partitions = 1;
@@ -242,31 +238,28 @@ qp_status plan_build(const model_config *config, const model *model, const plan_
     out->n_tensors = PLAN_NAMED;
     if (!out->tensors) return error_no_memory(error, "the plan's tensors", PLAN_MAX_TENSORS);
     TRY(take_share(out, model, error));
-    if (options->sums) out->options.fuse = true;
-    if (options->sums && options->ranks > 1 && !options->own_sums)
-        return error_set(error, QP_UNSUPPORTED,
-                         "a plan of sums is for a model on one rank, found %d ranks",
-                         options->ranks);
-    if (out->options.fuse && config->head_dim % 2 != 0)
-        return error_set(error, QP_UNSUPPORTED,
-                         "a fused plan needs heads of an even size, found %lld; leave fuse out",
-                         (long long)config->head_dim);
+    TRY(check_sums(&out->options, error));
     count_capacity(out);
-    TRY(write_page(out, model, error));
-    out->logits_end = find_logits_end(out);
+    *draft = (plan_builder){.program = out};
+    llama_forward(draft);
+    return draft->failed
+               ? error_no_memory(error, "the plan", (size_t)draft->n_nodes * sizeof *draft->nodes)
+               : QP_OK;
+}
+
+qp_status plan_finish(const plan_builder *draft, const model *model, qp_error *error)
+{
+    program *out = draft->program;
     plan_cell *cells;
+    TRY(count_tensor_bytes(out, error));
+    TRY(program_build(draft, model, out, error));
+    out->logits_end = find_logits_end(out);
     TRY(lifetime_compute(out, &cells, error));
     lifetime_place(out, cells);
     free(cells);
     program_place(out);
     out->fingerprint = program_fingerprint(out);
     return program_verify(out, error);
-}
-
-qp_status program_rebuild(const program *of, const plan_options *options, program *out,
-                          qp_error *error)
-{
-    return plan_build(&of->whole, of->model, options, out, error);
 }
 
 void program_free(program *p)
@@ -322,35 +315,4 @@ program_bytes program_count_bytes(const program *p, uint64_t weight_bytes)
     bytes.total = bytes.weights + bytes.arena + bytes.sums + bytes.kv_cache + bytes.rope_table +
                   bytes.state + bytes.inputs;
     return bytes;
-}
-
-static bool context_fits(const model_config *config, plan_options options, int64_t context,
-                         uint64_t weight_bytes, uint64_t available)
-{
-    program p;
-    options.context = context;
-    options.n_pages = 0;
-    bool fits = plan_build(config, NULL, &options, &p, NULL) == QP_OK &&
-                program_count_bytes(&p, weight_bytes).total <= available;
-    program_free(&p);
-    return fits;
-}
-
-int64_t plan_largest_context(const model_config *config, const plan_options *options,
-                             uint64_t weight_bytes, uint64_t available)
-{
-    /* Bisects whole pages, up to the model's own length or the longer one that is asked for, which
-     * may end inside a page and is tried first. */
-    enum { PADDED_STEP = 16 }; /* a padded sequence has one page, of any size */
-    const int64_t step = options->form == PLAN_PADDED ? PADDED_STEP : options->page_size;
-    int64_t most = config_usual_context(config);
-    if (options->context > most) most = options->context;
-    if (context_fits(config, *options, most, weight_bytes, available)) return most;
-    int64_t low = 0, high = most / step + 1;
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        bool fits = context_fits(config, *options, middle * step, weight_bytes, available);
-        *(fits ? &low : &high) = middle;
-    }
-    return low * step;
 }

@@ -195,7 +195,8 @@ typedef struct plan_options {
     int ranks, rank;       /* of tensor parallelism; 1 and 0 without */
     plan_cut cut;          /* of several ranks */
     plan_form form;        /* the others than PLAN_PAGED: one rank, not fused */
-    bool fuse;             /* for few tokens: what needs no other worker's result is one operator */
+    bool fuse;      /* takes the rules for few tokens: what needs no other worker's result is one
+                     * operator */
     bool sums;      /* fused further, as the megakernel runs it: workers add to the residual in
                      * fixed point; implies fuse */
     bool own_sums;  /* of several ranks, with sums: x is this rank's part of the residual, and the
@@ -205,6 +206,8 @@ typedef struct plan_options {
     int64_t kv_partitions; /* fused: parts of a sequence's positions that attention is split in, on
                             * which bits depend; 0: 1 */
     plan_copies bf16_copies;
+    uint32_t rules_added, rules_left_out; /* besides those of the options above, a bit each:
+                                           * lower/lower.h */
 } plan_options;
 
 typedef enum program_base {
@@ -404,11 +407,6 @@ typedef struct program_bytes {
     uint64_t weights, arena, sums, kv_cache, rope_table, state, inputs, total;
 } program_bytes;
 program_bytes program_count_bytes(const program *program, uint64_t weight_bytes);
-
-/* The pass of the same model with other options, for another rank too, as plan_build() makes it.
- * program_free() the result, also after a failure. */
-qp_status program_rebuild(const program *of, const plan_options *options, program *out,
-                          qp_error *error);
 
 void program_free(program *program);
 

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/output.h"
+#include "lower/lower.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -63,7 +64,7 @@ static qp_status predict_point(prediction *r, const program *p, int hosts, qp_er
     program own;
     schedule_ranks ranks = {0};
     options.ranks = hosts, options.rank = 0, options.cut = r->options->cut;
-    qp_status status = program_rebuild(p, &options, &own, error);
+    qp_status status = lower_rebuild(p, &options, &own, error);
     if (status == QP_OK) status = schedule_ranks_make(&own, r->schedule, NULL, &ranks, error);
     *at = (point){.hosts = hosts};
     for (int i = 0; status == QP_OK && i < r->options->n_networks; i++) {

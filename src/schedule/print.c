@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 #include "base/output.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 #include "schedule/build.h"
 #include "schedule/cost.h"
 #include "schedule/hosts.h"
@@ -344,7 +344,7 @@ static qp_status build_program(report *r, const model *model, const schedule_opt
     }
     if (options.kv_partitions == 0 && options.sums)
         options.kv_partitions = schedule_kv_partitions(of->workers, config->n_kv_heads);
-    return plan_build(config, model, &options, &r->program, error);
+    return lower_build(config, model, &options, &r->program, error);
 }
 
 /* Makes or reads the schedules of all ranks, and proves and saves them. */

@@ -3,6 +3,7 @@
 
 #include "schedule/build.h"
 #include "schedule/verify.h"
+#include "lower/lower.h"
 
 #include <stdlib.h>
 
@@ -11,7 +12,7 @@ static qp_status make_rank(const program *p, int rank, const schedule_options *o
 {
     plan_options own = p->options;
     own.rank = rank;
-    TRY(program_rebuild(p, &own, &out->programs[rank], error));
+    TRY(lower_rebuild(p, &own, &out->programs[rank], error));
     if (file) return schedule_load(file, &out->programs[rank], &out->schedules[rank], error);
     return schedule_build(&out->programs[rank], options, &out->schedules[rank], error);
 }

@@ -4,6 +4,7 @@
 
 #include "op/bench/hardware.h"
 #include "plan/weights.h"
+#include "lower/lower.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -19,12 +20,6 @@ void cpu_free_parts(cpu_machine *m)
     if (m->queues && m->queues->threads) threads_machine_in_parts(m->queues->threads, NULL);
 }
 
-/* Whether the program has operators that cannot be split into parts. */
-static bool is_fused(const program *program)
-{
-    return program->options.fuse || program->options.sums;
-}
-
 static qp_status make_parts(cpu_machine *m, int count, qp_error *error)
 {
     const program *program = m->executor->program;
@@ -35,7 +30,7 @@ static qp_status make_parts(cpu_machine *m, int count, qp_error *error)
                          "apart; choose a context of at most that, or trace whole instructions: "
                          "--exec threads without --parts",
                          (long long)window);
-    if (is_fused(program))
+    if (lower_fuses(&program->options))
         return error_set(error, QP_UNSUPPORTED,
                          "fused operators are not taken apart; leave --fuse out, or trace whole "
                          "instructions: --exec threads without --parts");

@@ -5,6 +5,7 @@
 #include "plan/weights.h"
 #include "quipu.h"
 #include "vm/pack_cache.h"
+#include "lower/lower.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,7 +98,7 @@ static qp_status open_parts(const machine_setup *setup, rank_member *m, qp_error
     options.rank = comm_rank(m->comm);
     options.cut = setup->cut;
     options.own_sums = options.sums;
-    TRY(program_rebuild(setup->program, &options, &m->program, error));
+    TRY(lower_rebuild(setup->program, &options, &m->program, error));
     TRY(batch_init(&m->batch, &m->program, error));
     machine_setup own = *setup;
     own.program = &m->program;

@@ -16,14 +16,15 @@ static void set_rows(rank_pieces *p, int64_t whole, int64_t own, size_t element)
     p->own_row = (size_t)own * element;
 }
 
-/* q, k and v of the rank's heads; q alone in a fused program. */
+/* q, k and v of the rank's heads; q alone where rules leave no more. */
 static void attention_pieces(const program *own, rank_pieces *p)
 {
     const model_config *c = &own->config, *all = &own->whole;
     const program_span q = own->shard.heads, kv = own->shard.kv_heads;
     const int64_t dh = c->head_dim, q_all = config_q_hidden_units(all),
                   kv_all = config_kv_hidden_units(all);
-    const bool fused = own->options.fuse;
+    const plan_tensor *t = &own->tensors[PLAN_ATTN];
+    const bool fused = t->dims[t->rank - 1].size == q.count * dh;
     add(p, q.first * dh, 0, q.count * dh, sizeof(float));
     set_rows(p, fused ? q_all : q_all + 2 * kv_all,
              fused ? q.count * dh : (q.count + 2 * kv.count) * dh, sizeof(float));
@@ -34,12 +35,13 @@ static void attention_pieces(const program *own, rank_pieces *p)
     add(p, q_all + kv_all + kv.first * dh, (q.count + kv.count) * dh, kv.count * dh, sizeof(float));
 }
 
-/* Gate and up; what the activation leaves in a fused program. */
+/* Gate and up; what the activation leaves where rules leave no more. */
 static void ffn_pieces(const program *own, rank_pieces *p)
 {
     const program_span f = own->shard.intermediate;
     const int64_t all = own->whole.intermediate_size;
-    const int parts = own->options.fuse ? 1 : 2;
+    const plan_tensor *t = &own->tensors[PLAN_FFN];
+    const int parts = t->dims[t->rank - 1].size == f.count ? 1 : 2;
     set_rows(p, parts * all, parts * f.count, sizeof(float));
     for (int i = 0; i < parts; i++)
         add(p, i * all + f.first, i * f.count, f.count, sizeof(float));

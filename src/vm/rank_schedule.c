@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "schedule/build.h"
 #include "vm/scheduled.h"
+#include "lower/lower.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +51,7 @@ static qp_status read_schedules(const rank_member *m, const comm_part *parts, ra
         char name[32];
         options.rank = r;
         snprintf(name, sizeof name, "schedule of rank %d", r);
-        TRY(program_rebuild(&m->program, &options, &out->programs[r], error));
+        TRY(lower_rebuild(&m->program, &options, &out->programs[r], error));
         TRY(schedule_read(name, parts[r].data, parts[r].bytes, &out->programs[r],
                           &out->schedules[r], error));
         if (out->schedules[r].options.workers != workers)

@@ -2,6 +2,7 @@
 #include "vm/ranks_machine.h"
 
 #include "vm/machine_run.h"
+#include "lower/lower.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -114,7 +115,7 @@ static qp_status count_ranks(const machine_setup *setup, machine_bytes *out, qp_
         program own;
         machine_bytes bytes = {0};
         options.ranks = size, options.rank = r, options.cut = setup->cut;
-        qp_status status = program_rebuild(setup->program, &options, &own, error);
+        qp_status status = lower_rebuild(setup->program, &options, &own, error);
         machine_setup of_rank = *setup;
         of_rank.program = &own;
         if (status == QP_OK) status = machine_count_bytes(setup->inner, &of_rank, &bytes, error);

@@ -4,6 +4,7 @@
 #include "vm/ranks_machine.h"
 
 #include "vm/machine_run.h"
+#include "lower/lower.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ static qp_status find_pieces(ranks_machine *m, qp_error *error)
         plan_options options = m->first.program.options;
         program of;
         options.rank = r;
-        status = program_rebuild(&m->first.program, &options, &of, error);
+        status = lower_rebuild(&m->first.program, &options, &of, error);
         for (int id = 0; status == QP_OK && id < of.n_tensors; id++)
             pieces[r * m->first.program.n_tensors + id] = rank_pieces_of(&of, (plan_tensor_id)id);
         program_free(&of);

@@ -149,5 +149,4 @@ def main():
         write_best_of_ggml(out)
 
 
-if __name__ == "__main__":
-    main()
+main()

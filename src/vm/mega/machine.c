@@ -14,6 +14,7 @@
 #include "vm/machine_run.h"
 #include "vm/mega/parts.h"
 #include "vm/mega/records.h"
+#include "lower/lower.h"
 
 #include <stdlib.h>
 
@@ -94,7 +95,7 @@ static qp_status open_own(mega_machine *m, const machine_setup *setup, qp_error 
 {
     plan_options options = setup->program->options;
     options.fuse = options.sums = false;
-    TRY(program_rebuild(setup->program, &options, &m->program, error));
+    TRY(lower_rebuild(setup->program, &options, &m->program, error));
     machine_setup own = *setup;
     own.program = &m->program;
     m->cuda = &m->own;

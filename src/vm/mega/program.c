@@ -16,6 +16,7 @@
 #include "op/fixed.h"
 #include "schedule/build.h"
 #include "schedule/verify.h"
+#include "lower/lower.h"
 
 #include <stdlib.h>
 
@@ -44,7 +45,7 @@ qp_status mega_build_sums(const program *of, int n_blocks, program *out, qp_erro
     sums.sums = sums.own_sums = true;
     sums.max_tokens = sums.max_sequences = sums.max_outputs = 1;
     sums.kv_partitions = schedule_kv_partitions(n_blocks, of->config.n_kv_heads);
-    return program_rebuild(of, &sums, out, error);
+    return lower_rebuild(of, &sums, out, error);
 }
 
 qp_status mega_schedule(const program *sums, const mega_schedule_options *options, schedule *out,

@@ -1,5 +1,7 @@
 /* What each of several ranks holds: see print_ranks.h. */
-#include "plan/print_ranks.h"
+#include "lower/print_ranks.h"
+
+#include "lower/lower.h"
 
 #include "plan/weights.h"
 
@@ -13,7 +15,7 @@ qp_status plan_ranks_build(const program *p, program **out, qp_error *error)
     for (int i = 0; i < n; i++) {
         plan_options options = p->options;
         options.rank = i;
-        TRY(program_rebuild(p, &options, &ranks[i], error));
+        TRY(lower_rebuild(p, &options, &ranks[i], error));
     }
     return QP_OK;
 }

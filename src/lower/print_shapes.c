@@ -1,9 +1,9 @@
 /* Shapes of a forward pass: see plan_print_shapes() in print.h. */
-#include "plan/print.h"
+#include "lower/print.h"
 
 #include "base/json.h"
 #include "base/output.h"
-#include "plan/plan.h"
+#include "lower/lower.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -270,8 +270,9 @@ qp_status plan_print_shapes(const shapes_print_options *o, strbuf *out, qp_error
     options.fuse = o->fuse;
     options.sums = o->sums;
     options.kv_partitions = o->kv_partitions;
-    program p;
-    qp_status status = plan_build(model_get_config(model), model, &options, &p, error);
+    program p = {0};
+    qp_status status = lower_parse_rules(o->rules, &options, error);
+    if (status == QP_OK) status = lower_build(model_get_config(model), model, &options, &p, error);
     if (status == QP_OK) status = print_plan(&p, o->tokens, o->batch, o->json, out, error);
     program_free(&p);
     model_close(model);

@@ -1,6 +1,6 @@
 /* The bytes of all ranks, as print_lifetimes.c shows them beside one rank's plan. */
-#ifndef QUIPU_PLAN_PRINT_RANKS_H
-#define QUIPU_PLAN_PRINT_RANKS_H
+#ifndef QUIPU_LOWER_PRINT_RANKS_H
+#define QUIPU_LOWER_PRINT_RANKS_H
 
 #include "base/json.h"
 #include "base/strbuf.h"

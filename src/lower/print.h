@@ -1,6 +1,6 @@
 /* A program as text for people: the lifetime table and the shapes. Neither reads weights. */
-#ifndef QUIPU_PLAN_PRINT_H
-#define QUIPU_PLAN_PRINT_H
+#ifndef QUIPU_LOWER_PRINT_H
+#define QUIPU_LOWER_PRINT_H
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -21,8 +21,10 @@ typedef struct plan_print_options {
     uint64_t available;    /* bytes that the largest context is computed for */
     plan_form form;        /* which operators make the pass */
     bool fuse;             /* the forward pass for few tokens */
+    const char *rules;     /* to take and to leave out, as lower_parse_rules() reads them */
     bool sums;             /* that of the megakernel */
     int64_t kv_partitions; /* fused: parts that attention is split in */
+    bool verbose;          /* which rules are taken how often, and why not */
     bool json;
     const char *gpu; /* JSON that the plan's gets as "gpu"; NULL: none */
 } plan_print_options;
@@ -37,6 +39,7 @@ typedef struct shapes_print_options {
     const char *act_type; /* as above */
     plan_form form;
     bool fuse, sums;
+    const char *rules;
     int64_t kv_partitions;
     bool json;
 } shapes_print_options;

@@ -1,11 +1,11 @@
 /* The lifetime table: see plan_print_lifetimes() in print.h. */
-#include "plan/print.h"
+#include "lower/print.h"
 
 #include "base/json.h"
 #include "base/output.h"
+#include "lower/lower.h"
+#include "lower/print_ranks.h"
 #include "plan/lifetime.h"
-#include "plan/plan.h"
-#include "plan/print_ranks.h"
 #include "plan/weights.h"
 
 #include <stdlib.h>
@@ -389,7 +389,7 @@ static qp_status print_plan(const program *p, const plan_print_options *o, strbu
                           .bytes = program_count_bytes(p, program_weight_bytes(p)),
                           .available = o->available};
     view.largest_context =
-        plan_largest_context(&p->whole, &p->options, view.bytes.weights, o->available);
+        lower_largest_context(&p->whole, &p->options, view.bytes.weights, o->available);
     if (status == QP_OK && o->json)
         status = print_json(&view, o->gpu, out, error);
     else if (status == QP_OK)
@@ -427,9 +427,14 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
     options.fuse = o->fuse;
     options.sums = o->sums;
     options.kv_partitions = o->kv_partitions;
-    program p;
-    qp_status status = plan_build(model_get_config(model), model, &options, &p, error);
+    program p = {0};
+    qp_status status = lower_parse_rules(o->rules, &options, error);
+    if (status == QP_OK) status = lower_build(model_get_config(model), model, &options, &p, error);
     if (status == QP_OK) status = print_plan(&p, o, out, error);
+    if (status == QP_OK && o->verbose && !o->json) {
+        strbuf_puts(out, "\nrules\n");
+        status = lower_explain(model_get_config(model), model, &options, out, error);
+    }
     program_free(&p);
     model_close(model);
     return status;
