@@ -251,9 +251,10 @@ def conversation():
     # A link that somebody planted where a temporary file could be is not followed.
     planted, target = Path(TEMPORARY, "planted.json"), Path(TEMPORARY, "target")
     target.write_text("mine")
-    for number in range(os.getpid(), os.getpid() + 300):
-        Path(f"{planted}.{number}.tmp").symlink_to(target)
-    check(chat(f"hi\n/save {planted}\n")[0] == 0 and target.read_text() == "mine", "a planted link")
+    Path(f"{planted}.new").symlink_to(target)
+    check(chat(f"hi\n/save {planted}\n")[0] != 0 and target.read_text() == "mine", "a planted link")
+    Path(f"{planted}.new").unlink()
+    check(chat(f"hi\n/save {planted}\n")[0] == 0, "without it")
     check(planted.stat().st_mode & 0o77 == 0, "a new conversation is its owner's alone")
     status, _, err = chat("hi\n/save ~/kept.json\n/load ~/kept.json\n/load ~nobody/x\n",
                           environment={"HOME": TEMPORARY})

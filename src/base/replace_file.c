@@ -13,20 +13,29 @@ qp_status file_replacement_failed(const file_replacement *r, qp_error *error)
     return error_set(error, QP_IO, "%s cannot be written: %s", r->path, strerror(errno));
 }
 
-qp_status file_replacement_begin(const char *path, file_replacement *r, qp_error *error)
+/* Whether the file is this user's, has no other name, and still has the one that it was opened by.
+ */
+static bool is_own(int fd, const char *name)
 {
     struct stat opened, named;
+    return fstat(fd, &opened) == 0 && stat(name, &named) == 0 && S_ISREG(opened.st_mode) &&
+           opened.st_uid == geteuid() && opened.st_nlink == 1 && opened.st_ino == named.st_ino &&
+           opened.st_dev == named.st_dev;
+}
+
+qp_status file_replacement_begin(const char *path, unsigned mode, file_replacement *r,
+                                 qp_error *error)
+{
     *r = (file_replacement){.path = path};
     if (snprintf(r->name, sizeof r->name, "%s.new", path) >= (int)sizeof r->name)
         return error_set(error, QP_INVALID, "%s: the path is too long", path);
-    const int fd = open(r->name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    const int fd = open(r->name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, (mode_t)mode);
     if (fd < 0) return file_replacement_failed(r, error);
-    const bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
     /* The process that had the lock may have renamed the file since it was opened. */
-    if (!locked || fstat(fd, &opened) != 0 || stat(r->name, &named) != 0 ||
-        opened.st_ino != named.st_ino || opened.st_dev != named.st_dev) {
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 || !is_own(fd, r->name)) {
         close(fd);
-        return error_set(error, QP_IO, "another process writes %s now", path);
+        return error_set(error, QP_IO, "another process or user writes %s now: %s is theirs", path,
+                         r->name);
     }
     r->stream = ftruncate(fd, 0) == 0 ? fdopen(fd, "wb") : NULL;
     if (r->stream) return QP_OK;
@@ -42,6 +51,14 @@ qp_status file_replacement_end(file_replacement *r, qp_error *error)
     fclose(r->stream);
     r->stream = NULL;
     return QP_OK;
+}
+
+void file_replacement_remove_left(const char *name)
+{
+    const int fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && is_own(fd, name)) unlink(name);
+    close(fd);
 }
 
 void file_replacement_drop(file_replacement *r)

@@ -13,9 +13,10 @@ typedef struct file_replacement {
     FILE *stream;     /* write here */
 } file_replacement;
 
-/* Opens the temporary file, which only its owner can read, and which one process at a time may
+/* Opens the temporary file, which gets `mode` less the umask, and which one process at a time may
  * write. A file that a killed process left is used again. QP_IO says why it cannot be written. */
-qp_status file_replacement_begin(const char *path, file_replacement *out, qp_error *error);
+qp_status file_replacement_begin(const char *path, unsigned mode, file_replacement *out,
+                                 qp_error *error);
 
 /* QP_OK: everything reached the disk and the file has its name. Otherwise the old file stays. */
 qp_status file_replacement_end(file_replacement *replacement, qp_error *error);
@@ -23,6 +24,9 @@ qp_status file_replacement_end(file_replacement *replacement, qp_error *error);
 /* Gives up, also after file_replacement_begin() failed; does nothing after file_replacement_end().
  */
 void file_replacement_drop(file_replacement *replacement);
+
+/* Removes a temporary file of this user that no process writes any more. */
+void file_replacement_remove_left(const char *name);
 
 /* Says that `path` cannot be written, by errno. */
 qp_status file_replacement_failed(const file_replacement *replacement, qp_error *error);

@@ -1,6 +1,7 @@
 /* A conversation: see conversation.h. */
 #include "cli/conversation.h"
 
+#include "base/replace_file.h"
 #include "cli/cli.h"
 #include "text/utf8.h"
 
@@ -123,47 +124,33 @@ char *conversation_json(const conversation *c)
     return cJSON_Print(c->messages);
 }
 
-/* Writes and closes `file`, which messages call `path`. */
-static qp_status write_file(FILE *file, const char *path, const char *text, qp_error *error)
+static bool write_text(FILE *file, const char *text)
 {
-    size_t length = strlen(text);
-    bool written = fwrite(text, 1, length, file) == length && fputc('\n', file) != EOF &&
-                   fflush(file) == 0 && (fsync(fileno(file)) == 0 || errno == EINVAL);
-    int why = errno;
-    if (fclose(file) != 0 && written) {
-        written = false;
-        why = errno;
-    }
-    if (written) return QP_OK;
-    return error_set(error, QP_IO, "%s: cannot be written: %s", path, strerror(why));
+    const size_t length = strlen(text);
+    return fwrite(text, 1, length, file) == length && fputc('\n', file) != EOF && fflush(file) == 0;
 }
 
 static qp_status write_device(const char *path, const char *text, qp_error *error)
 {
     FILE *file = fopen(path, "we");
     if (!file) return error_set(error, QP_IO, "%s: cannot be opened: %s", path, strerror(errno));
-    return write_file(file, path, text, error);
+    const bool written = write_text(file, text);
+    const int why = errno;
+    fclose(file);
+    if (written) return QP_OK;
+    return error_set(error, QP_IO, "%s: cannot be written: %s", path, strerror(why));
 }
 
-/* Writes a new file and renames it over the old one when it is whole and on the disk; it gets the
- * old one's mode. mkstemp() gives it a name that cannot be guessed, so it follows no link that
- * another user planted. */
+/* A new file in place of the old one, whose mode it gets. */
 static qp_status replace_file(const char *path, const struct stat *old, const char *text,
                               qp_error *error)
 {
-    char temporary[4096];
-    if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary)
-        return error_set(error, QP_INVALID, "%s: the path is too long", path);
-    int fd = mkstemp(temporary);
-    if (fd < 0) return error_set(error, QP_IO, "%s: cannot be created: %s", path, strerror(errno));
-    if (old) fchmod(fd, old->st_mode & 07777);
-    FILE *file = fdopen(fd, "w");
-    if (!file) close(fd);
-    qp_status status =
-        file ? write_file(file, path, text, error) : error_no_memory(error, "the conversation", 0);
-    if (status == QP_OK && rename(temporary, path) != 0)
-        status = error_set(error, QP_IO, "%s: cannot be replaced: %s", path, strerror(errno));
-    if (status != QP_OK) unlink(temporary);
+    file_replacement to;
+    TRY(file_replacement_begin(path, 0600, &to, error));
+    if (old) fchmod(fileno(to.stream), old->st_mode & 07777);
+    qp_status status = write_text(to.stream, text) ? file_replacement_end(&to, error)
+                                                   : file_replacement_failed(&to, error);
+    file_replacement_drop(&to);
     return status;
 }
 

@@ -4,6 +4,7 @@
  */
 #include "cli/line_history.h"
 
+#include "base/replace_file.h"
 #include "base/strbuf.h"
 
 #include <errno.h>
@@ -74,16 +75,15 @@ static int open_private(const char *path, int flags)
 /* Rewrites a file that has grown too long with the messages that are kept. */
 static void rewrite(const line_history *h)
 {
-    char temporary[4112];
+    file_replacement to;
     strbuf text = {0};
     for (int i = 0; i < h->count; i++)
         put_escaped(h->items[i], &text);
-    snprintf(temporary, sizeof temporary, "%s.XXXXXX", h->path);
-    int fd = mkstemp(temporary);
-    if (fd < 0) goto done;
-    bool written = !text.failed && write(fd, text.data, text.length) == (ssize_t)text.length;
-    if (close(fd) != 0 || !written || rename(temporary, h->path) != 0) unlink(temporary);
-done:
+    if (!text.failed && file_replacement_begin(h->path, 0600, &to, NULL) == QP_OK) {
+        if (fwrite(text.data, 1, text.length, to.stream) == text.length)
+            file_replacement_end(&to, NULL);
+        file_replacement_drop(&to);
+    }
     strbuf_free(&text);
 }
 

@@ -230,7 +230,7 @@ static qp_status write_all(prefix_file *f, qp_error *error)
 static qp_status save(prefix_file *f, qp_error *error)
 {
     TRY(allocate(f, 0, error));
-    TRY(file_replacement_begin(f->path, &f->replacement, error));
+    TRY(file_replacement_begin(f->path, 0600, &f->replacement, error));
     return write_all(f, error);
 }
 

@@ -6,10 +6,13 @@
 #include "file/gguf_write.h"
 
 #include "base/checked.h"
+#include "base/names.h"
+#include "base/replace_file.h"
 #include "base/strbuf.h"
 #include "file/gguf_part.h"
 
 #include <errno.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +24,7 @@ enum { GGUF_VERSION = 3, MAX_ALIGNMENT = 65536 };
 
 struct gguf_writer {
     char *path;
-    char *temporary; /* path of the file being written; NULL before begin and after finish */
-    FILE *stream;
+    file_replacement file; /* its stream: NULL before begin and after finish */
     uint32_t alignment;
     strbuf keys;       /* as stored */
     strbuf infos;      /* as stored */
@@ -254,27 +256,17 @@ static qp_status check_contents(gguf_writer *writer, qp_error *error)
     return error_set(error, writer->failure.status, "%s", writer->failure.message);
 }
 
-/* Closes and removes what was written so far. */
-static void discard(gguf_writer *writer)
-{
-    if (writer->stream) fclose(writer->stream);
-    if (writer->temporary) unlink(writer->temporary);
-    free(writer->temporary);
-    writer->stream = NULL;
-    writer->temporary = NULL;
-}
-
 static qp_status write_failed(gguf_writer *writer, qp_error *error)
 {
     int reason = errno;
-    discard(writer);
+    file_replacement_drop(&writer->file);
     return error_set(error, QP_IO, "%s: cannot write: %s; no file remains", writer->path,
                      strerror(reason));
 }
 
 static bool write_bytes(gguf_writer *writer, const void *bytes, size_t count)
 {
-    return count == 0 || fwrite(bytes, 1, count, writer->stream) == count;
+    return count == 0 || fwrite(bytes, 1, count, writer->file.stream) == count;
 }
 
 static bool write_zeros(gguf_writer *writer, uint64_t count)
@@ -300,28 +292,33 @@ static bool write_head(gguf_writer *writer)
            write_zeros(writer, round_up(bytes, writer->alignment) - bytes);
 }
 
-/* Creates a new file in the same folder, named after this process. */
-static qp_status open_temporary(gguf_writer *writer, qp_error *error)
+/* Whether a file that may be one of a killed process begins as this writer's files do. */
+static bool begins_as_gguf(int folder, const char *name)
 {
-    enum { ATTEMPTS = 100 }; /* names that a crashed process with the same number may have used */
-    int fd = -1;
-    strbuf name = {0};
-    for (int i = 0; i < ATTEMPTS && fd < 0 && (i == 0 || errno == EEXIST); i++) {
-        strbuf_clear(&name);
-        if (!strbuf_printf(&name, "%s.%ld-%d.tmp", writer->path, (long)getpid(), i)) break;
-        fd = open(name.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    char magic[4];
+    const int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    const ssize_t n = fd >= 0 ? read(fd, magic, sizeof magic) : -1;
+    if (fd >= 0) close(fd);
+    return n == 0 || (n == 4 && memcmp(magic, "GGUF", 4) == 0);
+}
+
+/* Removes what writers left in the folder that were killed. */
+static void remove_left(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const int length = slash ? (int)(slash - path) + 1 : 2;
+    char folder[2048], name[4096];
+    if (snprintf(folder, sizeof folder, "%.*s", length, slash ? path : "./") >= (int)sizeof folder)
+        return;
+    DIR *all = opendir(folder);
+    for (struct dirent *entry; all && (entry = readdir(all));) {
+        if (!name_ends_with(entry->d_name, ".gguf.new") ||
+            !begins_as_gguf(dirfd(all), entry->d_name))
+            continue;
+        snprintf(name, sizeof name, "%s%s", folder, entry->d_name);
+        file_replacement_remove_left(name);
     }
-    if (fd < 0) {
-        qp_status status = error_set(error, QP_IO, "%s: cannot create a file there: %s",
-                                     writer->path, strerror(errno));
-        strbuf_free(&name);
-        return status;
-    }
-    writer->temporary = strbuf_take(&name);
-    writer->stream = fdopen(fd, "wb");
-    if (writer->stream) return QP_OK;
-    close(fd);
-    return error_no_memory(error, "a stream", BUFSIZ);
+    if (all) closedir(all);
 }
 
 /* Fails before anything is written if the disk has not enough room. Other programs may still take
@@ -329,7 +326,7 @@ static qp_status open_temporary(gguf_writer *writer, qp_error *error)
 static qp_status check_room(const gguf_writer *writer, qp_error *error)
 {
     struct statvfs disk;
-    if (fstatvfs(fileno(writer->stream), &disk) != 0 || disk.f_blocks == 0) return QP_OK;
+    if (fstatvfs(fileno(writer->file.stream), &disk) != 0 || disk.f_blocks == 0) return QP_OK;
     uint64_t data = writer->n_tensors ? writer->ends[writer->n_tensors - 1] : 0;
     uint64_t needed = data + writer->keys.length + writer->infos.length;
     uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize;
@@ -341,7 +338,8 @@ static qp_status check_room(const gguf_writer *writer, qp_error *error)
 qp_status gguf_writer_begin(gguf_writer *writer, qp_error *error)
 {
     TRY(check_contents(writer, error));
-    TRY(open_temporary(writer, error));
+    remove_left(writer->path);
+    TRY(file_replacement_begin(writer->path, 0666, &writer->file, error));
     TRY(check_room(writer, error));
     return write_head(writer) ? QP_OK : write_failed(writer, error);
 }
@@ -363,7 +361,7 @@ static bool enter_tensor(gguf_writer *writer)
 
 qp_status gguf_writer_data(gguf_writer *writer, const void *bytes, size_t count, qp_error *error)
 {
-    if (!writer->stream) return not_begun(writer, error);
+    if (!writer->file.stream) return not_begun(writer, error);
     if (count == 0) return QP_OK;
     if (writer->n_tensors > 0 && !enter_tensor(writer)) return write_failed(writer, error);
     uint64_t missing =
@@ -382,13 +380,12 @@ qp_status gguf_writer_data(gguf_writer *writer, const void *bytes, size_t count,
 static bool finish_data(gguf_writer *writer)
 {
     uint64_t padded = round_up(writer->data_bytes, writer->alignment);
-    return write_zeros(writer, padded - writer->data_bytes) && fflush(writer->stream) == 0 &&
-           fsync(fileno(writer->stream)) == 0;
+    return write_zeros(writer, padded - writer->data_bytes) && fflush(writer->file.stream) == 0;
 }
 
 qp_status gguf_writer_finish(gguf_writer *writer, qp_error *error)
 {
-    if (!writer->stream) return not_begun(writer, error);
+    if (!writer->file.stream) return not_begun(writer, error);
     uint64_t expected = writer->n_tensors ? writer->ends[writer->n_tensors - 1] : 0;
     if (writer->data_bytes != expected)
         return error_set(error, QP_INVALID,
@@ -396,19 +393,15 @@ qp_status gguf_writer_finish(gguf_writer *writer, qp_error *error)
                          writer->path, (unsigned long long)expected,
                          (unsigned long long)writer->data_bytes);
     if (!finish_data(writer)) return write_failed(writer, error);
-    int closed = fclose(writer->stream);
-    writer->stream = NULL;
-    if (closed != 0 || rename(writer->temporary, writer->path) != 0)
-        return write_failed(writer, error);
-    free(writer->temporary);
-    writer->temporary = NULL;
-    return QP_OK;
+    if (file_replacement_end(&writer->file, error) == QP_OK) return QP_OK;
+    file_replacement_drop(&writer->file);
+    return QP_IO;
 }
 
 void gguf_writer_destroy(gguf_writer *writer)
 {
     if (!writer) return;
-    discard(writer);
+    file_replacement_drop(&writer->file);
     free(writer->path);
     free(writer->names);
     free(writer->ends);

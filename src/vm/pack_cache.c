@@ -240,7 +240,7 @@ static qp_status save(pack_cache *cache, packed_file *f, thread_pool *pool, prog
     make_room(cache, bytes);
     thread_pool_run(pool, sum_share, f);
     f->header.checksum = sum_header(f);
-    qp_status status = file_replacement_begin(cache->path, &to, error);
+    qp_status status = file_replacement_begin(cache->path, 0600, &to, error);
     if (status == QP_OK) status = write_all(f, &to, progress, error);
     file_replacement_drop(&to);
     return status;
