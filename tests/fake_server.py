@@ -128,6 +128,9 @@ class FakeServer:
             write(event({"choices": [{"delta": {}}], "prompt_progress": {"total": 17, "cache": 2, "processed": 9, "time_ms": 1}}))
         if mode == "slow":
             await asyncio.sleep(self.first_ms / 1000)
+        while mode == "endless":
+            write(event({"choices": [{"text": "x", "delta": {"content": "x"}}]}) * 100)
+            await writer.drain()
         for i in range(n):
             if mode == "slow" and i:
                 await asyncio.sleep(GAP_MS / 1000)

@@ -278,6 +278,20 @@ def conversation():
     check(status == 2 and "holds a NUL" in err, err)
 
 
+def cut_model():
+    """A model file that is cut while it is mapped ends the program with a sentence."""
+    model = Path(TEMPORARY, "cut.gguf")
+    model.write_bytes((MODELS / MODEL).read_bytes())
+    run = subprocess.Popen([QUIPU, "chat", "-m", str(model), "-n", "3", "--exec", "reference"], env=HOME, text=True,
+                           errors="replace", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    run.stdin.write("hi\n")
+    run.stdin.flush()
+    run.stdout.read(1)  # the model is open, and has answered
+    os.truncate(model, 4096)
+    _, err = run.communicate("hi\n", timeout=60)
+    check(run.returncode == 1 and "cut.gguf: the file was cut" in err, f"{run.returncode} {err}")
+
+
 def traces():
     path = Path(TEMPORARY) / "trace.json"
     trace = ["trace", "-m", MODEL, "-t", "2"]
@@ -334,4 +348,4 @@ def operators():
     check(len(ends) == 1 and rows[-1].endswith("0 failed"), rows)
 
 
-sys.exit(run_parts(operators, answers, speculation, texts, conversion, conversation, traces))
+sys.exit(run_parts(operators, answers, speculation, texts, conversion, conversation, cut_model, traces))

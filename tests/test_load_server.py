@@ -161,6 +161,8 @@ def test_failures(server):
     check("half", code == 1 and f["completed"] == 2 and f["failed"] == 2 and "2 of 4 requests failed" in err, f"{f} {err}")
     code, f, err, _ = load(server, "-n", "1", "--timeout", "0.3", "--output-tokens", "2", model="silent")
     check("silent", code == 1 and f["timeouts"] == 1 and "nothing came for 0.3 seconds" in err, f"{f} {err}")
+    code, f, err, _ = load(server, "-n", "1", "--output-tokens", "4", "--input-tokens", "4", model="endless")
+    check("endless", code == 1 and f["unclear"] == 1 and "4 tokens were asked for" in err, f"{f} {err}")
     f = load(server, "-n", "2", "--output-tokens", "3", "--input-tokens", "4", model="no usage")[1]
     check("without usage", (f["total_input_tokens"], f["total_output_tokens"]) == (8, 6), f)
     code, f, err, _ = load(server, "--warmup", "1", "--output-tokens", "1", model="refuse")

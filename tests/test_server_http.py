@@ -155,6 +155,21 @@ def pages_of_others_are_refused(s):
 # ---- Servers of their own ----------------------------------------------------------------------
 
 @test
+def silent_connections_keep_nobody_out(_):
+    with Server("--max-connections", "8") as s:
+        silent = []
+        for n in range(100):
+            one = socket.create_connection(("127.0.0.1", s.port), timeout=60)
+            if n % 2:
+                one.sendall(b"GET /health HTTP/1.1\r\nHo")
+            silent.append(one)
+            if n % 10 == 9:
+                assert s.get("/health")[0] == 200, n
+        for one in silent:
+            one.close()
+
+
+@test
 def keys_and_origins(_):
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as file:
         file.write("# keys\nfirst-key\n\n  second \n")

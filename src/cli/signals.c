@@ -1,8 +1,11 @@
 /* Signals, and standard descriptors that are closed: see cli.h. */
 #include "cli/cli.h"
 
+#include "file/mapping.h"
+
 #include <fcntl.h>
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 volatile int cli_interrupted;
@@ -21,8 +24,28 @@ static void on_interrupt(int number)
     raise(number);
 }
 
+/* A page of a mapped file is gone, because the file was cut. */
+static void on_lost_page(int number, siginfo_t *about, void *context)
+{
+    static const char before[] = "\nquipu: ",
+                      after[] = ": the file was cut or written while it was in use, so quipu ends; "
+                                "replace model files by renaming\n";
+    const char *path = mapping_at(about->si_addr);
+    (void)context;
+    if (path) {
+        ssize_t ignored = write(STDERR_FILENO, before, sizeof before - 1);
+        ignored = write(STDERR_FILENO, path, strlen(path));
+        ignored = write(STDERR_FILENO, after, sizeof after - 1);
+        (void)ignored;
+        _exit(1);
+    }
+    signal(number, SIG_DFL); /* the access that failed is tried again, and ends the process */
+}
+
 void cli_handle_signals(void)
 {
+    struct sigaction lost = {.sa_sigaction = on_lost_page, .sa_flags = SA_SIGINFO};
+    sigaction(SIGBUS, &lost, NULL);
     struct sigaction action = {.sa_handler = on_interrupt}; /* reads are not restarted */
     sigaction(SIGINT, &action, NULL);
     signal(SIGPIPE, SIG_IGN); /* a closed pipe and a file that may not grow further are errors */

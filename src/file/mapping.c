@@ -5,11 +5,56 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* Open mappings, for mapping_at(): a slot is free while its path is NULL, and its path is set last
+ * and cleared first. More mappings than slots are not found. */
+enum { SLOTS = 1024 };
+
+static struct {
+    _Atomic(const char *) path;
+    _Atomic(const uint8_t *) data;
+    _Atomic size_t size;
+} slots[SLOTS];
+
+static const char taken[] = "";
+
+static void remember(const mapping *map)
+{
+    for (int i = 0; i < SLOTS; i++) {
+        const char *none = NULL;
+        if (!atomic_compare_exchange_strong(&slots[i].path, &none, taken)) continue;
+        atomic_store(&slots[i].data, map->data);
+        atomic_store(&slots[i].size, map->size);
+        atomic_store(&slots[i].path, map->path);
+        return;
+    }
+}
+
+static void forget(const mapping *map)
+{
+    for (int i = 0; i < SLOTS; i++)
+        if (atomic_load(&slots[i].path) == map->path) {
+            atomic_store(&slots[i].size, 0);
+            atomic_store(&slots[i].path, NULL);
+        }
+}
+
+const char *mapping_at(const void *address)
+{
+    for (int i = 0; i < SLOTS; i++) {
+        const char *path = atomic_load(&slots[i].path);
+        const uintptr_t data = (uintptr_t)atomic_load(&slots[i].data);
+        if (path && path != taken && (uintptr_t)address - data < atomic_load(&slots[i].size))
+            return path;
+    }
+    return NULL;
+}
 
 static uint64_t stamp_of(const struct stat *info)
 {
@@ -68,6 +113,7 @@ qp_status mapping_open(const char *path, mapping *out, qp_error *error)
         status = error_no_memory(error, "a file's path", strlen(path) + 1);
         goto fail;
     }
+    remember(&map);
     *out = map;
     return QP_OK;
 fail:
@@ -96,6 +142,7 @@ bool mapping_read(const mapping *map, const void *at, size_t bytes, void *dst)
 void mapping_close(mapping *map)
 {
     if (map->data) {
+        forget(map);
         munmap((void *)(uintptr_t)map->data, map->size);
         close(map->fd);
     }

@@ -1,8 +1,8 @@
 /* Files as memory: model files are mapped, small files are read.
  *
  * A mapping shows the file as it is on the disk. If another program shortens the file while it is
- * mapped, touching the lost pages raises SIGBUS, as with any mapped file; that is not handled.
- * Replace model files by renaming, not by writing into them.
+ * mapped, touching the lost pages raises SIGBUS. A program's handler then learns from mapping_at()
+ * which file it was. Replace model files by renaming, not by writing into them.
  */
 #ifndef QUIPU_FILE_MAPPING_H
 #define QUIPU_FILE_MAPPING_H
@@ -28,6 +28,9 @@ qp_status mapping_open(const char *path, mapping *out, qp_error *error);
 /* Copies bytes that the mapping shows at `at`, in the file's memory or on the disk, without mapping
  * their pages, which for large parts costs more than the copy. False: they are no part of it. */
 bool mapping_read(const mapping *map, const void *at, size_t bytes, void *dst);
+
+/* The path of the mapping that contains an address; NULL: none. For handlers of signals. */
+const char *mapping_at(const void *address);
 
 /* Zeroes the mapping; does nothing to a zeroed one. */
 void mapping_close(mapping *map);

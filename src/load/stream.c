@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REFUSAL_MOST = 64 << 10 };
+/* Events with text: some servers send each character alone, and some words before the first. */
+enum { REFUSAL_MOST = 64 << 10, EVENTS_A_TOKEN = 16, MORE_EVENTS = 1000 };
 
 static double seconds_of(const stream *s, uint64_t ns)
 {
@@ -61,6 +62,11 @@ static qp_status take_event(void *context, const char *data, size_t length, qp_e
     stream *s = context;
     TRY(answer_read(&s->answer, data, length, error));
     if (!s->answer.text) return QP_OK;
+    if (s->record.events >= (uint64_t)EVENTS_A_TOKEN * s->record.output_tokens + MORE_EVENTS)
+        return error_set(error, QP_FORMAT,
+                         "the server's answer has more than %llu events with text, and %u tokens "
+                         "were asked for",
+                         (unsigned long long)s->record.events, (unsigned)s->record.output_tokens);
     double now = seconds_of(s, s->byte_ns);
     if (s->record.events++ == 0)
         s->record.first = now;

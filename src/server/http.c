@@ -208,6 +208,16 @@ static connection *connection_new(http_server *s, evutil_socket_t socket)
     return c;
 }
 
+/* Closes the oldest connection that has no whole request, so that clients which open many and send
+ * nothing keep nobody out. */
+static void make_room(http_server *s)
+{
+    connection *oldest = NULL;
+    for (connection *c = s->connections; c; c = c->next) /* newest first */
+        if (!c->current && !c->lingering) oldest = c;
+    if (oldest) connection_free(oldest);
+}
+
 static void on_accept(struct evconnlistener *listener, evutil_socket_t socket,
                       struct sockaddr *address, int length, void *context)
 {
@@ -215,6 +225,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t socket,
     http_server *s = context;
     int one = 1;
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (s->n_connections >= s->options.max_connections) make_room(s);
     bool room = s->n_connections < s->options.max_connections + 16;
     connection *c = room ? connection_new(s, socket) : NULL;
     if (!c) {
