@@ -80,6 +80,11 @@ static void rows_have_the_bits_of_passes_of_one(void **state)
     check_positions("synthetic:smollm2-135m:BF16", 0, 8, false, false);
     check_positions("synthetic:smollm2-135m:F16", 0, 8, true, false);
     check_positions("synthetic:internlm2-1.8b:BF16", 0, 8, true, false); /* heads of 128 */
+    check_positions("synthetic:tiny-qwen2:BF16", 0, 8, false, false);
+    check_positions("synthetic:tiny-qwen3:BF16", 0, 8, false, false); /* norms of q and k */
+    check_positions("synthetic:tiny-qwen3:BF16", 16, 8, false, true);
+    check_positions("synthetic:tiny-smollm3:BF16", 0, 8, false, false);
+    check_positions("synthetic:tiny-mistral:BF16", 0, 8, false, false); /* a window */
     check_positions("synthetic:tiny:BF16", 0, 8, true, true);
     check_positions("synthetic:tiny:BF16", 16, 8, true, true); /* several parts a block */
     check_positions("synthetic:tiny:BF16", 16, 8, false, false);

@@ -32,9 +32,11 @@ static void it_makes_the_same_tokens(void **state)
     (void)state;
     require_gpu();
     static const char *const kv_types[] = {"F16", "BF16"};
-    static const char *const plain[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16",
-                                        "synthetic:tiny:F16", "synthetic:smollm2-135m:F16"};
-    for (int i = 0; i < 8; i++) {
+    static const char *const plain[] = {
+        "synthetic:tiny:BF16",        "synthetic:smollm2-135m:BF16", "synthetic:tiny:F16",
+        "synthetic:smollm2-135m:F16", "synthetic:tiny-qwen2:BF16",   "synthetic:tiny-qwen3:BF16",
+        "synthetic:tiny-qwen3:F16",   "synthetic:tiny-smollm3:BF16", "synthetic:tiny-mistral:BF16"};
+    for (size_t i = 0; i < 2 * sizeof plain / sizeof *plain; i++) {
         token_list expected, found;
         qp_engine_options options = {.size = sizeof options,
                                      .model = plain[i / 2],
@@ -80,11 +82,23 @@ static void it_reads_quantised_weights(void **state)
 {
     (void)state;
     require_gpu();
-    static const char *const quantised[] = {
-        "synthetic:tiny:Q8_0",         "synthetic:tiny:Q4_0",         "synthetic:tiny:Q4_1",
-        "synthetic:tiny:Q4_K",         "synthetic:tiny:Q6_K",         "synthetic:smollm2-135m:Q8_0",
-        "synthetic:smollm2-135m:Q4_0", "synthetic:smollm2-135m:Q4_1", "synthetic:tiny:Q4_K+Q6_K",
-        "synthetic:tiny:Q4_0+Q6_K",    "synthetic:tiny:Q6_K+Q8_0"};
+    static const char *const quantised[] = {"synthetic:tiny:Q8_0",
+                                            "synthetic:tiny:Q4_0",
+                                            "synthetic:tiny:Q4_1",
+                                            "synthetic:tiny:Q4_K",
+                                            "synthetic:tiny:Q6_K",
+                                            "synthetic:smollm2-135m:Q8_0",
+                                            "synthetic:smollm2-135m:Q4_0",
+                                            "synthetic:smollm2-135m:Q4_1",
+                                            "synthetic:tiny:Q4_K+Q6_K",
+                                            "synthetic:tiny:Q4_0+Q6_K",
+                                            "synthetic:tiny:Q6_K+Q8_0",
+                                            "synthetic:tiny-qwen2:Q8_0",
+                                            "synthetic:tiny-qwen2:Q4_K+Q6_K",
+                                            "synthetic:tiny-qwen3:Q4_0",
+                                            "synthetic:tiny-smollm3:Q8_0",
+                                            "synthetic:tiny-mistral:Q4_K",
+                                            "synthetic:wide:Q4_0"};
     for (size_t i = 0; i < sizeof quantised / sizeof *quantised; i++) {
         token_list expected, found;
         qp_engine_options options = {.size = sizeof options,
@@ -184,6 +198,11 @@ static void its_bits_do_not_depend_on_the_order(void **state)
                  {"synthetic:tiny:Q6_K", true, "F16"},
                  {"synthetic:tiny:F8", true, "F16"},
                  {"synthetic:internlm2-1.8b:BF16", true, "F16"},
+                 {"synthetic:tiny-qwen2:BF16", true, "F16"},
+                 {"synthetic:tiny-qwen2:Q8_0", false, "F16"},
+                 {"synthetic:tiny-qwen3:BF16", true, "F16"},
+                 {"synthetic:tiny-smollm3:Q8_0", true, "F16"},
+                 {"synthetic:tiny-mistral:BF16", true, "F16"},
                  {"synthetic:smollm2-135m:BF16", true, "F8"},
                  {"synthetic:internlm2-1.8b:BF16", false, "F8"}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -278,7 +297,8 @@ static void every_wait_is_carried(void **state)
 {
     (void)state;
     static const char *const paths[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16",
-                                        "synthetic:llama-3.1-8b:BF16"};
+                                        "synthetic:llama-3.1-8b:BF16", "synthetic:qwen3-8b:Q4_K",
+                                        "synthetic:tiny-mistral:BF16"};
     static const int blocks[] = {8, 33, 132, 144};
     for (size_t i = 0; i < sizeof paths / sizeof *paths * 4 * 5; i++) {
         qp_error error;

@@ -91,6 +91,10 @@ static void it_reads_and_writes_what_other_machines_do(void **state)
                  {"synthetic:tiny:Q8_0", "cpu", "serial", FEW, 1e-4, 10000},
                  {"synthetic:tiny:Q4_K+Q6_K", "cpu", "serial", MANY, 1e-4, 10000},
                  {"synthetic:tiny:F8", "cpu", "serial", FEW, 1e-4, 10000},
+                 {"synthetic:tiny-qwen2:BF16", "cpu", "serial", MANY, 1e-4, 10000},
+                 {"synthetic:tiny-qwen3:BF16", "cpu", "serial", MANY, 1e-4, 10000},
+                 {"synthetic:tiny-smollm3:Q8_0", "cpu", "serial", FEW, 1e-4, 10000},
+                 {"synthetic:tiny-mistral:BF16", "cpu", "serial", MANY, 1e-4, 10000},
                  {"synthetic:internlm2-1.8b:BF16", "cuda", "cuda", MANY, 2e-2, 0},
                  {"synthetic:internlm2-1.8b:Q8_0", "cuda", "cuda", MANY, 2e-3, 0}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {

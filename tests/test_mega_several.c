@@ -18,7 +18,9 @@ enum { SEQUENCES = 8, STEPS = 70, RUNS = 100, DELAY_NS = 20000 };
 /* Prompts of other tokens and lengths; blocks read parts of the long ones. */
 static const int prompt_lengths[SEQUENCES] = {21, 600, 3, 64, 430, 17, 95, 790};
 
-static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16"};
+static const char *const models[] = {"synthetic:tiny:BF16",         "synthetic:smollm2-135m:BF16",
+                                     "synthetic:tiny-qwen2:BF16",   "synthetic:tiny-qwen3:BF16",
+                                     "synthetic:tiny-smollm3:BF16", "synthetic:tiny-mistral:BF16"};
 
 static qp_engine *open_for_several(const char *model, const char *exec, int workers,
                                    const char *kv_type)
@@ -88,7 +90,7 @@ static void it_makes_the_same_tokens_of_several(void **state)
 {
     (void)state;
     require_gpu();
-    for (int m = 0; m < 2; m++) {
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         int32_t alone[SEQUENCES][STEPS + 1];
         qp_engine *engine = open_for_several(models[m], "cuda", 0, NULL);
         for (int i = 0; i < SEQUENCES; i++)
@@ -184,7 +186,13 @@ static void its_bits_do_not_depend_on_neighbours(void **state)
                  {"synthetic:tiny:BF16", 16, NULL},
                  {"synthetic:tiny:BF16", 8, NULL},
                  {"synthetic:smollm2-135m:BF16", 0, NULL},
-                 {"synthetic:smollm2-135m:BF16", 24, "BF16"}};
+                 {"synthetic:smollm2-135m:BF16", 24, "BF16"},
+                 {"synthetic:tiny-qwen2:BF16", 0, NULL},
+                 {"synthetic:tiny-qwen3:BF16", 0, NULL},
+                 {"synthetic:tiny-qwen3:BF16", 16, NULL},
+                 {"synthetic:tiny-smollm3:BF16", 0, "BF16"},
+                 {"synthetic:tiny-mistral:BF16", 0, NULL},
+                 {"synthetic:tiny-mistral:BF16", 16, NULL}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         several s;
         const bool delays = cases[c].kv_type == NULL; /* F16 */
@@ -235,6 +243,11 @@ static void it_reads_quantised_weights_of_several(void **state)
                  {"synthetic:tiny:Q6_K", 16, true, EXACT_X},
                  {"synthetic:tiny:Q4_0+Q6_K", 8, true, EXACT_X},
                  {"synthetic:llama-3.2-1b:Q4_K+Q6_K", 0, false, EXACT_X},
+                 {"synthetic:tiny-qwen2:Q8_0", 16, false, EXACT_X}, /* features in sixteens */
+                 {"synthetic:tiny-qwen2:Q4_K+Q6_K", 16, false, EXACT_X},
+                 {"synthetic:tiny-qwen3:Q4_K", 16, false, EXACT_X},
+                 {"synthetic:tiny-smollm3:Q8_0", 16, true, EXACT_X},
+                 {"synthetic:tiny-mistral:Q4_0", 16, false, EXACT_X},
                  {"synthetic:llama-3.2-3b:Q4_0", 0, false, BF16_X},
                  {"synthetic:llama-3.1-8b:Q4_0", 0, false, BF16_X}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {

@@ -37,6 +37,21 @@ template <int DIM> MEGA_FN int context_chunks(int old)
     return (old + each - 1) / each;
 }
 
+/* The first position that the newest one, after `old` others, sees; chunks before its own. */
+MEGA_FN int first_seen(int old, int window)
+{
+    return max(old + 1 - window, 0);
+}
+template <int DIM> MEGA_FN int unseen_chunks(int old, int window)
+{
+    return (unsigned)first_seen(old, window) / attention_chunk<DIM>::POSITIONS;
+}
+/* Chunks that it sees. */
+template <int DIM> MEGA_FN int seen_chunks(int old, int window)
+{
+    return context_chunks<DIM>(old) - unseen_chunks<DIM>(old, window);
+}
+
 /* n / parts. */
 MEGA_FN int part_begin(const mega_arguments &a, int n)
 {
@@ -45,19 +60,22 @@ MEGA_FN int part_begin(const mega_arguments &a, int n)
 
 /* An instruction's chunks, from *first; 0 if it has no part, or recomputes nothing. */
 template <int DIM>
-MEGA_FN int attention_chunks(const mega_arguments &a, const instruction &in, int old, int *first)
+MEGA_FN int attention_chunks(const mega_arguments &a, const instruction &in, int old, int window,
+                             int *first)
 {
-    int n = context_chunks<DIM>(old);
-    *first = 0;
-    bool alone = old + 1 <= a.recompute;
-    if (in.opcode == MEGA_ATTENTION_PART) {
-        if (alone) return 0;
-        *first = in.part;
-        if (n < in.parts) return in.part < n;
-        *first = part_begin(a, n * in.part);
-        return part_begin(a, n * (in.part + 1)) - *first;
+    const int n = seen_chunks<DIM>(old, window);
+    const bool alone = old + 1 <= a.recompute, part = in.opcode == MEGA_ATTENTION_PART;
+    int begin = 0, count = alone ? n : 0;
+    if (part && alone) count = 0;
+    if (part && !alone) {
+        begin = in.part, count = begin < n;
+        if (n >= in.parts) {
+            begin = part_begin(a, n * in.part);
+            count = part_begin(a, n * (in.part + 1)) - begin;
+        }
     }
-    return alone ? n : 0;
+    *first = unseen_chunks<DIM>(old, window) + begin;
+    return count;
 }
 
 /* Two numbers of the cache's type, as float32. */
@@ -96,7 +114,7 @@ template <bool HALF> struct cache_parts {
 /* The newest key and value, the queries' factors, for several rows the number of their new
  * positions, then the queries' parts: [part][head][DIM + 8]. */
 template <int DIM> struct attention_inputs {
-    enum { FACTORS = 4 * DIM, NEW = FACTORS + 32, QUERIES = FACTORS + 64, PITCH = 2 * DIM + 16 };
+    enum { FACTORS = 4 * DIM, NEW = FACTORS + 64, QUERIES = FACTORS + 80, PITCH = 2 * DIM + 16 };
 };
 
 /* Where element `at` of a head is in the rows of queries. A cache in F8 is read in pairs of bytes
@@ -150,6 +168,16 @@ template <int DIM> struct head_states {
     enum { TILES = attention_chunk<DIM>::WIDTH / 8 };
     float out[TILES][4], most, sum;
 };
+
+/* Leaves out positions of an eight before the window: of its pieces those from `seen` on count. Few
+ * chunks have such positions, so warps branch together. */
+MEGA_FN void leave_unseen(int seen, int t, float *score)
+{
+    if (seen <= 0) return;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        if (2 * t + i < seen) score[i] = -INFINITY;
+}
 
 /* Adds the scores of a warp's eights of positions, of which each lane has two, to the softmax: `p`
  * becomes their weights, and the result is what earlier outputs must be multiplied by. */

@@ -4,13 +4,13 @@
 
 #include "vm/mega/attention.cuh"
 
-/* Adds eight positions, of which the first `valid` count for this lane's head, and the first `all`
- * for some head. `keys`, `values`: addresses of the rows of keys and of this warp's values;
- * `queries`: this lane's row of their first two parts. */
+/* Adds eight positions, of which those from `seen` to `valid` count for this lane's head, and the
+ * first `all` for some head. `keys`, `values`: addresses of the rows of keys and of this warp's
+ * values; `queries`: this lane's row of their first two parts. */
 template <int DIM, bool HALF>
 MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_states<DIM> &s,
-                            int heads, uint32_t queries, uint32_t keys, uint32_t values, int valid,
-                            int all)
+                            int heads, uint32_t queries, uint32_t keys, uint32_t values, int seen,
+                            int valid, int all)
 {
     int t = b.lane & 3;
     float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
@@ -37,6 +37,7 @@ MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_s
             (c[0][i] + c[0][i + 2]) * factors[0] + (c[1][i] + c[1][i + 2]) * factors[DIM / 64 - 1];
         if (2 * t + i >= valid) score[i] = -INFINITY;
     }
+    leave_unseen(seen, t, score);
     cache_parts<HALF> p[EIGHTS];
     float f = weigh_positions<DIM, HALF>(s, score, p);
     uint32_t kept = kept_positions(t, all);
@@ -59,11 +60,12 @@ template <int DIM>
 MEGA_FN void add_new_positions(const mega_arguments &a, const mega_block &b, int old, int chunk);
 #endif
 
-/* Attention over the chunks, and over the newest position if they end with the context. Of two
+/* Attention over the chunks, and over the newest position if they end with the context; `low`: the
+ * first position that it sees. Of two
  * joined rows the heads of the first have one position less than `old`, and the number of their
  * newest is `others` at that address. */
 template <int DIM, bool HALF>
-MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, int chunks,
+MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int low, int first, int chunks,
                     head_states<DIM> &s, int joined = 1, uint32_t others = 0)
 {
     typedef attention_chunk<DIM> shape;
@@ -90,11 +92,12 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, 
 #endif
         int left = old - (first + c) * shape::POSITIONS - share;
         int all = cached ? (left + shape::PIECE - 1) / shape::PIECE : 1;
+        const int seen = cached ? (low - old + left + shape::PIECE - 1) / shape::PIECE : 0;
         int valid = !MEGA_SEVERAL ? all
                     : cached      ? (left - lacks + shape::PIECE - 1) / shape::PIECE
                                   : joined == 1 || lacks != last;
-        if (!cached || left > 0)
-            attention_step<DIM, HALF>(a, b, s, heads, queries, keys + column, values + column,
+        if (!cached || (left > 0 && seen < min(all, 8)))
+            attention_step<DIM, HALF>(a, b, s, heads, queries, keys + column, values + column, seen,
                                       valid, all);
         if (cached) release_chunk(a, b);
     }

@@ -81,9 +81,9 @@ MEGA_FN void add_values(const mega_block &b, head_states<DIM> &s, uint32_t value
 }
 
 /* Attention over the chunks, and over the newest position if they end with the context: as the
- * first of 16, of which the others do not count. */
+ * first of 16, of which the others do not count. `low`: the first position that it sees. */
 template <int DIM, bool HALF>
-MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, int chunks,
+MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int low, int first, int chunks,
                     head_states<DIM> &s)
 {
     typedef attention_chunk<DIM> shape;
@@ -109,10 +109,21 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, 
         for (int e = 0; e < EIGHTS; e++)
             valid[e] =
                 cached ? (left - e * shape::SHARES + shape::PIECE - 1) / shape::PIECE : e == 0;
-        if (!cached || left > 0) {
+        int seen[EIGHTS];
+        bool any = !cached;
+#pragma unroll
+        for (int e = 0; e < EIGHTS; e++) {
+            const int unseen = low - old + left - e * shape::SHARES;
+            seen[e] = cached ? max((unseen + shape::PIECE - 1) / shape::PIECE, 0) : 0;
+            any = any || seen[e] < min(valid[e], 8);
+        }
+        if (any) {
             float score[2 * EIGHTS];
             cache_parts<true> p[EIGHTS];
             multiply_keys<DIM>(a, b, queries, keys + (lane >> 3) * 16, valid, score);
+#pragma unroll
+            for (int e = 0; e < EIGHTS; e++)
+                leave_unseen(seen[e], lane & 3, score + 2 * e);
             float f = weigh_positions<DIM, true>(s, score, p);
             add_values<DIM>(b, s, values, valid, p, f);
         }

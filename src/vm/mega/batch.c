@@ -43,9 +43,23 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
     return total;
 }
 
+/* The rows of a pass are dealt to blocks once, for all layers. */
+static bool has_one_window(const program *p)
+{
+    for (int64_t layer = 1; layer < p->config.n_layers; layer++)
+        if (program_window(p, layer) != program_window(p, 0)) return false;
+    return true;
+}
+
+/* What kernels for several rows lack. */
+static bool takes_family(const program *p)
+{
+    return mega_biases_qkv_only(p) && has_one_window(p);
+}
+
 static bool has_kernels(const program *p)
 {
-    return p->config.hidden_size <= MEGA_MAX_HIDDEN && !mega_is_quantized(p) &&
+    return takes_family(p) && p->config.hidden_size <= MEGA_MAX_HIDDEN && !mega_is_quantized(p) &&
            p->options.ranks == 1 && p->options.kv_type != DTYPE_F8;
 }
 
@@ -54,7 +68,7 @@ static bool has_kernels(const program *p)
 static bool has_sequences(const program *p)
 {
     const int blocks = mega_column_blocks(&p->config);
-    if (p->options.ranks > 1) return false;
+    if (p->options.ranks > 1 || !takes_family(p)) return false;
     if (!mega_is_quantized(p)) return has_kernels(p) && blocks == 1 && !mega_is_half(p);
     return mega_batch_image(p) && (blocks == 1 || (blocks == 2 && p->config.head_dim == 128));
 }
@@ -79,8 +93,9 @@ const char *mega_verify_refusal(const program *p)
 {
     return has_kernels(p) ? NULL
                           : "the megakernel reads several tokens of a sequence in a pass where "
-                            "weights are BF16 or F16, the KV cache is in 16 bits and the hidden "
-                            "size is at most 4096";
+                            "weights are BF16 or F16, the KV cache is in 16 bits, the hidden "
+                            "size is at most 4096, only q, k and v have biases and all layers "
+                            "have the same window";
 }
 
 static size_t place(size_t *used, size_t bytes)
@@ -127,9 +142,11 @@ static size_t feature_bytes(int64_t features)
     return MEGA_PARTS * MEGA_ROWS * feature_row((size_t)features) * sizeof(uint16_t);
 }
 
-/* Of quantised weights a box is a fragment's rows, for 32 features. */
+/* Of quantised weights a box is a fragment's rows, for 32 features, the first of which may be
+ * another block's. */
 static down_boxes fragment_boxes(const cuda_mega *m, int64_t features)
 {
+    features += mega_features_lead(m);
     const int below = fragments_below((int)m->executor->program->config.hidden_size);
     down_boxes boxes = {.rows = (int32_t)features, .groups = 1, .chunks = below, .peers = 1};
     for (int n = MEGA_PEERS; n > 1 && boxes.peers == 1; n--)
@@ -196,7 +213,7 @@ static size_t joined_inputs(const cuda_mega *m)
     const program *p = m->executor->program;
     const size_t dim = (size_t)p->config.head_dim, parts = p->options.kv_type == DTYPE_F16 ? 2 : 3;
     const size_t heads = 2 * (size_t)(p->config.n_heads / p->config.n_kv_heads);
-    return 4 * dim + 64 + parts * heads * (2 * dim + 16);
+    return 4 * dim + 80 + parts * heads * (2 * dim + 16);
 }
 
 /* Products and attention use the first part in turns. */
@@ -220,7 +237,7 @@ static void lay_out(const cuda_mega *m, mega_arguments *a, bool joins)
     used = sums_bytes(m);
     s->results = (uint32_t)place(&used, rows * results_rows * sizeof(float));
     size_t planes = MEGA_PARTS * s->feature_plane * sizeof(uint16_t);
-    size_t early = MEGA_EARLY_PAIRS * 3 * sizeof(float);
+    size_t early = MEGA_EARLY_PAIRS * MEGA_EARLY_WORDS * sizeof(float);
     s->features = (uint32_t)place(&used, planes > early ? planes : early);
     size_t outputs = attention.outputs + (MEGA_ROWS - 1) * 4 * (size_t)c->head_dim;
     if (used < outputs) used = outputs; /* and new positions */
@@ -243,14 +260,17 @@ static void lay_out(const cuda_mega *m, mega_arguments *a, bool joins)
     a->joins = joins;
 }
 
-/* Joins rows of a sequence where that costs no stage of the ring. */
+/* Joins rows of a sequence where that costs no stage of the ring, and where they see the same
+ * chunks whatever their windows are. */
 static void lay_out_rows(const cuda_mega *m, mega_arguments *a)
 {
     const model_config *c = &m->executor->program->config;
     const int64_t heads = 2 * c->n_heads / c->n_kv_heads;
     lay_out(m, a, false);
     const int stages = a->stages;
-    if (!m->verifies || heads * (c->head_dim / 64) > MEGA_MAX_GROUP) return;
+    if (!m->verifies || heads * (c->head_dim / 64) > MEGA_MAX_GROUP ||
+        program_any_window(m->executor->program))
+        return;
     lay_out(m, a, true);
     if (a->stages < stages) lay_out(m, a, false);
 }
@@ -269,7 +289,9 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
                                          &a->states,    &a->counters, &a->key,
                                          &a->down_maps, &a->features, &a->published};
     char name[32];
+    const int64_t window = program_window(x->program, 0);
     *a = m->arguments;
+    a->window = window ? (int32_t)window : INT32_MAX;
     if (m->quantized) a->stage_bytes = mega_batch_stage_bytes(x->program);
     a->tiles[0].beside = 1; /* a warp has the same columns of every tile */
     if (!runs_batches(x->program, m->verifies) || !m->one_each || !set_boxes(m, a)) return QP_OK;

@@ -21,40 +21,50 @@
 /* What pair i / MEGA_ROWS of row i % MEGA_ROWS needs when its sums are complete. */
 struct pair_inputs {
     const float *cosine, *sine, *page;
+    const float *biases; /* two; NULL: there are none */
     int position;
 };
 template <int DIM>
 MEGA_FN pair_inputs pair_inputs_at(const mega_arguments &a, const mega_block &b,
-                                   const instruction &in, int i)
+                                   const mega_entry &e, int i)
 {
+    const instruction &in = e.in;
     int row = i % MEGA_ROWS, position = row_position(a, b.pass(), row);
     int pair = (in.units.begin + i / MEGA_ROWS) % (DIM / 2);
-    const float *table = (const float *)a.rope_table + (int64_t)position * DIM + pair;
+    const int angles = e.weights.turning ? 0 : position; /* of position 0 they are 0 */
+    const float *table = (const float *)a.rope_table + (int64_t)angles * DIM + pair;
     const float *pages = (const float *)a.pages + a.rows[row].first_page;
-    return {table, table + DIM / 2, pages + position / a.page_size, position};
+    const float *biases = (const float *)e.weights.biases;
+    if (biases) biases += 2 * (in.units.begin + i / MEGA_ROWS);
+    return {table, table + DIM / 2, pages + position / a.page_size, biases, position};
 }
 
 /* Copies those of the pairs that threads finish first to where features will be. */
 template <int DIM>
-MEGA_FN void fetch_pair_inputs(const mega_arguments &a, const mega_block &b, const instruction &in)
+MEGA_FN void fetch_pair_inputs(const mega_arguments &a, const mega_block &b, const mega_entry &e)
 {
+    const instruction &in = e.in;
     int i = b.thread, n = (in.units.end - in.units.begin) * MEGA_ROWS;
     if (in.opcode != MEGA_QKV || i >= min(n, (int)MEGA_EARLY_PAIRS) || i % MEGA_ROWS >= a.n_rows)
         return;
-    pair_inputs from = pair_inputs_at<DIM>(a, b, in, i);
-    uint32_t to = b.own + a.shared.features + 12 * i;
+    pair_inputs from = pair_inputs_at<DIM>(a, b, e, i);
+    uint32_t to = b.own + a.shared.features + 4 * MEGA_EARLY_WORDS * i;
     copy_4(to, from.cosine);
     copy_4(to + 4, from.sine);
     copy_4(to + 8, from.page);
+    if (!from.biases) return;
+    copy_4(to + 12, from.biases);
+    copy_4(to + 16, from.biases + 1);
 }
 
 /* One pair's values, after RoPE for q and k, to the KV head's list and to the cache. */
 template <int DIM, bool HALF>
-MEGA_FN void store_pair(const mega_arguments &a, const mega_block &b, const instruction &in,
-                        int unit, int row, float *v, float cosine, float sine, int position,
-                        int page)
+MEGA_FN void store_pair(const mega_arguments &a, const mega_block &b, const mega_entry &e, int unit,
+                        int row, float *v, float cosine, float sine, int position, int page)
 {
+    const instruction &in = e.in;
     qkv_pair p = qkv_pair_at<DIM>(a, unit);
+    if (e.weights.turning & MEGA_NORMED && p.kind == PAIR_KEY) p.kind = PAIR_QUERY; /* not yet */
     if (p.kind != PAIR_VALUE) {
         float first = __fmaf_rn(v[0], cosine, -__fmul_rn(v[1], sine));
         v[1] = __fmaf_rn(v[1], cosine, __fmul_rn(v[0], sine));
@@ -76,25 +86,31 @@ MEGA_FN void store_pair(const mega_arguments &a, const mega_block &b, const inst
 }
 
 template <int DIM, bool HALF>
-MEGA_FN void finish_batch_qkv(const mega_arguments &a, mega_block &b, const instruction &in)
+MEGA_FN void finish_batch_qkv(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
+    const instruction &in = e.in;
     int n = in.units.end - in.units.begin;
     const float *results = b.at<float>(a.shared.results), *early = b.at<float>(a.shared.features);
 #pragma unroll 1
     for (int i = b.thread; i < n * MEGA_ROWS; i += MEGA_CONSUMERS) {
         int row = i % MEGA_ROWS, unit = i / MEGA_ROWS;
         if (row >= a.n_rows) continue;
-        pair_inputs inputs = pair_inputs_at<DIM>(a, b, in, i);
+        pair_inputs inputs = pair_inputs_at<DIM>(a, b, e, i);
+        const float *mine = early + MEGA_EARLY_WORDS * i;
         bool here = i < MEGA_EARLY_PAIRS;
-        float cosine = here ? early[3 * i] : *inputs.cosine;
-        float sine = here ? early[3 * i + 1] : *inputs.sine;
-        int page = __float_as_int(here ? early[3 * i + 2] : *inputs.page);
+        float cosine = here ? mine[0] : *inputs.cosine;
+        float sine = here ? mine[1] : *inputs.sine;
+        int page = __float_as_int(here ? mine[2] : *inputs.page);
         const float *at =
             results + row * a.shared.result_pitch + (unit >> 2) * MEGA_TILE + (unit & 3);
         float inverse = batch_inverse_rms(a, b, row, false);
         float v[2] = {at[0] * inverse, at[4] * inverse};
-        store_pair<DIM, HALF>(a, b, in, in.units.begin + unit, row, v, cosine, sine,
-                              inputs.position, page);
+        if (inputs.biases) {
+            v[0] = fmaf(at[0], inverse, here ? mine[3] : inputs.biases[0]);
+            v[1] = fmaf(at[4], inverse, here ? mine[4] : inputs.biases[1]);
+        }
+        store_pair<DIM, HALF>(a, b, e, in.units.begin + unit, row, v, cosine, sine, inputs.position,
+                              page);
     }
 }
 
@@ -109,6 +125,7 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega
     uint16_t *planes = b.at<uint16_t>(a.shared.features);
     const float *results = b.at<float>(a.shared.results);
     int padded = (int)a.shared.feature_row - MEGA_TILE;
+    const int lead = features_lead(e.in.units.begin);
     static_assert(MEGA_WARPS == 2 * MEGA_ROWS, "two warps a row");
     int row = b.warp / 2;
     bool there = row < a.n_rows;
@@ -116,14 +133,16 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega
     if (there) results += row * a.shared.result_pitch;
     planes += row * a.shared.feature_row;
 #pragma unroll 1
-    for (int i = b.thread & 63; i < padded; i += 64) {
-        float v = there && i < n ? gated(results[i] * inverse, results[up + i] * inverse) : 0;
+    for (int place = b.thread & 63; place < padded; place += 64) {
+        const int i = place - lead;
+        const bool mine = i >= 0 && i < n;
+        float v = there && mine ? gated(results[i] * inverse, results[up + i] * inverse) : 0;
         uint16_t parts[MEGA_PARTS];
         split_float(v, parts, 1);
 #pragma unroll
         for (int p = 0; p < MEGA_PARTS; p++)
-            planes[plane_place(i) + p * a.shared.feature_plane] = parts[p];
-        if (i < n && a.peers > 1)
+            planes[plane_place(place) + p * a.shared.feature_plane] = parts[p];
+        if (mine && a.peers > 1)
             store_relaxed(feature_list(a, row) + e.in.units.begin + i, tagged_feature(parts, tag));
     }
     b.sync();
@@ -202,7 +221,7 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
 {
     const int each = batch_shape<BLOCKS>::TILES;
     batch_rows rows(a, e.in, each);
-    fetch_pair_inputs<DIM>(a, b, e.in);
+    fetch_pair_inputs<DIM>(a, b, e);
     const int step = rows.logits ? 2 * a.n_layers : 2 * e.in.layer + rows.mlp;
 #if MEGA_QUANT_TYPES
     row_vectors<BLOCKS> x;
@@ -243,7 +262,7 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
     else if (again.in.opcode == MEGA_MLP)
         finish_batch_mlp<BLOCKS>(a, b, again);
     else
-        finish_batch_qkv<DIM, HALF>(a, b, again.in);
+        finish_batch_qkv<DIM, HALF>(a, b, again);
 }
 
 /* ---- a pass's two ends ---- */

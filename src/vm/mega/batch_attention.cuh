@@ -54,10 +54,11 @@ template <int DIM> MEGA_FN int rows_joined(const mega_arguments &a, int row, int
     return alike ? 2 : 1;
 }
 
-template <int DIM> MEGA_FN int context_parts(const instruction &in, int old)
+template <int DIM>
+MEGA_FN int context_parts(const mega_arguments &a, const instruction &in, int old)
 {
     const int each = part_shape<DIM>::CHUNKS;
-    return min((context_chunks<DIM>(old) + each - 1) / each, (int)in.parts);
+    return min((seen_chunks<DIM>(old, a.window) + each - 1) / each, (int)in.parts);
 }
 
 /* The number of parts of the group that begins at a row, and its rows; 0: the row is not in parts.
@@ -70,7 +71,7 @@ MEGA_FN int group_parts(const mega_arguments &a, const instruction &in, int firs
     if (!in_parts(a, first, pass_here)) return 0;
     *count = rows_joined<DIM>(a, first, pass_here);
     int old = a.rows[first + *count - 1].position + pass_here;
-    return context_parts<DIM>(in, old);
+    return context_parts<DIM>(a, in, old);
 }
 template <int DIM>
 MEGA_FN int all_parts(const mega_arguments &a, const instruction &in, int pass_here)
@@ -145,11 +146,12 @@ template <int DIM>
 MEGA_FN int row_chunks(const mega_arguments &a, const instruction &in, bool parts, int old,
                        int *first)
 {
-    const int each = part_shape<DIM>::CHUNKS, n = context_chunks<DIM>(old);
+    const int each = part_shape<DIM>::CHUNKS, n = seen_chunks<DIM>(old, a.window);
     if (parts && (each == 1 || n > each * (int)in.parts))
-        return attention_chunks<DIM>(a, in, old, first);
-    *first = parts ? in.part * each : 0;
-    return parts ? min(each, n - *first) : n;
+        return attention_chunks<DIM>(a, in, old, a.window, first);
+    const int skipped = parts ? in.part * each : 0;
+    *first = unseen_chunks<DIM>(old, a.window) + skipped;
+    return parts ? min(each, n - skipped) : n;
 }
 
 MEGA_FN int64_t *head_list(const mega_arguments &a, const instruction &in, int row, int kv_head,
@@ -215,6 +217,49 @@ MEGA_FN void wait_group(const mega_arguments &a, mega_block &b, const instructio
     b.stamp(a, MEGA_WORKS);
 }
 
+/* The same where heads have norms: a warp has a head. Vectors are the queries, the newest key and
+ * value, then the key and value of each new position. The block with the first part appends the
+ * keys of the group's rows. */
+template <int DIM, bool HALF>
+MEGA_FN void wait_normed_group(const mega_arguments &a, mega_block &b, const mega_entry &e,
+                               const row_group &group)
+{
+    typedef new_positions<DIM> made;
+    const int last = group.first + group.count - 1, before = rows_before(a, last);
+    const int heads = group.count * a.group, n = heads + 2 + 2 * before;
+    const bool appends = !group.parts || group.begin == 0;
+    if (b.thread == 0) *b.at<int>(a.shared.qkv + attention_inputs<DIM>::NEW) = before;
+#pragma unroll 1
+    for (int v = b.warp; v < n; v += MEGA_WARPS) {
+        const int slot = v >= a.group && group.count > 1, rest = v - heads; /* 2: the first new */
+        const int row = rest < 0   ? group.first + slot
+                        : rest < 2 ? last
+                                   : last - before + rest / 2 - 1;
+        const int kind = rest & 1; /* 0: a key, from the queries on */
+        const int member = rest < 0 ? v - slot * a.group : a.group + kind;
+        const int position = row_position(a, b.pass(), row);
+        head_vector<DIM> x;
+        head_turn<DIM> turn;
+        turn.load(a, e, rest >= 0, position, b.lane);
+        x.wait(a, b, e.in, qkv_list<DIM>(a, e.in, e.weights.kv_head, row) + member * DIM);
+        if (rest < 0 || kind == 0) turn.apply(a, x, b.lane);
+#pragma unroll
+        for (int i = 0; i < x.SETS; i++) {
+            const int at = 64 * i + 2 * b.lane;
+            if (rest < 2)
+                store_input<DIM, HALF>(a, b, heads, v * DIM + at, x.of[i].x, x.of[i].y);
+            else
+                *b.at<uint32_t>(made::at(a) + 2 * ((rest - 2) * DIM + at)) =
+                    cache_words<HALF>(x.of[i].x, x.of[i].y);
+        }
+        if (appends && rest >= 0 && kind == 0 && row >= group.first)
+            append_key<DIM, HALF>(x, key_place<DIM>(a, e, a.rows[row].first_page, position),
+                                  b.lane);
+    }
+    b.sync();
+    b.stamp(a, MEGA_WORKS);
+}
+
 /* Writes those of a chunk to their places in the stage that holds it. The fence is for the copy
  * that will fill the stage again. */
 template <int DIM>
@@ -257,7 +302,7 @@ template <int DIM> MEGA_FN uint32_t newest_before(const mega_arguments &a, const
 template <int DIM>
 MEGA_FN int part_chunk(const mega_arguments &a, const mega_block &b, int old, int part)
 {
-    if (!MEGA_QUANT_TYPES) return part;
+    if (!MEGA_QUANT_TYPES) return unseen_chunks<DIM>(old, a.window) + part;
     instruction in = b.current().in;
     int first;
     in.part = part;
@@ -299,8 +344,10 @@ MEGA_FN void attend_parts(const mega_arguments &a, mega_block &b, const row_grou
             const uint32_t at = acquire_chunk(a, b);
             const team_round r(a, b, group, begin);
             const int chunk = part_chunk<DIM>(a, b, r.old, r.part) + c;
+            const int begin_of_chunk = chunk * attention_chunk<DIM>::POSITIONS;
             const attended_part part = {at, newest_before<DIM>(a, b), group.count,
-                                        r.old - chunk * attention_chunk<DIM>::POSITIONS};
+                                        r.old - begin_of_chunk,
+                                        first_seen(r.old, a.window) - begin_of_chunk};
             add_new_positions<DIM>(a, b, r.team, r.old, chunk);
             if (MEGA_QUANT_TYPES && c) r.team.sync(); /* the chunk before is added up */
             weigh_part<DIM, HALF>(a, b, r.team, part);
@@ -327,14 +374,17 @@ MEGA_FN bool in_teams(const mega_arguments &a, const mega_block &b, const row_gr
 {
     const int old = row_position(a, b.pass(), group.first + group.count - 1);
     const int most = MEGA_QUANT_TYPES ? 2 : 1; /* chunks in a part */
-    return context_chunks<DIM>(old) <= most * (int)b.current().in.parts;
+    return seen_chunks<DIM>(old, a.window) <= most * (int)b.current().in.parts;
 }
 
 /* The attention of a group's rows, or this block's parts of it. */
 template <int DIM, bool HALF>
 MEGA_FN void attend_group(const mega_arguments &a, mega_block &b, const row_group &group)
 {
-    wait_group<DIM, HALF>(a, b, b.current().in, b.current().weights.kv_head, group);
+    if (b.current().weights.turning & MEGA_NORMED)
+        wait_normed_group<DIM, HALF>(a, b, b.current(), group);
+    else
+        wait_group<DIM, HALF>(a, b, b.current().in, b.current().weights.kv_head, group);
     if (part_shape<DIM>::TEAMS && group.parts && in_teams<DIM>(a, b, group))
         return attend_parts<DIM, HALF>(a, b, group);
 #pragma unroll 1
@@ -348,7 +398,8 @@ MEGA_FN void attend_group(const mega_arguments &a, mega_block &b, const row_grou
         in.part = part;
         const int chunks = row_chunks<DIM>(a, in, group.parts, old, &first);
         head_states<DIM> s;
-        attend<DIM, HALF>(a, b, old, first, chunks, s, group.count, others);
+        attend<DIM, HALF>(a, b, old, first_seen(old, a.window), first, chunks, s, group.count,
+                          others);
 #pragma unroll 1
         for (int slot = 0; slot < group.count; slot++) {
             const int row = group.first + slot;
@@ -384,7 +435,7 @@ MEGA_FN void run_batch_attention(const mega_arguments &a, mega_block &b, const m
         const int kv_head = e.weights.kv_head;
         int64_t *list = head_list(a, e.in, row, kv_head, a.group * DIM);
         merge_parts<DIM>(a, b, e.in, row * a.n_kv_heads + kv_head,
-                         context_parts<DIM>(e.in, row_position(a, b.pass(), row)),
+                         context_parts<DIM>(a, e.in, row_position(a, b.pass(), row)),
                          [&](int i, const float *out) {
                              store_tagged(b, list, i, out[0]);
                              store_tagged(b, list, i + 1, out[1]);

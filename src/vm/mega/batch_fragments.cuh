@@ -242,7 +242,7 @@ MEGA_FN void for_down_groups(const mega_arguments &a, const mega_entry &e, WORK 
 #pragma unroll 1
     for (int peer = 0; peer < a.peers; peer++) {
         const instruction_span features = peer_features(e, peer);
-        const int end = features.end / FRAGMENT_COLUMNS;
+        const int end = (features.end + FRAGMENT_COLUMNS - 1) / FRAGMENT_COLUMNS;
 #pragma unroll 1
         for (int group = features.begin / FRAGMENT_COLUMNS; group < end; group += DOWN_GROUPS)
             work(peer, group, min((int)DOWN_GROUPS, end - group));
@@ -313,7 +313,8 @@ MEGA_FN void multiply_down_part(const mega_arguments &a, mega_block &b, const me
             w[n].load(at + (n < groups ? n : 0) * fragments * fragment_bytes(KIND), b.lane,
                       b.warp & 1);
         release_chunk(a, b);
-        const int feature = group * FRAGMENT_COLUMNS - peer_features(e, peer).begin;
+        const int begin = peer_features(e, peer).begin;
+        const int feature = group * FRAGMENT_COLUMNS - (begin - features_lead(begin));
         const uint32_t from =
             b.own + feature_planes(a, peer) +
             2 * ((b.lane & 7) * a.shared.feature_row + feature + MEGA_TILE * (b.lane >> 3));

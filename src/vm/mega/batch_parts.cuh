@@ -58,6 +58,7 @@ struct attended_part {
     uint32_t chunk, others; /* addresses; others: the newest of the first of two rows */
     int joined;             /* rows */
     int left;               /* positions of the context from the chunk's first on */
+    int unseen;             /* positions from there on that are before the window */
 
     template <int DIM> MEGA_FN bool newest() const
     {
@@ -165,6 +166,8 @@ MEGA_FN void weigh_part(const mega_arguments &a, const mega_block &b, const part
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 if (2 * t + i >= valid) score[i] = -INFINITY;
+            if (step == 0)
+                leave_unseen((part.unseen - share + shape::PIECE - 1) / shape::PIECE, t, score);
             const float before = most;
             most = fmaxf(score[0], score[1]);
             most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));

@@ -199,7 +199,7 @@ MEGA_FN void wait_peers(const mega_arguments &a, mega_block &b, const mega_entry
     int row = b.warp / 2, padded = (int)a.shared.feature_row - MEGA_TILE;
     const int64_t *list = feature_list(a, row);
 #pragma unroll 1
-    for (int i = b.thread & 63; i < padded; i += 64) {
+    for (int place = b.thread & 63; place < padded; place += 64) {
         int64_t v[MEGA_PEERS - 1];
         watchdog watchdog = {0, 0};
         for (;;) {
@@ -207,7 +207,8 @@ MEGA_FN void wait_peers(const mega_arguments &a, mega_block &b, const mega_entry
 #pragma unroll
             for (int k = 0; k < MEGA_PEERS - 1; k++) {
                 instruction_span of = e.weights.peers[k + 1 < a.peers ? k : 0];
-                v[k] = load_relaxed(list + of.begin + (of.begin + i < of.end ? i : 0));
+                const int at = of.begin - features_lead(of.begin) + place;
+                v[k] = load_relaxed(list + (at >= of.begin && at < of.end ? at : of.begin));
             }
 #pragma unroll
             for (int k = 0; k < MEGA_PEERS - 1; k++)
@@ -221,12 +222,13 @@ MEGA_FN void wait_peers(const mega_arguments &a, mega_block &b, const mega_entry
         for (int k = 0; k < MEGA_PEERS - 1; k++) {
             if (k + 1 >= a.peers) break;
             instruction_span of = e.weights.peers[k];
-            bool there = of.begin + i < of.end;
+            const int at = of.begin - features_lead(of.begin) + place;
+            bool there = at >= of.begin && at < of.end;
             uint16_t *planes =
                 b.at<uint16_t>(feature_planes(a, k + 1)) + row * a.shared.feature_row;
 #pragma unroll
             for (int p = 0; p < MEGA_PARTS; p++)
-                planes[plane_place(i) + p * a.shared.feature_plane] =
+                planes[plane_place(place) + p * a.shared.feature_plane] =
                     there ? (uint16_t)((uint64_t)v[k] >> 16 * p) : 0;
         }
     }

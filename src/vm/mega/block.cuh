@@ -243,6 +243,18 @@ MEGA_FN void split_float(float v, uint16_t *to, int plane)
     }
 }
 
+/* Fragments of W_down have 32 features: how many of the first one's are of the block before. */
+MEGA_FN int features_lead(int begin)
+{
+    return MEGA_QUANT_TYPES ? begin % FRAGMENT_COLUMNS : 0;
+}
+
+/* A bias in fixed point, which counts as no part of a sum. */
+MEGA_FN int64_t bias_part(const float *biases, int i)
+{
+    return __float2ll_rn(biases[i] * FIXED_ONE);
+}
+
 /* A row's sum over its parts: one per warp or slice of columns. */
 MEGA_FN float row_sum(const mega_arguments &a, const mega_block &b, int row, int slices)
 {

@@ -356,7 +356,8 @@ template <int BLOCKS>
 MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const mega_entry &e,
                                 int rows, int first, float *out)
 {
-    int groups = rows / FRAGMENT_COLUMNS, kind = e.weights.kinds[2];
+    const int places = features_lead(e.in.units.begin) + rows, kind = e.weights.kinds[2];
+    const int groups = (places + FRAGMENT_COLUMNS - 1) / FRAGMENT_COLUMNS;
     if (is_kind<FRAGMENT_Q8_0>(kind))
         add_features<FRAGMENT_Q8_0>(a, b, e.weights.matrix[2], groups, first, out);
     else if (is_kind<FRAGMENT_Q4_0>(kind))

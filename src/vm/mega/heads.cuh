@@ -57,14 +57,147 @@ MEGA_FN two_pairs wait_pairs(const mega_arguments &a, const mega_block &b, const
              make_float2(__uint_as_float((uint32_t)w.x), __uint_as_float((uint32_t)w.y))}};
 }
 
+/* ---- heads with norms ---- */
+
+/* A head of q or k, or a value, as a warp has it: elements 2 lane and 2 lane + 1 of each 64. */
+template <int DIM> struct head_vector {
+    enum { SETS = DIM / 64 };
+    float2 of[SETS];
+
+    /* Waits until they are made. */
+    MEGA_FN void wait(const mega_arguments &a, const mega_block &b, const instruction &in,
+                      const int64_t *list)
+    {
+        const int64_t *at = list + 2 * b.lane;
+        const two_pairs v = wait_pairs(a, b, in, at, at + 64 * (SETS - 1), b.pass() + 1);
+#pragma unroll
+        for (int i = 0; i < SETS; i++)
+            of[i] = v.of[i];
+    }
+};
+
+/* What a head's norm and turn need: the norm's weights, and for each element the cosine of its
+ * angle and the sine by which its partner is multiplied. Loaded before the head is there. */
+template <int DIM> struct head_turn {
+    enum { SETS = DIM / 64 };
+    float2 weight[SETS], cosine[SETS], sine[SETS];
+
+    MEGA_FN void load(const mega_arguments &a, const mega_entry &e, int kind, int position,
+                      int lane)
+    {
+        const int angles = e.weights.turning & MEGA_UNTURNED ? 0 : position;
+        const float *row = (const float *)a.rope_table + (int64_t)angles * DIM;
+        const char *norm = (const char *)e.weights.matrix[1 + kind];
+#pragma unroll
+        for (int i = 0; i < SETS; i++) {
+            const int at = 2 * lane + 64 * i;
+            if (e.weights.norm_is_f32) {
+                const uint2 v = load_early_8(norm + 4 * at);
+                weight[i] = make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
+            } else {
+                const uint32_t v = __float_as_uint(load_early((const float *)(norm + 2 * at)));
+                weight[i] = make_float2(wide_float((uint16_t)v), wide_float((uint16_t)(v >> 16)));
+            }
+            const int angle = a.interleaved ? at / 2 : at % (DIM / 2);
+            const int next = a.interleaved ? 0 : 1; /* neighbours turn together, or apart */
+            const bool first = a.interleaved || at < DIM / 2;
+            cosine[i] = make_float2(load_early(row + angle), load_early(row + angle + next));
+            const float *sines = row + DIM / 2 + angle;
+            const float s = load_early(sines), t = load_early(sines + next);
+            sine[i] = make_float2(first ? -s : s, first && !a.interleaved ? -t : t);
+        }
+    }
+    MEGA_FN void apply(const mega_arguments &a, head_vector<DIM> &x, int lane) const
+    {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < SETS; i++)
+            sum = fmaf(x.of[i].y, x.of[i].y, fmaf(x.of[i].x, x.of[i].x, sum));
+#pragma unroll
+        for (int o = 16; o; o >>= 1)
+            sum += __shfl_xor_sync(~0u, sum, o);
+        const float scale = rsqrtf(sum / (float)DIM + a.eps);
+        float2 v[SETS];
+#pragma unroll
+        for (int i = 0; i < SETS; i++)
+            v[i] = make_float2(x.of[i].x * scale * weight[i].x, x.of[i].y * scale * weight[i].y);
+#pragma unroll
+        for (int i = 0; i < SETS; i++) {
+            float2 other = v[SETS - 1 - i];
+            if (SETS == 1) {
+                other.x = __shfl_xor_sync(~0u, v[i].x, 16);
+                other.y = __shfl_xor_sync(~0u, v[i].y, 16);
+            }
+            if (a.interleaved) other = make_float2(v[i].y, v[i].x);
+            x.of[i] = make_float2(__fmaf_rn(v[i].x, cosine[i].x, __fmul_rn(other.x, sine[i].x)),
+                                  __fmaf_rn(v[i].y, cosine[i].y, __fmul_rn(other.y, sine[i].y)));
+        }
+    }
+};
+
+/* A warp's place for a position of a KV head in the cache of keys. */
+template <int DIM>
+MEGA_FN char *key_place(const mega_arguments &a, const mega_entry &e, int first_page, int position)
+{
+    const int page = ((const int32_t *)a.pages)[first_page + position / a.page_size];
+    const int64_t at = ((int64_t)e.in.layer * a.pages_per_layer + page) * a.n_kv_heads;
+    return (char *)a.k_cache +
+           ((at + e.weights.kv_head) * a.page_size + position % a.page_size) * DIM * CACHE_BYTES;
+}
+/* Appends a key. */
+template <int DIM, bool HALF> MEGA_FN void append_key(const head_vector<DIM> &x, char *to, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < x.SETS; i++) {
+        const int at = 2 * lane + 64 * i;
+        if (MEGA_CACHE_F8)
+            *(uint16_t *)(to + at) = f8_pair(x.of[i].x, x.of[i].y);
+        else
+            *(uint32_t *)(to + 2 * at) = cache_words<HALF>(x.of[i].x, x.of[i].y);
+    }
+}
+
+/* wait_qkv() where heads have norms: a warp has a head. One block of the KV head appends the key,
+ * and leaves the queries for who compares them. */
+template <int DIM, bool HALF>
+MEGA_FN void wait_normed(const mega_arguments &a, mega_block &b, const mega_entry &e)
+{
+    const int position = a.first_position + (int)(b.pass() - a.first_pass);
+    const bool part = e.in.opcode == MEGA_ATTENTION_PART;
+    const bool keeps = part ? e.in.part == 0 : e.weights.row == 0;
+    const int64_t *list = qkv_list<DIM>(a, e.in, e.weights.kv_head, 0);
+#pragma unroll 1
+    for (int v = b.warp; v < a.group + 2; v += MEGA_WARPS) {
+        head_vector<DIM> x;
+        head_turn<DIM> turn;
+        turn.load(a, e, v >= a.group, position, b.lane);
+        x.wait(a, b, e.in, list + v * DIM);
+        if (v <= a.group) turn.apply(a, x, b.lane);
+#pragma unroll
+        for (int i = 0; i < x.SETS; i++)
+            store_input<DIM, HALF>(a, b, a.group, v * DIM + 64 * i + 2 * b.lane, x.of[i].x,
+                                   x.of[i].y);
+        if (keeps && v == a.group)
+            append_key<DIM, HALF>(x, key_place<DIM>(a, e, 0, position), b.lane);
+        if (!keeps || v >= a.group) continue;
+        const int64_t head = ((int64_t)e.in.layer * a.n_kv_heads + e.weights.kv_head) * a.group + v;
+#pragma unroll
+        for (int i = 0; i < x.SETS; i++)
+            *(float2 *)((float *)a.queries + head * DIM + 64 * i + 2 * b.lane) = x.of[i];
+    }
+    b.sync();
+    b.stamp(a, MEGA_WORKS);
+}
+
 /* Waits for the KV head's queries and newest key and value of this pass. */
 template <int DIM, bool HALF>
-MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
-                      int sequence = 0)
+MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
+    const instruction &in = e.in;
     int n = (a.group + 2) * DIM;
     uint32_t made = b.pass() + 1;
-    const int64_t *list = qkv_list<DIM>(a, in, kv_head, sequence);
+    if (e.weights.turning & MEGA_NORMED) return wait_normed<DIM, HALF>(a, b, e);
+    const int64_t *list = qkv_list<DIM>(a, in, e.weights.kv_head, 0);
     for (int i = 2 * b.thread; i < n; i += 2 * MEGA_CONSUMERS) {
         float2 v = wait_pair(a, b, in, list + i, made);
         store_input<DIM, HALF>(a, b, a.group, i, v.x, v.y);
@@ -206,7 +339,7 @@ MEGA_FN void make_planes(const mega_arguments &a, mega_block &b, const mega_entr
     uint32_t planes = a.shared.heads, pitch = a.shared.head_plane;
     if (old + 1 > a.recompute)
         return merge_parts<DIM>(
-            a, b, e.in, e.weights.kv_head, context_chunks<DIM>(old),
+            a, b, e.in, e.weights.kv_head, seen_chunks<DIM>(old, e.weights.window),
             [&](int i, const float *out) { store_features<2>(b, planes, pitch, i, out); });
     merge_shares<DIM>(a, b, [&](int i, float2 out, float, float sum) {
         float own = (b.lane % 2 ? out.y : out.x) / sum;
@@ -222,14 +355,14 @@ template <int DIM, bool HALF>
 MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     int old = position_of(a, b);
-    int kv_head = e.weights.kv_head, n = e.in.units.end - e.in.units.begin;
+    const int n = e.in.units.end - e.in.units.begin;
     bool alone = old + 1 <= a.recompute, partial = e.in.opcode == MEGA_ATTENTION_PART;
-    int first = 0, chunks = attention_chunks<DIM>(a, e.in, old, &first);
+    int first = 0, chunks = attention_chunks<DIM>(a, e.in, old, e.weights.window, &first);
     if (partial && !chunks) return;
     if (partial || alone) {
         head_states<DIM> s;
-        wait_qkv<DIM, HALF>(a, b, e.in, kv_head);
-        attend<DIM, HALF>(a, b, old, first, chunks, s);
+        wait_qkv<DIM, HALF>(a, b, e);
+        attend<DIM, HALF>(a, b, old, first_seen(old, e.weights.window), first, chunks, s);
         store_state<DIM>(a, b, s, 0);
         b.sync();
         if (e.in.opcode == MEGA_ATTENTION_PART)
@@ -241,13 +374,19 @@ MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_en
      * each adds its own part, and the embedding is rank 0's. */
     const bool carries =
         e.weights.kv_head == 0 && (!MEGA_RANKS || a.ranks.rank == 0 || e.in.layer > 0);
-    int64_t carried = carries && b.thread < n ? wait_element(a, b, e, x + b.thread) : 0;
+    auto carry = [&](int i) {
+        const int64_t value = wait_element(a, b, e, x + i);
+        return e.weights.biases
+                   ? value + bias_part((const float *)e.weights.biases, e.weights.row + i)
+                   : value;
+    };
+    int64_t carried = carries && b.thread < n ? carry(b.thread) : 0;
     int groups = product_heads<DIM>(a, b, e, n);
     b.sync();
     b.stamp(a, MEGA_SIGNALS);
     int64_t *next = residual(a, b.pass(), 2 * e.in.layer + 1) + e.weights.row;
     for (int i = b.thread; i < n; i += MEGA_CONSUMERS) {
-        if (i >= MEGA_CONSUMERS && carries) carried = wait_element(a, b, e, x + i);
+        if (i >= MEGA_CONSUMERS && carries) carried = carry(i);
         add_relaxed(next + i, fixed_part(row_sum(a, b, i, groups)) + carried);
     }
     b.sync();

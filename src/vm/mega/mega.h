@@ -10,7 +10,8 @@
  *
  *     x        the residual, int64 in fixed point (op/fixed.h): blocks add to it with red, in any
  *              order to the same bits; the top bits of each element count the parts added
- *     q, k, v  of a KV head: pairs of a value and the number of the pass that made it
+ *     q, k, v  of a KV head: pairs of a value and the number of the pass that made it; where heads
+ *              have norms, q and k before those: readers normalise and turn whole heads
  *     states   of a part of a long context: pairs of a value and a number of pass and layer
  *
  * Of several ranks, each has a GPU, its own megakernel over its shard, and its own x, which holds
@@ -71,8 +72,10 @@ enum {
     MEGA_TURNS = 32,    /* turns (mega_turn) of a block in W_down, at most */
     MEGA_PEERS = 4,     /* blocks that share their features of the MLP, at most */
     MEGA_EARLY_BYTES = 32, /* bytes per pair of QKV for inputs copied early; two pairs a warp */
-    /* Pairs of QKV, several sequences, whose RoPE factors and page are copied early. */
+    /* Pairs of QKV, several sequences, whose RoPE factors, page and biases are copied early: so
+     * many words each. */
     MEGA_EARLY_PAIRS = 256,
+    MEGA_EARLY_WORDS = 5,
 };
 
 /* Opcodes of entries, for the operators of opcodes.c. They are numbers of their own, because the
@@ -86,14 +89,22 @@ enum {
     MEGA_MLP = 20,
 };
 
+/* How the heads of an entry's layer turn; flags of mega_weights.turning. */
+enum {
+    MEGA_UNTURNED = 1, /* not at all: the angles are those of position 0 */
+    MEGA_NORMED = 2,   /* after their norms: attention normalises, turns and appends */
+};
+
 /* Where an instruction's weights are, as stored or as fragments (fragments.h), and what else of an
  * entry is not in the instruction. */
 typedef struct mega_weights {
     uint64_t norm; /* address of (hidden) */
-    /* Addresses: q, k, v; or gate, up, down transposed; or the one of a node with one matrix. */
+    /* Addresses: q, k, v; or gate, up, down transposed; or W_o, and the norms of q and k. */
     uint64_t matrix[3];
     uint32_t norm_is_f32, map;
-    uint8_t kinds[8];       /* FRAGMENT_... of each matrix */
+    uint8_t kinds[3];       /* FRAGMENT_... of each matrix */
+    uint8_t turning;        /* QKV and attention: MEGA_UNTURNED, MEGA_NORMED */
+    int32_t window;         /* attention: the latest positions that it sees; INT32_MAX: all */
     uint32_t parts;         /* count of x, when it is complete */
     instruction_span share; /* columns of x that an MLP adds to its own sums: x + MLP(x) */
     uint16_t begins, ends;  /* 1: the block's first, or last, entry of a pass */
@@ -107,7 +118,9 @@ typedef struct mega_weights {
     /* The first chunk of the block's share of W_down, and which chunk of the share is its first
      * turn. */
     uint16_t down_first, down_shift;
-    uint32_t zero[2];
+    /* Address of float; 0: none. QKV: two for each pair; W_o: (hidden); MLP: of gate, up and down,
+     * one after the other. */
+    uint64_t biases;
 } mega_weights;
 
 /* Where in its program a block is; the block itself fills it in. */
@@ -297,6 +310,9 @@ typedef struct mega_arguments {
     mega_turn turns[MEGA_TURNS];
     /* float [2][steps][hidden][MEGA_ROWS]: x of each step, published by its blocks. */
     uint64_t published;
+    int32_t window; /* several rows: of all layers, as in mega_weights */
+    /* float [n_layers][n_heads][head_dim]: the last pass's queries, where heads have norms. */
+    uint64_t queries;
     mega_ranks ranks;
 } mega_arguments;
 

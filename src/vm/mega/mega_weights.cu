@@ -1,4 +1,6 @@
 /* Kernels that bring weights into the megakernel's order, once, before its first pass. */
+#include "op/device.cuh"
+#include "vm/mega/biases.h"
 #include "vm/mega/fragments.h"
 
 /* out (columns, rows) = in (rows, columns) transposed: W_down. `exchanges`: eights of each row are
@@ -29,4 +31,15 @@ extern "C" __global__ void mega_make_fragments(const __grid_constant__ fragment_
             ((float *)(m.to - fragment_bytes_before(&m)))[i] = ((const float *)m.scales)[i];
     for (int64_t n = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; n < count; n += warps)
         fragment_write(&m, (const uint8_t *)m.from, (uint8_t *)m.to, n, lane);
+}
+
+/* Biases as float, in the order of biases.h. */
+extern "C" __global__ void mega_make_biases(const __grid_constant__ bias_vectors b)
+{
+    const int count = b.count[0] + b.count[1] + b.count[2];
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
+        const bias_place p = bias_place_of(&b, i);
+        const void *from = (const void *)b.from[p.vector];
+        ((float *)b.to)[i] = from ? device_load((dtype)b.type[p.vector], from, p.element) : 0;
+    }
 }

@@ -10,9 +10,10 @@ enum {
     /* Up to this many positions, every block computes the attention of its KV head itself. Beyond,
      * it is faster to divide the attention among blocks, although that adds a dependency. */
     RECOMPUTE = 384,
-    MAX_FEATURES = 160, /* features of the MLP in one block */
-    CHUNK_PAGES = 16,   /* in a chunk of the cache: a lane copies a page's keys, or its values */
-    BOX_UNITS = 16,     /* 16 rows by 64 columns of W_o, one per warp */
+    MAX_FEATURES = 160, /* features of the MLP in one block; quantised: */
+    MAX_FEATURES_QUANTIZED = 256,
+    CHUNK_PAGES = 16, /* in a chunk of the cache: a lane copies a page's keys, or its values */
+    BOX_UNITS = 16,   /* 16 rows by 64 columns of W_o, one per warp */
 };
 
 /* ---- which models ------------------------------------------------------------------------- */
@@ -33,11 +34,24 @@ static const char *types_refusal(const program *p)
     const bool quantized = mega_is_quantized(p);
     for (int i = 0; i < p->n_weights; i++) {
         const tensor *weight = &p->weights[i].whole;
-        if (p->weights[i].bias) return "the megakernel adds no biases";
+        if (p->weights[i].bias && p->weights[i].slot == WEIGHT_OUTPUT)
+            return "the megakernel adds no bias to logits";
         if (weight->rank == 2 && !quantized && weight->type != narrow) return mixed;
         if (weight->rank == 1 && weight->type != narrow && weight->type != DTYPE_F32)
             return "the megakernel's norms are F32 or of 16 bits as its matrices are, BF16 "
                    "beside quantised ones";
+    }
+    return NULL;
+}
+
+/* NULL, or why it does not normalise heads. */
+static const char *head_norms_refusal(const program *p)
+{
+    for (int64_t layer = 0; layer < p->config.n_layers && mega_has_head_norms(p); layer++) {
+        const int q = program_find_weight(p, WEIGHT_ATTN_Q_NORM, layer, false);
+        const int k = program_find_weight(p, WEIGHT_ATTN_K_NORM, layer, false);
+        if (q < 0 || k < 0 || p->weights[q].whole.type != p->weights[k].whole.type)
+            return "the megakernel's norms of q and k are in all layers, and of one type";
     }
     return NULL;
 }
@@ -72,24 +86,27 @@ static const char *refusal(const program *p, int n_blocks)
     const plan_options *o = &p->options;
     int64_t group = c->n_heads / c->n_kv_heads;
     const char *types = types_refusal(p), *ranks = mega_ranks_refusal(p);
-    const char *cache = cache_refusal(p);
-    if (program_find_weight(p, WEIGHT_ATTN_Q_NORM, 0, false) >= 0)
-        return "the megakernel has no norms of q and k";
+    const char *cache = cache_refusal(p), *norms = head_norms_refusal(p);
+    if (o->ranks > 1 && !mega_biases_qkv_only(p))
+        return "the megakernel of several ranks adds only biases of q, k and v";
     if (types) return types;
+    if (norms) return norms;
     if (ranks) return ranks;
     if (c->head_dim != 64 && c->head_dim != 128) return "the megakernel has heads of 64 and 128";
     if (c->rope.dim != c->head_dim || program_has_dynamic_rope(p))
         return "the megakernel turns whole heads by angles that do not change";
-    if (group > MEGA_MAX_GROUP || (o->ranks == 1 && group > 4 && group * c->head_dim > 512))
-        return "the megakernel has at most 8 query heads of 64 elements to a KV head, or 4 of 128";
-    if ((c->hidden_size > MEGA_MAX_HIDDEN && !is_wide(p)) || c->hidden_size % 64)
-        return "the megakernel has hidden sizes up to 4096, in multiples of 64; on several ranks "
-               "also 8192 with heads of 128";
+    if (group > MEGA_MAX_GROUP) return "the megakernel has at most 8 query heads to a KV head";
+    if (c->hidden_size % 64 ||
+        c->hidden_size > (mega_is_quantized(p) ? MEGA_WIDE : MEGA_MAX_HIDDEN)) {
+        if (!is_wide(p))
+            return "the megakernel has hidden sizes up to 4096, up to 8192 with quantised weights, "
+                   "in multiples of 64; on several ranks also 8192 with heads of 128";
+    }
     if (cache) return cache;
-    if (program_any_window(p))
-        return "the megakernel's attention does not slide over a window of positions";
+    if (program_any_window(p) == 1) return "the megakernel has windows of at least 2 positions";
     if (n_blocks < c->n_kv_heads) return "the megakernel needs a block for every KV head";
-    if (c->intermediate_size > (int64_t)n_blocks * MAX_FEATURES)
+    if (c->intermediate_size >
+        (int64_t)n_blocks * (mega_is_quantized(p) ? MAX_FEATURES_QUANTIZED : MAX_FEATURES))
         return "the model's MLP is too wide for the megakernel's number of blocks";
     return NULL;
 }
@@ -104,11 +121,12 @@ cuda_mega_bytes cuda_mega_count(const program *p, int n_blocks, bool verifies)
 {
     const model_config *c = &p->config;
     if (refusal(p, n_blocks)) return (cuda_mega_bytes){0};
-    return (cuda_mega_bytes){
-        .weights = mega_count_weights(p),
-        .tables = mega_count_activations(c, n_blocks) + mega_count_batch(p, verifies) +
-                  mega_count_receive(p, n_blocks) + mega_count_program(c, n_blocks) +
-                  (mega_is_quantized(p) ? 0 : (size_t)c->n_layers * MEGA_MAP_BYTES)};
+    return (cuda_mega_bytes){.weights = mega_count_weights(p),
+                             .tables =
+                                 mega_count_activations(p, n_blocks) +
+                                 mega_count_batch(p, verifies) + mega_count_biases(p) +
+                                 mega_count_receive(p, n_blocks) + mega_count_program(c, n_blocks) +
+                                 (mega_is_quantized(p) ? 0 : (size_t)c->n_layers * MEGA_MAP_BYTES)};
 }
 
 qp_status mega_copy(const cuda_device *d, cuda_address to, const void *from, size_t bytes,
@@ -189,6 +207,7 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
     }
     TRY(mega_take_memory(m, error));
     TRY(mega_make_weights(m, error));
+    TRY(mega_make_biases(m, error));
     progress_stage_ended(options->progress, "arranging weights for the megakernel");
     TRY(mega_make_program(m, options, error));
     TRY(mega_connect_ranks(m, options->group, error));
@@ -229,6 +248,7 @@ void cuda_mega_free(cuda_mega *m)
     cuda_buffer_free(d, &m->program);
     cuda_buffer_free(d, &m->maps);
     cuda_buffer_free(d, &m->weights);
+    cuda_buffer_free(d, &m->biases);
     free(m->fragments);
     cuda_buffer_free(d, &m->own);
     cuda_buffer_free(d, &m->receive);

@@ -34,6 +34,7 @@ typedef struct cuda_mega {
     schedule schedule;                       /* of it */
     cuda_buffer program, maps, weights, own; /* own: x, q, k, v, states, counters, keys */
     cuda_buffer receive;                     /* what other ranks push (ranks.cuh) */
+    cuda_buffer biases;                      /* in float32; none: the model has none */
     bool quantized; /* `weights` holds all matrices as fragments; else W_down transposed */
     size_t (*fragments)[WEIGHT_COUNT]; /* [layer + 1][slot]: offsets in `weights` */
     cuda_pinned tokens, report, stop_request;

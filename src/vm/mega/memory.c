@@ -4,13 +4,15 @@
 
 #include "base/checked.h"
 
-enum { OWN_PARTS = 9 };
+enum { OWN_PARTS = 10 };
 
 /* Bytes of each part of the megakernel's own memory; returns their sum. Parts: x; q, k and v;
  * states; counters; keys; for sampling, the slots and the number of the exchange; the launch's end;
- * the stop request. */
-static size_t count_own(const model_config *c, int n_blocks, size_t bytes[OWN_PARTS])
+ * the stop request; queries, where heads have norms. */
+static size_t count_own(const program *p, int n_blocks, size_t bytes[OWN_PARTS])
 {
+    const model_config *c = &p->config;
+    const size_t queries = mega_has_head_norms(p) ? (size_t)(c->n_layers * c->n_heads) : 0;
     size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
     size_t group = (size_t)(c->n_heads / c->n_kv_heads), dim = (size_t)c->head_dim;
     const size_t parts[OWN_PARTS] = {
@@ -23,6 +25,7 @@ static size_t count_own(const model_config *c, int n_blocks, size_t bytes[OWN_PA
         sizeof(uint32_t),
         2 * sizeof(int64_t),
         sizeof(uint32_t),
+        queries * dim * sizeof(float),
     };
     size_t total = 0;
     for (int i = 0; i < OWN_PARTS; i++)
@@ -30,10 +33,10 @@ static size_t count_own(const model_config *c, int n_blocks, size_t bytes[OWN_PA
     return total;
 }
 
-size_t mega_count_activations(const model_config *c, int n_blocks)
+size_t mega_count_activations(const program *p, int n_blocks)
 {
     size_t bytes[OWN_PARTS];
-    return count_own(c, n_blocks, bytes);
+    return count_own(p, n_blocks, bytes);
 }
 
 static uint32_t place(uint32_t *used, size_t bytes)
@@ -92,7 +95,7 @@ mega_attention_bytes mega_attention_of(const cuda_mega *m, size_t chunk)
     size_t pitch = round_up(group * (dim + 8) - 16, 32) + 16;
     size_t outputs = shares * pitch * sizeof(float), merged = MEGA_CONSUMERS * 4 * sizeof(float);
     return (mega_attention_bytes){
-        .inputs = 4 * dim + 64 + MEGA_PARTS * group * (2 * dim + 16),
+        .inputs = 4 * dim + 80 + MEGA_PARTS * group * (2 * dim + 16),
         .states = shares * group * 2 * sizeof(float),
         .outputs = outputs > merged ? outputs : merged,
     };
@@ -105,7 +108,8 @@ void mega_lay_out_shared(cuda_mega *m)
     mega_shared *s = &a->shared;
     int64_t blocks_of_head = m->n_blocks / c->n_kv_heads, group = c->n_heads / c->n_kv_heads;
     int64_t heads = group * c->head_dim, padded = round_up((size_t)c->hidden_size, MEGA_COLUMNS);
-    const int32_t *grains = mega_grains_of(m);
+    int32_t grains[MEGA_GRAINS];
+    mega_grains_of(m, grains);
     a->tiles[0] = tiles_over(c->hidden_size);
     a->tiles[1] = tiles_over(heads);
     int64_t features =
@@ -125,7 +129,8 @@ void mega_lay_out_shared(cuda_mega *m)
     const mega_attention_bytes attention = mega_attention_of(m, mega_cache_chunk(m));
     s->plane = plane_pitch(m, padded);
     s->head_plane = plane_pitch(m, heads);
-    s->feature_plane = plane_pitch(m, features);
+    /* Fragments of W_down may begin with features of another block. */
+    s->feature_plane = plane_pitch(m, features + mega_features_lead(m));
     size_t planes = planes_bytes(m, s->plane);
     s->sum_pitch = (uint32_t)rows + 4;
     uint32_t used = 0;
@@ -156,10 +161,10 @@ qp_status mega_take_memory(cuda_mega *m, qp_error *error)
 {
     const cuda_device *d = m->executor->device;
     mega_arguments *a = &m->arguments;
-    uint64_t *const places[OWN_PARTS] = {&a->x,         &a->qkv,   &a->states,
-                                         &a->counters,  &a->key,   &a->slots,
-                                         &a->exchanges, &a->ended, &a->stop_request};
-    size_t bytes[OWN_PARTS], total = count_own(&m->executor->program->config, m->n_blocks, bytes);
+    uint64_t *const places[OWN_PARTS] = {
+        &a->x,     &a->qkv,       &a->states, &a->counters,     &a->key,
+        &a->slots, &a->exchanges, &a->ended,  &a->stop_request, &a->queries};
+    size_t bytes[OWN_PARTS], total = count_own(m->executor->program, m->n_blocks, bytes);
     TRY(cuda_buffer_alloc(d, total, "the megakernel's activations", &m->own, error));
     cuda_address at = m->own.address;
     for (int i = 0; i < OWN_PARTS; i++) {

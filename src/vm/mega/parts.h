@@ -9,7 +9,7 @@
 /* ---- memory.c ---- */
 
 /* Bytes of its activations, q, k, v, states, counters and keys, and of what sampling needs. */
-size_t mega_count_activations(const model_config *config, int n_blocks);
+size_t mega_count_activations(const program *program, int n_blocks);
 /* Lays out shared memory, and computes how many stages of the ring fit before the other parts. */
 void mega_lay_out_shared(cuda_mega *mega);
 /* Bytes of shared memory for a KV head's attention by chunks of so many bytes: queries with the
@@ -56,10 +56,24 @@ int mega_batch_stage_bytes(const program *program);
 size_t mega_count_fragments(const program *program);
 qp_status mega_make_fragments(cuda_mega *mega, qp_error *error);
 
+/* ---- biases.c ---- */
+
+/* Bytes of the biases in float32; 0: the model has none. */
+size_t mega_count_biases(const program *program);
+/* Whether no matrices but those of q, k and v have biases. */
+bool mega_biases_qkv_only(const program *program);
+qp_status mega_make_biases(cuda_mega *mega, qp_error *error);
+/* The address of an operator's biases in a layer, as mega_weights.biases has it; 0: none. */
+cuda_address mega_biases_of(const cuda_mega *mega, op_code op, int64_t layer);
+
 /* ---- program.c ---- */
 
+/* Whether query and key heads have norms. */
+bool mega_has_head_norms(const program *program);
+/* The most features of another block in a block's first fragment of W_down. */
+int64_t mega_features_lead(const cuda_mega *mega);
 /* Units that stay together, for each mega_grain; 0: any. */
-const int32_t *mega_grains_of(const cuda_mega *mega);
+void mega_grains_of(const cuda_mega *mega, int32_t grains[]);
 
 typedef struct mega_schedule_options {
     int n_blocks;

@@ -159,15 +159,36 @@ static void set_weights(const queues *p, mega_weights *w, const program_node *no
         mega_set_matrix(p->mega, w, i, from->slot, from->layer);
     }
     w->map = node->layer < 0 ? 0 : (uint32_t)node->layer;
+    w->biases = mega_biases_of(p->mega, node->op, node->layer);
     if (row->norm == MEGA_NO_OPERAND) return;
     const program_weight *from = weight_of(p->s, node, row->norm);
     w->norm = cuda_weights_address(&p->mega->executor->weights, from->slot, from->layer);
     w->norm_is_f32 = p->s->program->views[node->operands[row->norm]].type == DTYPE_F32;
 }
 
+/* How the heads of an entry's layer turn, and the norms of q and k for attention. */
+static void set_turning(const queues *p, mega_entry *e, int64_t layer, bool attends)
+{
+    const cuda_executor *x = p->mega->executor;
+    const program *of = x->program;
+    if (layer_set_has(&of->config.no_rope, layer)) e->weights.turning |= MEGA_UNTURNED;
+    if (!mega_has_head_norms(of)) return;
+    e->weights.turning |= MEGA_NORMED;
+    for (int i = 0; i < 2 && attends; i++) {
+        const weight_slot slot = i ? WEIGHT_ATTN_K_NORM : WEIGHT_ATTN_Q_NORM;
+        e->weights.matrix[1 + i] = cuda_weights_address(&x->weights, slot, layer);
+        e->weights.norm_is_f32 =
+            of->weights[program_find_weight(of, slot, layer, false)].whole.type == DTYPE_F32;
+    }
+}
+
 /* Attention's units are parts of a KV head's context, or rows of W_o for a KV head. */
 static void set_head(const queues *p, mega_entry *e, mega_split split)
 {
+    const int64_t layer = p->s->program->nodes[e->in.node].layer;
+    const int64_t window = program_window(p->mega->executor->program, layer);
+    e->weights.window = window ? (int32_t)window : INT32_MAX;
+    set_turning(p, e, layer, true);
     int64_t n_states = p->mega->partitions, unit = e->in.units.begin;
     int64_t each = split == MEGA_BY_PART ? n_states : mega_units_of_head(p->s, (int)e->in.node);
     e->in.part = (uint16_t)(split == MEGA_BY_PART ? unit % n_states : 0);
@@ -193,6 +214,7 @@ static void set_entry(const queues *p, mega_entry *e, const instruction *in, ins
     *e = (mega_entry){.in = *in};
     e->in.units = units;
     if (row->split != MEGA_WHOLE) set_head(p, e, row->split);
+    if (node->op == OP_NORM_QKV_ROPE) set_turning(p, e, node->layer, false);
     if (row->x != MEGA_NO_OPERAND) e->weights.parts = p->parts[node->operands[row->x]];
     if (row->n_matrices) set_weights(p, &e->weights, node);
     if (row->shares_x) set_share(p, e, row->x);
@@ -412,24 +434,47 @@ static qp_status fill(queues *p, qp_error *error)
     return QP_OK;
 }
 
-const int32_t *mega_grains_of(const cuda_mega *m)
+bool mega_has_head_norms(const program *p)
 {
-    static const int32_t half[MEGA_GRAINS] = {[MEGA_GRAIN_PAIRS] = MEGA_TILE / 2,
-                                              [MEGA_GRAIN_ROWS] = 1,
-                                              [MEGA_GRAIN_LOGITS] = MEGA_TILE / 2,
-                                              [MEGA_GRAIN_FEATURES] = 1};
-    static const int32_t fragments[MEGA_GRAINS] = {[MEGA_GRAIN_PAIRS] = FRAGMENT_ROWS / 2,
-                                                   [MEGA_GRAIN_ROWS] = FRAGMENT_ROWS,
-                                                   [MEGA_GRAIN_LOGITS] = FRAGMENT_ROWS,
-                                                   [MEGA_GRAIN_FEATURES] = FRAGMENT_COLUMNS};
-    return m->quantized ? fragments : half;
+    return program_find_weight(p, WEIGHT_ATTN_Q_NORM, 0, false) >= 0;
+}
+
+/* The most features of the MLP that a block has, if so many stay together. */
+static int64_t most_together(const cuda_mega *m, int64_t together)
+{
+    const int64_t all = m->executor->program->config.intermediate_size / together;
+    return (all + m->n_blocks - 1) / m->n_blocks * together;
+}
+
+/* Features of the MLP in fragments: 32, which a fragment of W_down has; or 16, the rows of a tile
+ * of gate and up, where that leaves the block with the most fewer. Two blocks then read a fragment
+ * of W_down. */
+static int32_t features_together(const cuda_mega *m)
+{
+    return most_together(m, FRAGMENT_ROWS) < most_together(m, FRAGMENT_COLUMNS) ? FRAGMENT_ROWS
+                                                                                : FRAGMENT_COLUMNS;
+}
+
+int64_t mega_features_lead(const cuda_mega *m)
+{
+    return m->quantized ? FRAGMENT_COLUMNS - features_together(m) : 0;
+}
+
+void mega_grains_of(const cuda_mega *m, int32_t grains[])
+{
+    const bool q = m->quantized;
+    grains[MEGA_GRAIN_NONE] = 0;
+    grains[MEGA_GRAIN_PAIRS] = q ? FRAGMENT_ROWS / 2 : MEGA_TILE / 2;
+    grains[MEGA_GRAIN_ROWS] = q ? FRAGMENT_ROWS : 1;
+    grains[MEGA_GRAIN_LOGITS] = q ? FRAGMENT_ROWS : MEGA_TILE / 2;
+    grains[MEGA_GRAIN_FEATURES] = q ? features_together(m) : 1;
 }
 
 qp_status cuda_mega_plan(const cuda_mega *m, const cuda_mega_options *options, schedule *out,
                          qp_error *error)
 {
-    const int32_t *grains = mega_grains_of(m);
-    int32_t together[OP_COUNT];
+    int32_t together[OP_COUNT], grains[MEGA_GRAINS];
+    mega_grains_of(m, grains);
     for (int op = 0; op < OP_COUNT; op++)
         together[op] = grains[mega_opcode_of((op_code)op)->grain];
     const mega_schedule_options how = {.n_blocks = m->n_blocks,

@@ -32,6 +32,10 @@ qp_status cuda_mega_read_queries(const cuda_mega *m, int64_t layer, float *out, 
     int64_t dim = m->executor->program->config.head_dim, each = a->group * dim;
     int64_t list = each + 2 * dim, heads = a->n_kv_heads;
     size_t bytes = (size_t)(heads * list) * sizeof(uint64_t);
+    if (mega_has_head_norms(m->executor->program)) {
+        bytes = (size_t)(heads * each) * sizeof *out;
+        return read_back(m, a->queries + (size_t)layer * bytes, out, bytes, error);
+    }
     uint64_t *words = malloc(bytes);
     if (!words) return error_no_memory(error, "queries", bytes);
     qp_status status = read_back(m, a->qkv + (size_t)layer * bytes, words, bytes, error);

@@ -38,26 +38,34 @@ struct qkv_early {
     uint32_t position; /* in the cache of keys or values, without the page */
     /* Of each feature: four times its place in the KV head's list, plus its kind. */
     uint32_t row_kind[2];
-    uint32_t zero[2];
+    float bias[2];
 };
 static_assert(sizeof(qkv_early) == MEGA_EARLY_BYTES, "as the host counts it");
 
 /* Half a warp loads what the block's pair needs. */
 template <int DIM>
-MEGA_FN void fetch_qkv_early(const mega_arguments &a, const mega_block &b, const instruction &in,
+MEGA_FN void fetch_qkv_early(const mega_arguments &a, const mega_block &b, const mega_entry &e,
                              int pair)
 {
+    const instruction &in = e.in;
     int position = a.first_position + (int)(b.pass() - a.first_pass), lane = b.lane & 15;
-    qkv_pair p = qkv_pair_at<DIM>(a, max(min(in.units.begin + pair, in.units.end - 1), 0));
-    const float *table = (const float *)a.rope_table + (int64_t)position * DIM + p.pair;
+    const int unit = max(min(in.units.begin + pair, in.units.end - 1), 0);
+    qkv_pair p = qkv_pair_at<DIM>(a, unit);
+    const int angles = e.weights.turning ? 0 : position; /* of position 0 they are 0 */
+    const float *table = (const float *)a.rope_table + (int64_t)angles * DIM + p.pair;
     const float *from =
         lane < 2 ? table + lane * (DIM / 2) : (const float *)a.pages + position / a.page_size;
+    if (lane > 2) from = (const float *)e.weights.biases + 2 * unit + lane % 2;
     qkv_early *to = b.at<qkv_early>(a.shared.features) + pair % (2 * MEGA_WARPS);
-    if (lane < 3) copy_4((uint32_t)__cvta_generic_to_shared(to) + 4 * lane, from);
+    if (lane < 3 || (lane / 2 == 2 && e.weights.biases))
+        copy_4((uint32_t)__cvta_generic_to_shared(to) + 4 * (lane < 3 ? lane : lane + 2), from);
     copies_commit();
     if (lane % 8) return;
+    if (!e.weights.biases) to->bias[lane / 8] = 0;
     int row = (p.kv_head * (a.group + 2) + p.member) * DIM + (lane ? p.features[1] : p.features[0]);
-    to->row_kind[lane / 8] = 4u * row + p.kind;
+    /* A key before its norm is stored as a query is, and not in the cache. */
+    const bool later = e.weights.turning & MEGA_NORMED && p.kind == PAIR_KEY;
+    to->row_kind[lane / 8] = 4u * row + (later ? (int)PAIR_QUERY : p.kind);
     to->position =
         (uint32_t)(in.layer * a.pages_per_layer * a.n_kv_heads + p.kv_head) * a.page_size +
         position % a.page_size;
@@ -76,14 +84,15 @@ MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const mega_entry
         int pair = first + (b.lane >> 4), row = min(pair, n - 1), second = b.lane >> 3 & 1;
         if (first >= 2 * MEGA_WARPS) {
             __syncwarp(); /* all lanes have read the previous pair */
-            fetch_qkv_early<DIM>(a, b, e.in, pair);
+            fetch_qkv_early<DIM>(a, b, e, pair);
         }
         copies_arrived<0>();
         __syncwarp();
         const qkv_early &early = b.at<qkv_early>(a.shared.features)[pair % (2 * MEGA_WARPS)];
         int kind = early.row_kind[second] % 4, at = early.row_kind[second] / 4;
         row = (row >> 2) * MEGA_TILE + (row & 3) + 4 * second;
-        float v = row_sum_by_eight(a, b, row, row_slices(a, e, kind)) * inverse_rms_by_eight(a, b);
+        float v = fmaf(row_sum_by_eight(a, b, row, row_slices(a, e, kind)),
+                       inverse_rms_by_eight(a, b), early.bias[second]);
         float other = __fmul_rn(__shfl_xor_sync(~0u, v, 8), early.sine);
         if (kind != PAIR_VALUE) v = __fmaf_rn(v, early.cosine, second ? other : -other);
         if (b.lane % 8 || pair >= n) continue;
@@ -104,25 +113,38 @@ MEGA_FN float gated(float gate, float up)
     return gate / (1 + __expf(-gate)) * up;
 }
 
+/* Feature i of the block from its sums; all but feature 0 to n - 1 are 0. */
+MEGA_FN float feature_of(const mega_arguments &a, const mega_entry &e, int i, int n, float gate,
+                         float up)
+{
+    if (i < 0 || i >= n) return 0;
+    if (e.weights.biases) {
+        const float *biases = (const float *)e.weights.biases + e.in.units.begin + i;
+        gate += biases[0], up += biases[a.n_features];
+    }
+    return gated(gate, up);
+}
+
 /* The `n` features from their sums; `up`: W_up's first row. Eight lanes have a feature; with
  * fragments one lane, so that a warp has the columns that share a unit. */
 MEGA_FN void make_features(const mega_arguments &a, mega_block &b, const mega_entry &e, int n,
                            int up)
 {
-    const int each = MEGA_QUANT_TYPES ? 32 : 4;
+    const int each = MEGA_QUANT_TYPES ? 32 : 4, lead = features_lead(e.in.units.begin);
 #pragma unroll 1
-    for (int first = each * b.warp; first < up; first += each * MEGA_WARPS) {
+    for (int first = each * b.warp; first < lead + up; first += each * MEGA_WARPS) {
         float inverse = inverse_rms_by_eight(a, b), v;
 #if MEGA_QUANT_TYPES
-        int i = first + b.lane, slices = row_slices(a, e, 0);
-        float gate = row_sum(a, b, i, slices) * inverse;
-        v = gated(gate, row_sum(a, b, up + i, slices) * inverse);
-        store_features<1>(b, a.shared.features, a.shared.feature_plane, i, &v);
+        const int place = first + b.lane, i = place - lead, row = max(min(i, n - 1), 0);
+        const int slices = row_slices(a, e, 0);
+        float gate = row_sum(a, b, row, slices) * inverse;
+        v = feature_of(a, e, i, n, gate, row_sum(a, b, up + row, slices) * inverse);
+        store_features<1>(b, a.shared.features, a.shared.feature_plane, place, &v);
 #else
         int i = first + (b.lane >> 3);
         float gate = row_sum_by_eight(a, b, i, row_slices(a, e, 0)) * inverse;
         v = row_sum_by_eight(a, b, up + i, row_slices(a, e, 1)) * inverse;
-        v = i < n ? gated(gate, v) : 0;
+        v = feature_of(a, e, i, n, gate, v);
         if (b.lane % 8 == 0) store_features<1>(b, a.shared.features, a.shared.feature_plane, i, &v);
 #endif
     }
@@ -149,7 +171,10 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
         for (int j = 0; j < each; j++) {
             int at = first + 32 * j / run * run * MEGA_WARPS + ((32 * j + turn) & (run - 1));
             int i = at - e.weights.share.begin;
-            if (i >= 0 && at < e.weights.share.end) carried[i] = fixed_value(load_relaxed(x + at));
+            if (i < 0 || at >= e.weights.share.end) continue;
+            carried[i] = fixed_value(load_relaxed(x + at));
+            if (e.weights.biases)
+                carried[i] += bias_part((const float *)e.weights.biases + 2 * a.n_features, at);
         }
         product_transposed<BLOCKS>(a, b, e, n, c, out);
         b.stamp(a, MEGA_SIGNALS);
@@ -176,7 +201,7 @@ MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &
     int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
     int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
     int at_once = logits ? (int)(a.shared.sum_pitch - 4) / MEGA_TILE : tiles;
-    if (!logits && !mlp) fetch_qkv_early<DIM>(a, b, e.in, b.thread >> 4);
+    if (!logits && !mlp) fetch_qkv_early<DIM>(a, b, e, b.thread >> 4);
     uint64_t best = 0;
     row_fragments<BLOCKS> w;
     take_early<BLOCKS>(a, b, min(at_once, tiles), w);

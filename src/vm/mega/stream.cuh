@@ -63,10 +63,9 @@ struct mega_fetch {
     }
     /* An mbarrier distinguishes two phases. A block whose ring holds the weights of a whole pass is
      * therefore never more than one pass ahead. */
-    MEGA_FN void begin_pass(int pass)
+    MEGA_FN void begin_pass()
     {
-        index = pass;
-        if (!prefetches && pass > 0) wait_phase(pass - 1);
+        if (!prefetches && index > 0) wait_phase(index - 1);
     }
     /* The cache holds what other blocks stored in the pass before with ordinary stores. */
     MEGA_FN void wait_begun()
@@ -261,7 +260,7 @@ MEGA_FN void fetch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch 
 #pragma unroll 1
     for (int i = 0; i < below; i += MEGA_WARPS)
 #pragma unroll 1
-        for (int group = begin / FRAGMENT_COLUMNS; group < (begin + n) / FRAGMENT_COLUMNS; group++)
+        for (int group = begin / FRAGMENT_COLUMNS; group * FRAGMENT_COLUMNS < begin + n; group++)
             f.piece((const char *)e.weights.matrix[2] + ((int64_t)group * below + i) * bytes,
                     min((int)MEGA_WARPS, below - i) * bytes);
 }
@@ -396,7 +395,7 @@ MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetc
         break;
     case MEGA_ATTENTION_PART:
     case MEGA_ATTENTION_OUTPUT: {
-        int first, chunks = attention_chunks<DIM>(a, e.in, old, &first);
+        int first, chunks = attention_chunks<DIM>(a, e.in, old, e.weights.window, &first);
         fetch_cache<DIM>(a, e, f, 0, old, first, chunks);
         if (e.in.opcode == MEGA_ATTENTION_OUTPUT) fetch_output<DIM>(a, e, f);
         break;
@@ -421,15 +420,15 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
     const mega_entry *queue = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
     mega_entry *slot =
         (mega_entry *)(memory + a.shared.entries) + MEGA_SLOTS + prefetches; /* a slot of its own */
-    for (int pass = 0; pass < a.n_passes; pass++) {
-        f.begin_pass(pass);
+    for (; f.index < a.n_passes; f.index++) {
+        f.begin_pass();
         for (int i = 0; i < length; i++) {
             __syncwarp();
             if (lane < 16) ((uint4 *)slot)[lane] = __ldg((const uint4 *)(queue + i) + lane);
             __syncwarp();
-            if (MEGA_DELAYS) delay_warp(a, a.first_pass + pass, i);
-            HANDLERS::fetch(a, *slot, f, pass);
-            if (!prefetches) f.timing.keep(a, lane, a.first_pass + pass, i);
+            if (MEGA_DELAYS) delay_warp(a, a.first_pass + f.index, i);
+            HANDLERS::fetch(a, *slot, f, f.index);
+            if (!prefetches) f.timing.keep(a, lane, a.first_pass + f.index, i);
         }
     }
     if (MEGA_STOPPABLE) f.exit_warp(f.in_flight); /* all copies, unless the launch ended early */
