@@ -243,7 +243,8 @@ MEGA_FN void split_float(float v, uint16_t *to, int plane)
     }
 }
 
-/* Fragments of W_down have 32 features: how many of the first one's are of the block before. */
+/* A fragment of W_down has 32 features: how many of the block's first one belong to the block
+ * before. */
 MEGA_FN int features_lead(int begin)
 {
     return MEGA_QUANT_TYPES ? begin % FRAGMENT_COLUMNS : 0;

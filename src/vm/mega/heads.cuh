@@ -158,7 +158,7 @@ template <int DIM, bool HALF> MEGA_FN void append_key(const head_vector<DIM> &x,
 }
 
 /* wait_qkv() where heads have norms: a warp has a head. One block of the KV head appends the key,
- * and leaves the queries for who compares them. */
+ * and stores the queries, which comparisons read. */
 template <int DIM, bool HALF>
 MEGA_FN void wait_normed(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {

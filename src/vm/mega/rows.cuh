@@ -113,7 +113,7 @@ MEGA_FN float gated(float gate, float up)
     return gate / (1 + __expf(-gate)) * up;
 }
 
-/* Feature i of the block from its sums; all but feature 0 to n - 1 are 0. */
+/* Feature i of the block from its sums; 0 if i is not one of its n features. */
 MEGA_FN float feature_of(const mega_arguments &a, const mega_entry &e, int i, int n, float gate,
                          float up)
 {
