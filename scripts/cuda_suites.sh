@@ -52,14 +52,6 @@ test_cuda() {
         check "tensors of synthetic:tiny:$type" \
             gpu_quipu diff -m "synthetic:tiny:$type" --a reference --b cuda --tokens 40 || true
     done
-    for type in BF16 Q8_0 Q4_K; do
-        check "fused tensors of synthetic:tiny:$type" \
-            gpu_quipu diff -m "synthetic:tiny:$type" --a reference --b cuda --tokens 40 --fuse \
-            --kv-partitions 3 || true
-        check "sums of synthetic:tiny:$type" \
-            gpu_quipu diff -m "synthetic:tiny:$type" --a reference --b cuda --tokens 40 --sums \
-            --kv-partitions 3 || true
-    done
     # Prompts whose products have fused epilogues, compared with one operator after the other.
     check "a prompt of 1,000 tokens, heads of 64" gpu_quipu diff -m synthetic:llama-3.2-1b:BF16 \
         --a cuda --b cuda --kv-type BF16 --tokens 1000 || true

@@ -17,7 +17,7 @@
 #include "op/fixed.h"
 #include "op/linear/linear.h"
 #include "op/merge_states/merge_states.h"
-#include "op/cuda_ops.h"
+#include "op/table.h"
 
 #include <string.h>
 
@@ -338,7 +338,6 @@ const op_info op_attention_output = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = attention_output_reference,
-    .cuda = attention_output_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -14,7 +14,6 @@
 #include "op/attention/tile.h"
 #include "op/attention_partial/partition.h"
 #include "op/variants.h"
-#include "op/cuda_ops.h"
 
 static int64_t units(const op_call *call)
 {
@@ -315,7 +314,6 @@ const op_info op_attention_partial = {
     .prepare = prepare,
     .reference = attention_partial_reference,
     .variants = variants,
-    .cuda = attention_partial_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

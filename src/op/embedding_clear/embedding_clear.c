@@ -10,7 +10,7 @@
 #include "base/checked.h"
 #include "op/embedding/embedding.h"
 #include "op/fixed.h"
-#include "op/cuda_ops.h"
+#include "op/table.h"
 
 #include <string.h>
 
@@ -141,7 +141,6 @@ const op_info op_embedding_clear = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = embedding_clear_reference,
-    .cuda = embedding_clear_cuda,
     .cases = cases,
     .workloads = workloads,
 };

@@ -9,7 +9,6 @@
 
 #include "op/fused.h"
 #include "op/silu_and_mul/silu_and_mul.h"
-#include "op/cuda_ops.h"
 
 enum { TILE = 64 }; /* output features per tile */
 
@@ -135,7 +134,6 @@ const op_info op_norm_gate_up_silu = {
     .scratch_bytes = scratch_bytes,
     .reference = norm_gate_up_silu_reference,
     .variants = norm_gate_up_silu_variants,
-    .cuda = norm_gate_up_silu_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

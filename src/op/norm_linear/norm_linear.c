@@ -10,7 +10,6 @@
 #include "op/fixed.h"
 #include "op/fused.h"
 #include "op/row.h"
-#include "op/cuda_ops.h"
 
 enum { TILE = 64 }; /* output features per tile */
 
@@ -152,7 +151,6 @@ const op_info op_norm_linear = {
     .prepare = prepare,
     .reference = norm_linear_reference,
     .variants = norm_linear_variants,
-    .cuda = norm_linear_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

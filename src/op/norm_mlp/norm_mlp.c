@@ -15,7 +15,7 @@
 #include "op/fused.h"
 #include "op/norm_gate_up_silu/norm_gate_up_silu.h"
 #include "op/row.h"
-#include "op/cuda_ops.h"
+#include "op/table.h"
 
 #include <string.h>
 
@@ -211,7 +211,6 @@ const op_info op_norm_mlp = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = norm_mlp_reference,
-    .cuda = norm_mlp_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -20,7 +20,7 @@
 #include "op/kv_append/kv_append.h"
 #include "op/rope/rope.h"
 #include "op/row.h"
-#include "op/cuda_ops.h"
+#include "op/table.h"
 
 #include <string.h>
 
@@ -366,7 +366,6 @@ const op_info op_norm_qkv_rope = {
     .prepare = prepare,
     .reference = norm_qkv_rope_reference,
     .variants = norm_qkv_rope_variants,
-    .cuda = norm_qkv_rope_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

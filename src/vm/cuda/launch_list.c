@@ -269,9 +269,11 @@ static qp_status add_node(launch_builder *b, int node, int *count, qp_error *err
     op = launch_take_decoding(b, op, &calls[0]);
     entry.kernel = cuda_ops_choose(&b->ops, op, &calls[0]);
     if (!entry.kernel)
-        return error_set(error, QP_UNSUPPORTED,
-                         "the GPU has no kernel of %s for this model: use --device cpu",
-                         op_get(op)->name);
+        return error_set(error, QP_UNSUPPORTED, "the GPU has no kernel of %s for this model: %s",
+                         op_get(op)->name,
+                         op_get(op)->cuda ? "use --device cpu"
+                                          : "fused operators run on a CPU and in the megakernel; "
+                                            "leave --fuse and --sums out");
     if (finds_likeliest(b, &entry, &calls[0], node + *count))
         return add_likeliest_product(b, &calls[0], &entry, error);
     const cuda_fusion *fusion = find_fusion(b, entry.kernel, node + *count, calls);
