@@ -159,8 +159,9 @@ def without_a_gpu():
                   ["perplexity", "-m", MODEL, "-f", "manifest.json"]):
         expect(1, "use --device cpu", *words, *cuda)
     expect(1, "takes an NVIDIA GPU", "ops", "bench", "linear", *cuda)
-    expect(1, "takes an NVIDIA GPU", "ops", "check", "rms_norm", "--kernel",
-           str(HERE.parent / "examples/rms_norm.cu"))
+    kernel = ["ops", "check", "rms_norm", "--kernel", str(HERE.parent / "examples/rms_norm.cu")]
+    expect(1, "give --unconfined", *kernel)
+    expect(1, "takes an NVIDIA GPU", *kernel, "--unconfined")
     expect(1, "--exec megakernel runs on a GPU, but ", "logits", *tiny, "--ids", "1", "--exec", "megakernel",
            "--device", "auto")
     for side in ("megakernel", "cuda"):
