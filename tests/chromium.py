@@ -19,7 +19,7 @@ class Socket:
     def __init__(self, url):
         host, path = url.removeprefix("ws://").split("/", 1)
         name, port = host.split(":")
-        self.socket = socket.create_connection((name, int(port)), timeout=30)
+        self.socket = socket.create_connection((name, int(port)), timeout=300)
         self.socket.sendall(f"GET /{path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                             "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
         head = b""
@@ -61,7 +61,7 @@ class Browser:
             [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-port=0",
              "--remote-allow-origins=*", f"--user-data-dir={self.folder.name}", f"--window-size={width},{height}",
              "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.socket = Socket(self.wait_for(self.find_page, 60))
+        self.socket = Socket(self.wait_for(self.find_page, 300))
         self.calls, self.problems = 0, []
         for domain in ("Page", "Runtime", "Log"):
             self.call(domain + ".enable")
@@ -71,14 +71,14 @@ class Browser:
         try:
             with open(os.path.join(self.folder.name, "DevToolsActivePort")) as file:
                 port = int(file.readline())
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=10) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=300) as reply:
                 pages = [p for p in json.load(reply) if p["type"] == "page"]
             return pages[0]["webSocketDebuggerUrl"] if pages else None
         except (OSError, ValueError):
             return None
 
     @staticmethod
-    def wait_for(condition, seconds=20):
+    def wait_for(condition, seconds=300):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             value = condition()
@@ -112,7 +112,7 @@ class Browser:
             raise RuntimeError(result["exceptionDetails"])
         return result["result"].get("value")
 
-    def until(self, script, seconds=20):
+    def until(self, script, seconds=300):
         return self.wait_for(lambda: self.run(script), seconds)
 
     def open(self, url):
@@ -133,5 +133,5 @@ class Browser:
             self.call("Browser.close")
         except (ConnectionError, OSError):
             pass
-        self.process.wait(20)
+        self.process.wait(300)
         self.folder.cleanup()

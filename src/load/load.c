@@ -66,7 +66,7 @@ static qp_status run(const load_options *o, const load_url *url, workload *w, st
     server_facts server;
     client *c = NULL;
     qp_error why = {0};
-    TRY(server_facts_get(url, o->api_key, o->timeout, &server, &why, error));
+    TRY(server_facts_get(url, o->api_key, o->timeout, o->cancel, &server, &why, error));
     TRY(choose_model(o, &server, &why, w, out, model, error));
     qp_status status = client_open(w, url, &server, out, &c, error);
     if (status == QP_OK && o->warmup) status = client_run(c, true, error);

@@ -1,17 +1,18 @@
 #include "load/server_facts.h"
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/strbuf.h"
 #include "load/answer.h"
 #include "load/http_reply.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/time.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 8 << 20 };
+enum { MOST_BYTES = 8 << 20, LOOK_MS = 200 };
 
 static qp_status keep_body(void *context, const char *bytes, size_t length, qp_error *error)
 {
@@ -39,12 +40,27 @@ static qp_status send_request(int fd, const load_url *url, const char *api_key, 
     return status;
 }
 
-static qp_status read_reply(int fd, const load_url *url, http_reply *reply, strbuf *body,
-                            qp_error *error)
+/* Waits for bytes until `deadline` (of clock_ns()). */
+static qp_status await(int fd, const load_url *url, uint64_t deadline, const volatile int *cancel,
+                       qp_error *error)
+{
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    for (;;) {
+        if (cancel && *cancel) return error_set(error, QP_CANCELLED, "interrupted");
+        if (clock_ns() >= deadline)
+            return error_set(error, QP_IO, "%s does not answer GET /v1/models in time",
+                             url->authority);
+        if (poll(&wait, 1, LOOK_MS) > 0) return QP_OK;
+    }
+}
+
+static qp_status read_reply(int fd, uint64_t deadline, const volatile int *cancel,
+                            const load_url *url, http_reply *reply, strbuf *body, qp_error *error)
 {
     char bytes[4096];
     while (reply->state != HTTP_DONE) {
         size_t used;
+        TRY(await(fd, url, deadline, cancel, error));
         ssize_t n = recv(fd, bytes, sizeof bytes, 0);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
@@ -78,17 +94,17 @@ static qp_status read_models(const strbuf *body, server_facts *out, qp_error *er
 }
 
 qp_status server_facts_get(const load_url *url, const char *api_key, double timeout,
-                           server_facts *out, qp_error *why, qp_error *error)
+                           const volatile int *cancel, server_facts *out, qp_error *why,
+                           qp_error *error)
 {
     int fd;
     http_reply reply = {0};
     strbuf body = {0};
-    struct timeval limit = {.tv_sec = (time_t)timeout + 1};
     *out = (server_facts){0};
     TRY(url_connect(url, &out->address, &out->address_length, &fd, error));
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    const uint64_t deadline = clock_ns() + (uint64_t)((timeout + 1) * 1e9);
     qp_status status = send_request(fd, url, api_key, error);
-    if (status == QP_OK) status = read_reply(fd, url, &reply, &body, error);
+    if (status == QP_OK) status = read_reply(fd, deadline, cancel, url, &reply, &body, error);
     close(fd);
     if (status == QP_OK && reply.status != 200)
         answer_refused(reply.status, strbuf_text(&body), body.length, why);

@@ -17,6 +17,7 @@ typedef struct server_facts {
 /* QP_IO: no server answers at the address. A server that lists no model is not an error: the model
  * is then empty, and *why contains the answer. */
 qp_status server_facts_get(const load_url *url, const char *api_key, double timeout,
-                           server_facts *out, qp_error *why, qp_error *error);
+                           const volatile int *cancel, server_facts *out, qp_error *why,
+                           qp_error *error);
 
 #endif

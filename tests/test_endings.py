@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Every wait ends: commands whose other side hangs (a hub, a server, a program, standard input), or that compute for long,
+end after SIGINT and SIGTERM, and when the reader of their output is gone. How long each took is printed; a command is only
+judged to hang after a minute, because a loaded machine is slow too."""
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from cli_process import HOME, MODEL, MODELS, QUIPU, SLOW, TEMPORARY, check, run_parts
+
+LONG, QUICK = 60, 2
+
+
+class Peer:
+    """Accepts connections, reads requests, and answers with nothing, or with a byte now and then."""
+
+    def __init__(self, drips):
+        self.drips, self.asked = drips, threading.Event()
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+
+    def serve(self):
+        while True:
+            connection = self.socket.accept()[0]
+            threading.Thread(target=self.answer, args=(connection,), daemon=True).start()
+
+    def answer(self, connection):
+        try:
+            connection.recv(9999)
+            self.asked.set()
+            if self.drips:
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            while True:
+                if self.drips:
+                    connection.sendall(b" ")
+                time.sleep(0.2)
+        except OSError:
+            pass
+
+
+def start(*command, environment=None, **more):
+    return subprocess.Popen([QUIPU, *command], cwd=MODELS, env=HOME | (environment or {}), stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+
+
+def ends(name, child, what):
+    begin = time.monotonic()
+    what(child)
+    try:
+        child.wait(LONG)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        check(False, f"{name} goes on for {LONG} s")
+    took = time.monotonic() - begin
+    if took > QUICK:
+        print(f"slow: {name} took {took:.1f} s")
+    for pipe in (child.stdin, child.stdout, child.stderr):
+        if pipe:
+            pipe.close()
+
+
+def for_signals(name, begin):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        child = begin()
+        ends(f"{name}, {number.name}", child, lambda child: child.send_signal(number))
+        check(child.returncode != 0, f"{name} after {number.name}: status 0")
+
+
+def waits_for_peers():
+    for drips in (False, True):
+        def pull():
+            peer = Peer(drips)
+            child = start("pull", "a/b", environment={"HF_ENDPOINT": peer.url, "HF_HUB_CACHE": TEMPORARY + "/hub"})
+            check(peer.asked.wait(LONG), "the hub is asked")
+            return child
+
+        def load():
+            peer = Peer(drips)
+            child = start("load", "--url", peer.url, "--model", "m", "-n", "1")
+            check(peer.asked.wait(LONG), "the server is asked")
+            return child
+        for_signals(f"pull, {drips}", pull)
+        for_signals(f"load, {drips}", load)
+
+
+def waits_for_programs():
+    started = Path(TEMPORARY, "started")
+    kernel = Path(TEMPORARY, "spin.c")
+    kernel.write_text('#include "quipu_kernel.h"\nvoid rms_norm_kernel(const op_call *call)\n'
+                      '{\n    (void)call;\n    for (;;)\n        __asm__ volatile("");\n}\n')
+
+    def improve():
+        started.unlink(missing_ok=True)
+        child = start("ops", "improve", "rms_norm", "--command", f"touch {started}; sleep 4712", "-o",
+                      TEMPORARY + f"/out{time.monotonic_ns()}")
+        while not started.exists():
+            time.sleep(0.01)
+        return child
+
+    def check_kernel():
+        child = start("ops", "check", "rms_norm", "--kernel", str(kernel), "--timeout", "600")
+        time.sleep(0.5)  # wherever it is then: compiling, or in the kernel
+        return child
+    for_signals("ops improve", improve)
+    for_signals("ops check", check_kernel)
+
+
+def waits_for_input():
+    for command in (["chat", "-m", MODEL], ["run", "-m", MODEL, "-n", "2"], ["tokenize", "-m", MODEL]):
+        def begin():
+            child = start(*command)
+            time.sleep(0.3)
+            return child
+        for_signals(command[0], begin)
+
+
+def long_work():
+    def answer():
+        child = start("run", "-m", *SLOW, "-p", "one two", "-n", "100000")
+        child.stdin.close()  # it would be read as a part of the prompt
+        child.stdout.read(1)
+        return child
+
+    def convert():
+        child = start("convert", "-m", "synthetic:llama-3.2-1b", "-o", TEMPORARY + "/large.gguf", "--type", "Q5_1")
+        time.sleep(0.5)
+        return child
+
+    def bench():
+        child = start("bench", "-m", "synthetic:smollm2-135m", "-p", "512", "-n", "5000", "-t", "1")
+        time.sleep(0.5)
+        return child
+    for_signals("run", answer)
+    for_signals("convert", convert)
+    for_signals("bench", bench)
+    check(not Path(TEMPORARY, "large.gguf").exists(), "no half a file has its name")
+    ends("run, closed pipe", answer(), lambda child: child.stdout.close())
+
+
+def server():
+    def serve():
+        child = start("serve", "-m", MODEL, "--port", "0")
+        while b"listening" not in child.stderr.readline():
+            pass
+        return child
+    for number in (signal.SIGINT, signal.SIGTERM):
+        child = serve()
+        ends(f"serve, {number.name}", child, lambda child: child.send_signal(number))
+
+
+sys.exit(run_parts(waits_for_peers, waits_for_programs, waits_for_input, long_work, server))
