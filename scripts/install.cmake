@@ -15,6 +15,18 @@ target_include_directories(quipu_shared INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 add_library(quipu::quipu ALIAS quipu_shared)
 
+# libquipu_net.so: with the hub and the server, for programs that link with libcurl and libevent. Python opens it when it
+# needs it.
+add_library(quipu_net_shared SHARED $<TARGET_OBJECTS:quipu_core> $<TARGET_OBJECTS:quipu_hub> $<TARGET_OBJECTS:quipu_server>
+  $<TARGET_OBJECTS:quipu_net>)
+target_link_libraries(quipu_net_shared PRIVATE PkgConfig::PCRE2 PkgConfig::CJSON PkgConfig::CURL PkgConfig::CRYPTO
+  PkgConfig::EVENT Threads::Threads m ${CMAKE_DL_LIBS})
+target_link_options(quipu_net_shared PRIVATE
+  -Wl,--version-script=${PROJECT_SOURCE_DIR}/packaging/libquipu.map -Wl,--no-undefined)
+set_target_properties(quipu_net_shared PROPERTIES OUTPUT_NAME quipu_net LINKER_LANGUAGE C
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+  LINK_DEPENDS ${PROJECT_SOURCE_DIR}/packaging/libquipu.map)
+
 # libquipu.a: one object whose other names are local, so that they clash with no other library's.
 set(STATIC_LIBRARY ${PROJECT_BINARY_DIR}/libquipu.a)
 add_custom_command(OUTPUT ${STATIC_LIBRARY} DEPENDS quipu_core VERBATIM
@@ -40,22 +52,24 @@ add_custom_target(quipu_printed DEPENDS ${PRINTED})
 # In a tree with tests they are built only when a test needs them.
 if(BUILD_TESTING)
   add_custom_target(quipu_install_files)
-  set_target_properties(quipu_shared PROPERTIES EXCLUDE_FROM_ALL ON)
+  set_target_properties(quipu_shared quipu_net_shared PROPERTIES EXCLUDE_FROM_ALL ON)
 else()
   add_custom_target(quipu_install_files ALL)
 endif()
-add_dependencies(quipu_install_files quipu quipu_shared quipu_static quipu_printed)
+add_dependencies(quipu_install_files quipu quipu_shared quipu_net_shared quipu_static quipu_printed)
 
 if(SKBUILD) # the Python package: the library and its header, beside the package's own files
   install(FILES $<TARGET_FILE:quipu_shared> DESTINATION quipu RENAME libquipu.so)
-  install(FILES include/quipu.h DESTINATION quipu)
+  install(FILES $<TARGET_FILE:quipu_net_shared> DESTINATION quipu RENAME libquipu_net.so)
+  install(FILES include/quipu.h include/quipu_net.h DESTINATION quipu)
   return()
 endif()
 
 install(TARGETS quipu RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS quipu_shared EXPORT quipuTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS quipu_net_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES ${STATIC_LIBRARY} DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES include/quipu.h include/quipu_kernel.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES include/quipu.h include/quipu_net.h include/quipu_kernel.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.bash RENAME quipu
   DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)

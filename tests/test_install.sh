@@ -65,7 +65,7 @@ check "link with libquipu.so" gcc -Wall -Werror "$place/program.c" -o "$place/sh
 check "run with libquipu.so" runs "$place/shared"
 check "link with libquipu.a" gcc -Wall -Werror "$place/program.c" -o "$place/static" "${static[@]}"
 check "run with libquipu.a" runs "$place/static"
-check "C++ takes the header" g++ -x c++ -fsyntax-only -Wall -Werror "-I$place/usr/include" - <<<'#include <quipu.h>'
+check "C++ takes the headers" g++ -x c++ -fsyntax-only -Wall -Werror "-I$place/usr/include" - <<<'#include <quipu_net.h>'
 
 only_qp() { # the visible names of a library, but for the version's own
     local names
@@ -73,6 +73,7 @@ only_qp() { # the visible names of a library, but for the version's own
     [ -z "$names" ] || { echo "$names"; return 1; }
 }
 check "only qp_ names in libquipu.so" only_qp -D --defined-only "$lib/libquipu.so"
+check "only qp_ names in libquipu_net.so" only_qp -D --defined-only "$lib/libquipu_net.so"
 check "only qp_ names in libquipu.a" only_qp -g --defined-only "$lib/libquipu.a"
 declared() { # every function that the header declares can be linked with
     comm -23 <(grep -v typedef "$place/usr/include/quipu.h" | grep -oE '\bqp_[a-z_]+\(' | tr -d '(' | sort -u) \

@@ -15,9 +15,11 @@ from quipu._native import text_of as _text_of
 from quipu.errors import CancelledError, InvalidError, NoMemoryError, QuipuError, WrongTokenError, WrongTypeError
 from quipu.generation import Generation, TokenLogprob
 from quipu.grammar import Grammar, Matcher
+from quipu.hub import pull
 from quipu.model import Model, ModelInfo, Session
 from quipu.plan import Plan, plan
 from quipu.sampling import Sampler, Sampling
+from quipu.server import Server, serve
 from quipu.step import Sequence
 from quipu.trace import Trace
 from quipu.vocabulary import Vocabulary
@@ -25,5 +27,5 @@ from quipu.vocabulary import Vocabulary
 __version__: str = _text_of(_lib.qp_version())
 
 __all__ = ["CancelledError", "Generation", "Grammar", "InvalidError", "Matcher", "Model", "ModelInfo",
-           "NoMemoryError", "Plan", "QuipuError", "Sampler", "Sampling", "Sequence", "Session", "TokenLogprob",
-           "Trace", "Vocabulary", "WrongTokenError", "WrongTypeError", "__version__", "plan"]
+           "NoMemoryError", "Plan", "QuipuError", "Sampler", "Sampling", "Sequence", "Server", "Session", "TokenLogprob",
+           "Trace", "Vocabulary", "WrongTokenError", "WrongTypeError", "__version__", "plan", "pull", "serve"]

@@ -17,6 +17,7 @@ from quipu._step import Stepped
 from quipu.errors import InvalidError, NoMemoryError, WrongTypeError
 from quipu.generation import Answer, Generation
 from quipu.grammar import Grammar
+from quipu.hub import is_name, pull
 from quipu.options import ChatOptions, GenerateOptions, ModelOptions, SamplingOptions, ScheduleOptions
 from quipu.sampling import Sampler, Sampling
 from quipu.step import Sequence as StepSequence
@@ -199,7 +200,8 @@ def _engine_options(path: str | os.PathLike[str], options: Mapping[str, Any], se
 
 
 class Model:
-    """An open model: a .gguf file, a Hugging Face directory or "synthetic:...".
+    """An open model: a .gguf file, a Hugging Face directory, "synthetic:...", or a model of Hugging Face by a
+    name such as "llama3.2:1b" or "hf:OWNER/NAME", which is fetched where its cache has not got it.
 
     Any thread may call it, several at a time, and so may asyncio: one thread owns the model and makes the
     tokens of all answers in common passes. Options are those of ModelOptions, which qp_engine_options in
@@ -213,6 +215,8 @@ class Model:
     def __init__(self, path: str | os.PathLike[str], **options: Unpack[ModelOptions]) -> None:
         for name in options:
             known_option("Model", name, ModelOptions.__annotations__)
+        if is_name(path):
+            path = pull(path, log=options.get("log"))
         wanted = options.get("max_sessions")
         choices = DEFAULT_SESSIONS if wanted is None else (wanted,)
         for sessions in choices:
@@ -225,6 +229,13 @@ class Model:
                 if sessions == choices[-1]:
                     raise
         weakref.finalize(self, self._engine.ask_to_close).atexit = False
+
+    @classmethod
+    def from_pretrained(cls, name: str, **options: Unpack[ModelOptions]) -> Model:
+        """Opens a model of Hugging Face, which is fetched where its cache has not got it: "OWNER/NAME",
+        "OWNER/NAME:Q4_K_M", with or without "hf:", or a short name such as "llama3.2:1b"."""
+        is_repository = "/" in name and not name.startswith("hf:") and not os.path.exists(name)
+        return cls(f"hf:{name}" if is_repository else name, **options)
 
     @property
     def info(self) -> ModelInfo:

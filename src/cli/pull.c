@@ -1,30 +1,14 @@
 /* quipu pull, list and rm: fetch models from a hub, list and remove them. */
 #include "cli/cli.h"
 
-#include "base/names.h"
 #include "base/option_cache.h"
-#include "base/option_hub.h"
-#include "hub/hub.h"
+#include "hub/resolve.h"
 #include "text/json_string.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* The hub that the environment names. The texts are static. */
-static qp_status open_hub(hub *out, qp_error *error)
-{
-    static option_hub settings;
-    if (!option_hub_read(&settings))
-        return error_set(error, QP_INVALID,
-                         "without HOME, HF_HOME or HF_HUB_CACHE there is no folder for models");
-    *out = (hub){.endpoint = settings.endpoint,
-                 .cache = settings.cache,
-                 .token = *settings.token ? settings.token : NULL,
-                 .offline = settings.offline};
-    return QP_OK;
-}
 
 static void show_fetch(void *context, const progress *progress)
 {
@@ -57,9 +41,10 @@ static qp_status print_short_names(qp_error *error)
 
 /* Fetches a model, with a progress line. After an interrupt, the next fetch continues with what has
  * arrived. */
-static qp_status fetch(hub *hub, const hub_reference *reference, char path[HUB_PATH_SIZE],
-                       qp_error *error)
+static qp_status fetch(void *context, hub *hub, const hub_reference *reference,
+                       char path[HUB_PATH_SIZE], qp_error *error)
 {
+    (void)context;
     progress progress = {.sink = show_fetch};
     char name[3 * HUB_NAME_SIZE];
     hub->progress = &progress;
@@ -76,41 +61,11 @@ static qp_status fetch(hub *hub, const hub_reference *reference, char path[HUB_P
     return status;
 }
 
-/* What is neither a file nor a short name, but perhaps meant to be one, or to be a repository. */
-static qp_status check_name(const char *model, qp_error *error)
-{
-    const char *slash = strchr(model, '/'), *near = slash ? NULL : hub_nearest_name(model);
-    const bool file =
-        name_ends_with(model, ".gguf") || name_ends_with(model, ".json") || strchr("./~", *model);
-    hub_reference reference;
-    if (!*model) return error_set(error, QP_INVALID, "the name of the model is empty");
-    if (file || strncmp(model, "synthetic:", 10) == 0 || access(model, F_OK) == 0) return QP_OK;
-    if (near)
-        return error_set(error, QP_IO, "there is no file or model called \"%s\"; did you mean %s?",
-                         model, near);
-    if (slash && !strchr(slash + 1, '/') && hub_parse(model, &reference, NULL) == QP_OK)
-        return error_set(error, QP_IO,
-                         "%s: no such file or folder; the model of Hugging Face with this name is "
-                         "-hf %s",
-                         model, model);
-    return QP_OK;
-}
-
 qp_status cli_hub_path(const char *model, bool always, const char **path, qp_error *error)
 {
     static char found[HUB_PATH_SIZE];
-    static const char prefix[] = "hf:";
-    hub_reference reference;
-    hub hub;
-    bool named = strncmp(model, prefix, sizeof prefix - 1) == 0;
-    *path = model;
-    if (!always && !named && (!hub_is_short_name(model) || access(model, F_OK) == 0))
-        return check_name(model, error);
-    TRY(hub_parse(named ? model + sizeof prefix - 1 : model, &reference, error));
-    TRY(open_hub(&hub, error));
     *path = found;
-    if (hub_find(&hub, &reference, found, error) == QP_OK) return QP_OK;
-    return hub.offline ? error->status : fetch(&hub, &reference, found, error);
+    return hub_resolve(model, always, fetch, NULL, found, error);
 }
 
 qp_status command_pull(const cli_call *call)
@@ -120,9 +75,9 @@ qp_status command_pull(const cli_call *call)
     char path[HUB_PATH_SIZE];
     if (call->options->n_positional == 0) return print_short_names(call->error);
     const char *text = call->options->positional[0];
-    TRY(hub_parse(strncmp(text, "hf:", 3) == 0 ? text + 3 : text, &reference, call->error));
-    TRY(open_hub(&hub, call->error));
-    TRY(fetch(&hub, &reference, path, call->error));
+    TRY(hub_parse_name(text, &reference, call->error));
+    TRY(hub_of_environment(&hub, call->error));
+    TRY(fetch(NULL, &hub, &reference, path, call->error));
     TRY(cli_write(path, strlen(path), call->error));
     return cli_write("\n", 1, call->error);
 }
@@ -168,7 +123,7 @@ qp_status command_list(const cli_call *call)
 {
     list l = {.json = call->settings->json};
     hub hub;
-    TRY(open_hub(&hub, call->error));
+    TRY(hub_of_environment(&hub, call->error));
     if (l.json) strbuf_putc(&l.text, '[');
     qp_status status = add_default_model(&l, call->error);
     if (status == QP_OK) status = hub_list(&hub, add_entry, &l, call->error);
@@ -209,8 +164,8 @@ qp_status command_rm(const cli_call *call)
     hub hub;
     hub_reference reference;
     uint64_t bytes;
-    TRY(hub_parse(strncmp(text, "hf:", 3) == 0 ? text + 3 : text, &reference, call->error));
-    TRY(open_hub(&hub, call->error));
+    TRY(hub_parse_name(text, &reference, call->error));
+    TRY(hub_of_environment(&hub, call->error));
     TRY(hub_remove(&hub, &reference, &bytes, call->error));
     tell_removed(text, bytes);
     return QP_OK;

@@ -196,6 +196,7 @@ static void on_loaded(evutil_socket_t event, short events, void *context)
     atomic_store(&s->phase, SERVER_READY);
     notify_manager("READY=1\nSTATUS=serving");
     say(s, QP_LOG_NOTICE, "ready");
+    if (s->options->ready) s->options->ready(s->options->context, http_port(s->http));
 }
 
 /* ---- Signals ------------------------------------------------------------------------------- */
@@ -234,6 +235,14 @@ static void on_end(evutil_socket_t number, short events, void *context)
     struct timeval most = {(time_t)seconds,
                            (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
     event_base_once(s->base, -1, EV_TIMEOUT, on_drain_end, s, &most);
+}
+
+static void on_stop(evutil_socket_t stop, short events, void *context)
+{
+    uint64_t count;
+    while (read(stop, &count, sizeof count) < 0 && errno == EINTR)
+        ;
+    on_end(stop, events, context);
 }
 
 static void on_hangup(evutil_socket_t number, short events, void *context)
@@ -303,13 +312,17 @@ static qp_status open_server(server *s, struct event *events[N_EVENTS], qp_error
     TRY(http_open(&options, s->base, &s->http, error));
     TRY(workers_open(o->workers, take_ready, s, &s->workers, error));
     struct timeval often = {.tv_usec = 100000};
-    events[0] = evsignal_new(s->base, SIGTERM, on_end, s);
-    events[1] = evsignal_new(s->base, SIGINT, on_end, s);
-    events[2] = evsignal_new(s->base, SIGHUP, on_hangup, s);
-    events[3] = event_new(s->base, s->loaded, EV_READ, on_loaded, s);
-    events[4] = event_new(s->base, -1, EV_PERSIST, on_drain_check, s);
-    for (int i = 0; i < N_EVENTS; i++) {
-        if (!events[i] || event_add(events[i], i == 4 ? &often : NULL) != 0)
+    events[0] = event_new(s->base, s->loaded, EV_READ, on_loaded, s);
+    events[1] = event_new(s->base, -1, EV_PERSIST, on_drain_check, s);
+    if (o->stop) {
+        events[2] = event_new(s->base, o->stop, EV_READ | EV_PERSIST, on_stop, s);
+    } else {
+        events[2] = evsignal_new(s->base, SIGTERM, on_end, s);
+        events[3] = evsignal_new(s->base, SIGINT, on_end, s);
+        events[4] = evsignal_new(s->base, SIGHUP, on_hangup, s);
+    }
+    for (int i = 0; i < (o->stop ? 3 : N_EVENTS); i++) {
+        if (!events[i] || event_add(events[i], i == 1 ? &often : NULL) != 0)
             return error_no_memory(error, "the server's events", 0);
     }
     if (pthread_create(&s->loader, NULL, load, s) != 0)
@@ -355,9 +368,13 @@ qp_status server_run(const server_options *options, qp_error *error)
                  options->host, colon ? "]" : "", http_port(s->http));
         say(s, QP_LOG_NOTICE, line);
         event_base_dispatch(s->base);
-        if (atomic_load(&s->phase) == SERVER_LOADING) /* the loader cannot be stopped: the process
-                                                       * ends, and takes it along */
-            return error_set(error, QP_CANCELLED, "ended before the model was loaded");
+        if (atomic_load(&s->phase) == SERVER_LOADING) {
+            status = error_set(error, QP_CANCELLED, "ended before the model was loaded");
+            if (!options->stop)
+                return status; /* the loader cannot be stopped: the process ends, and
+                                * takes it along */
+            pthread_join(s->loader, NULL);
+        }
         if (atomic_load(&s->phase) == SERVER_FAILED) {
             status = s->load_error.status;
             if (error) *error = s->load_error;

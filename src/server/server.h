@@ -37,13 +37,19 @@ typedef struct server_options {
     /* Opens the engine. Called on a thread of its own. */
     qp_status (*open)(void *context, qp_engine **out, qp_sampling *sampling, qp_error *error);
     void *context;
+    /* Inside a program: an eventfd that ends the server like SIGTERM when it is written to, while
+     * signals are left to the program. 0: signals. */
+    int stop;
+    /* May be NULL. Called when the model is loaded, with the port that the server listens on. */
+    void (*ready)(void *context, int port);
     /* Receives one line of text: the address, that the server is ready, that it ends. */
     void (*log)(void *context, qp_log_level level, const char *message);
 } server_options;
 
 typedef struct server server;
 
-/* Serves until SIGTERM or SIGINT. QP_INVALID: other computers could connect without a key. */
+/* Serves until SIGTERM or SIGINT, or until `stop`. QP_INVALID: other computers could connect
+ * without a key. */
 qp_status server_run(const server_options *options, qp_error *error);
 
 #endif

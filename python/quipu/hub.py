@@ -1,0 +1,51 @@
+"""Models of Hugging Face, in the cache of huggingface_hub."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from quipu._native import check, take_text, text_of
+
+
+def is_name(model: str | os.PathLike[str]) -> bool:
+    """Whether it is to be looked up: "hf:...", or a short name such as "llama3.2:1b" without a file of that name."""
+    text = os.fspath(model)
+    if text.startswith("hf:"):
+        return True
+    return not os.path.exists(text) and re.fullmatch(r"(?!synthetic:)[\w.-]+(:[\w.-]+)?", text) is not None \
+        and not text.endswith((".gguf", ".json"))
+
+
+def pull(model: str | os.PathLike[str], *, log: Callable[[str], None] | None = None) -> str:
+    """The path of a model, which is fetched where the cache has not got it: "hf:OWNER/NAME",
+    "hf:OWNER/NAME:Q4_K_M", or one of the short names that `quipu pull` lists. A path stays as it is. `log`
+    receives lines of progress. The environment is that of huggingface_hub: HF_HOME, HF_TOKEN, ..."""
+    from quipu._net import net
+
+    net_ffi, net_lib = net()
+    text, cancel = net_ffi.new("char[]", os.fsencode(model)), net_ffi.new("int *")
+    out, error = net_ffi.new("char **"), net_ffi.new("qp_error *")
+
+    def show(_context: Any, line: Any, _finished: bool) -> None:
+        if log is not None:
+            log(text_of(line))
+
+    options = net_ffi.new("qp_pull_options *", {"size": net_ffi.sizeof("qp_pull_options"), "model": text,
+                                                "cancel": cancel})
+    options.progress = callback = net_ffi.callback("void(void *, const char *, bool)", show)
+    status: list[int] = []
+    thread = threading.Thread(target=lambda: status.append(net_lib.qp_pull(options, out, error)), daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:  # KeyboardInterrupt: what has arrived stays for the next time
+        cancel[0] = 1
+        thread.join()
+        raise
+    del callback
+    check(status[0], error)
+    return os.fsdecode(take_text(out[0]))
