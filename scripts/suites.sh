@@ -84,6 +84,17 @@ soak_server() {
         QUIPU_SOAK_REQUESTS=${SOAK_REQUESTS:-100000} check "soak of $1" python3 tests/test_soak.py
 }
 
+# run_programs DIR RUNTIME: random programs of the Python package over the library of a sanitizer's tree, whose runtime
+# Python must load first. Python itself leaks what it keeps to its end.
+run_programs() {
+    local dir=$PWD/$1 run=()
+    in_tree "$1" ninja_quietly quipu_shared
+    if [[ $1 == *tsan* ]] && setarch "$(uname -m)" -R true 2>/dev/null; then run=(setarch "$(uname -m)" -R); fi
+    check "programs of $1" "${run[@]}" env "LD_PRELOAD=$(gcc -print-file-name="$2")" ASAN_OPTIONS=detect_leaks=0 \
+        TSAN_OPTIONS=die_after_fork=0:halt_on_error=1 "QUIPU_LIBRARY=$dir/libquipu.so" PYTHONPATH=python \
+        PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -X faulthandler python/tests/programs.py "${PROGRAMS:-10000}"
+}
+
 list_sources() {
     git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' '*.cu' '*.cuh'
 }

@@ -61,6 +61,11 @@ class Work:
         for sequence in self.sequences:
             sequence.cancel_flag[0] = 1
 
+    def check_cancelled(self) -> None:
+        """For works that have no result before their end."""
+        if self.is_cancelled:
+            raise CancelledError("QP_CANCELLED", "the call was cancelled, or the model closed, before it was done")
+
 
 W = TypeVar("W", bound=Work)
 
@@ -98,7 +103,7 @@ class Engine(Owner):
         self.slots: Slots
         self._thread = threading.Thread(target=self._run, args=(options, keep), name="quipu", daemon=True)
         for other in list(_engines):  # their memory is free then
-            if other._closing and not other.is_of_parent:
+            if other._closing and not other.is_of_parent and not other.is_current:
                 other._thread.join()
         self._thread.start()
         try:
@@ -259,7 +264,7 @@ class Engine(Owner):
     def _begin(self, work: Work) -> None:
         failure: BaseException | None = None
         try:
-            if any(slot.pointer is None for slot in work.slots):
+            if any(slot.pointer is None or not slot.is_users for slot in work.slots):
                 raise closed("session")
             if work.wants_slot and not self.slots.has_room:
                 raise InvalidError(f"all {len(self.slots.all)} sessions of the model are in use: close one, or open "

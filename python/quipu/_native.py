@@ -32,8 +32,13 @@ def _find(name: str, variable: str, fallback: Path) -> Path:
     for path in ([Path(named)] if named else [_HERE / name, fallback]):
         if path.exists():
             return path
-    raise ImportError(f"{name} is not beside the package {_HERE}; install the package with pip, or "
-                      f"name the file with {variable}")
+    raise ImportError(f"{name} is not beside the package {_HERE} or at {path}; install the package with pip, or "
+                      f"name the file with {variable or 'QUIPU_LIBRARY, beside which it is looked for'}")
+
+
+def _beside(variable: str, name: str, fallback: Path) -> Path:
+    """The file beside the one that the variable names."""
+    return Path(os.environ[variable]).with_name(name) if os.environ.get(variable) else fallback / name
 
 
 _root = _HERE.parent.parent

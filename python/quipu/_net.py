@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from quipu._native import _declarations, _find, _root, cffi, ffi
+from quipu._native import _beside, _declarations, _find, _root, cffi, ffi
 
 
 @functools.lru_cache(maxsize=1)
@@ -13,6 +13,7 @@ def net() -> tuple[Any, Any]:
     """Its ffi, with the types of quipu.h too, and the library."""
     own: Any = cffi.FFI()
     own.include(ffi)
-    header = _find("quipu_net.h", "QUIPU_NET_HEADER", _root / "include" / "quipu_net.h")
+    header = _find("quipu_net.h", "", _beside("QUIPU_HEADER", "quipu_net.h", _root / "include"))
     own.cdef(_declarations(header.read_text(encoding="utf-8")))
-    return own, own.dlopen(str(_find("libquipu_net.so", "QUIPU_NET_LIBRARY", _root / "build" / "libquipu_net.so")))
+    library = _find("libquipu_net.so", "", _beside("QUIPU_LIBRARY", "libquipu_net.so", _root / "build"))
+    return own, own.dlopen(str(library))

@@ -12,6 +12,8 @@ import numpy as np
 
 from quipu._native import Tokens, check, ffi, lib
 
+from quipu.errors import NoMemoryError
+
 if TYPE_CHECKING:
     from quipu._engine import Work
 
@@ -122,13 +124,20 @@ class Slots:
         elif idle and (2 * shared >= held or not others):
             slot = best
         elif others:
-            slot = self.fork(best)
+            slot, shared = self._try_fork(best, shared)
         else:
             slot, shared = self._idle[0], 0
         lib.qp_session_truncate(slot.pointer, shared)
         slot.is_users = False
         self.touch(slot)
         return slot
+
+    def _try_fork(self, best: Slot, shared: int) -> tuple[Slot, int]:
+        """A fork; or where pages are missing for it, a new session, which shares nothing."""
+        try:
+            return self.fork(best), shared
+        except NoMemoryError:
+            return self.open(), 0
 
     def touch(self, slot: Slot) -> None:
         self._clock += 1

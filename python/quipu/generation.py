@@ -58,7 +58,9 @@ class Answer(Work):
 
     def begin(self, engine: Engine) -> bool:
         if self.wants_slot:
-            like = next((work for work in engine.running(Answer) if work.is_like(self)), None)
+            like = None
+            if self.n_top is None:  # a sequence that is like another gets no logits of the prompt
+                like = next((work for work in engine.running(Answer) if work.is_like(self)), None)
             slot = engine.slots.open() if like else engine.slots.take(self.prompt)
             slot.is_users = False
             self.slots = (slot,)

@@ -84,7 +84,8 @@ class _Reading(Work):
             if sequence.failure is not None:
                 raise sequence.failure
         self.sequences = [sequence for sequence in self._all if not sequence.done]
-        return bool(self.sequences) and not self.is_cancelled
+        self.check_cancelled()
+        return bool(self.sequences)
 
 
 class Session:

@@ -85,6 +85,7 @@ class _Turn(Work):
             if sequence.failure is not None:
                 failure, sequence.failure = sequence.failure, None
                 raise failure
+        self.check_cancelled()
         return False
 
 
