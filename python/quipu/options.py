@@ -53,6 +53,7 @@ class ModelOptions(TypedDict, total=False):
     plan: Literal["paged", "flashinfer", "padded"]
     act_type: Literal["F32", "BF16"]
     exchange: Literal["auto", "peers", "nccl", "host"]
+    rules: str
     schedule: ScheduleOptions | None
     log: Callable[[str], None] | None
 
