@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from quipu._engine import Engine, Work
-from quipu._native import Floats, Tokens, check, closed, ffi, known_option, lib, set_option, sized, text_of, token_array
+from quipu._native import (Floats, Tokens, check, closed, ffi, known_option, lib, set_option, sized, take_text, text_of,
+                           token_array)
 from quipu._slots import Slot
 from quipu._step import Stepped
 from quipu.errors import InvalidError, NoMemoryError, WrongTypeError
@@ -60,6 +63,52 @@ class _Reader(Stepped):
         token = self._count - len(self.pending) + index
         if self.every_row or token == self._count - 1:
             self._on_logits(token, row)
+
+
+class _Embedder(Stepped):
+    """A text whose last hidden states are wanted: their sum, or the last one."""
+
+    wants_hidden = True
+
+    def __init__(self, slot: Slot, tokens: Tokens, engine: Engine, of_all: bool, hidden_size: int) -> None:
+        super().__init__(slot, tokens, None, 0, engine.vocab_size)
+        self.every_row = self._of_all = of_all
+        self.state = np.zeros(hidden_size)
+
+    def receive_hidden(self, index: int, pointer: Any) -> None:
+        row = np.frombuffer(ffi.buffer(pointer, 4 * len(self.state)), dtype=np.float32)
+        self.state = self.state + row if self._of_all else row.astype(np.float64)
+
+
+class _Embedding(Work):
+    """One text in a session of its own."""
+
+    wants_slot = True
+
+    def __init__(self, tokens: Tokens, of_all: bool, context: int, hidden_size: int) -> None:
+        super().__init__()
+        if not 0 < len(tokens) <= context:
+            raise InvalidError(f"a text of {len(tokens)} tokens has no embedding: it must have 1 to {context}, the "
+                               "model's context")
+        self._tokens, self._of_all, self._hidden_size = tokens, of_all, hidden_size
+
+    def begin(self, engine: Engine) -> bool:
+        slot = engine.slots.open()
+        slot.is_users = False
+        self.slots = (slot,)
+        self._reader = _Embedder(slot, self._tokens, engine, self._of_all, self._hidden_size)
+        self.sequences = (self._reader,)
+        return True
+
+    def stepped(self) -> bool:
+        if self._reader.failure is not None:
+            raise self._reader.failure
+        self.check_cancelled()
+        return not self._reader.done
+
+    @property
+    def vector(self) -> npt.NDArray[np.float64]:
+        return self._reader.state / (len(self._tokens) if self._of_all else 1)
 
 
 class _Reading(Work):
@@ -218,6 +267,7 @@ class Model:
             known_option("Model", name, ModelOptions.__annotations__)
         if is_name(path):
             path = pull(path, log=options.get("log"))
+        self._path = path
         wanted = options.get("max_sessions")
         choices = DEFAULT_SESSIONS if wanted is None else (wanted,)
         for sessions in choices:
@@ -358,6 +408,38 @@ class Model:
         if on_logits is not None:
             return [None] * len(inputs)
         return [np.stack(r) if every_row else r[-1] for r in rows]
+
+    @property
+    def hidden_size(self) -> int:
+        """The length of the vectors that embed() gives."""
+        error, out = ffi.new("qp_error *"), ffi.new("char **")
+        self._engine.check_open()
+        check(lib.qp_describe_model(os.fsencode(self._path), True, out, error), error)
+        return int(json.loads(take_text(out[0]))["hidden_size"])
+
+    def embed(self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, pooling: Literal["mean", "last"] = "mean",
+              normalize: bool = True) -> Floats:
+        """Vectors of texts, or of lists of token ids, which are read together: float32 (len(texts),
+        hidden_size); of one text, (hidden_size,). The mean of the last hidden states of its tokens, or the
+        state of its last token, as models such as Qwen3-Embedding were trained; with the length 1, or as it
+        is. The server's /v1/embeddings does the same."""
+        if pooling not in ("mean", "last"):
+            raise InvalidError(f"pooling is 'mean' or 'last', found {pooling!r:.40}")
+        hidden_size = self.hidden_size
+        several: list[Any] = [texts] if isinstance(texts, str) else list(texts)
+        works = [_Embedding(token_array(self.tokenize(text) if isinstance(text, str) else text, "a text",
+                                        self._engine.vocab_size), pooling == "mean", self._engine.context, hidden_size)
+                 for text in several]
+        self._engine.submit(*works)
+        self._engine.wait(*works)
+        if not works:
+            return np.zeros((0, hidden_size), dtype=np.float32)
+        rows = np.stack([work.vector for work in works])
+        if normalize:
+            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+            rows = rows / np.where(lengths == 0, 1, lengths)
+        found: Floats = rows.astype(np.float32)
+        return found.reshape(-1) if isinstance(texts, str) else found
 
     def decode(self, sessions: Sequence[Session], first: Sequence[int] | Tokens, count: int) -> Tokens:
         """`count` greedy passes over several sessions at once: int32 (count + 1, len(sessions)).

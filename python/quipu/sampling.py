@@ -57,11 +57,11 @@ class Sampling:
     @property
     def stops(self) -> list[str]:
         """The stop texts."""
-        stops = [self.stop] if isinstance(self.stop, str) else list(self.stop)
-        for text in stops:
-            if not isinstance(text, str) or not text:
-                raise WrongTypeError(f"stop is a text or a list of texts, none of them empty, found {self.stop!r:.60}")
-        return stops
+        if isinstance(self.stop, str) and self.stop:
+            return [self.stop]
+        if isinstance(self.stop, (list, tuple)) and all(isinstance(text, str) and text for text in self.stop):
+            return list(self.stop)
+        raise WrongTypeError(f"stop is a text or a list of texts, none of them empty, found {self.stop!r:.60}")
 
     def _native(self, engine: Engine) -> tuple[Any, Any]:
         """A qp_sampling, with what it points to."""

@@ -1,6 +1,8 @@
 """The Python programs of README.md and doc/LIBRARY.md run as printed."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from test_quipu import TEXT
@@ -31,3 +33,10 @@ def test_library(monkeypatch, capsys, tmp_path):
     program, printed = run_program("doc/LIBRARY.md", monkeypatch, capsys, tmp_path)
     assert "model.step" in program
     assert printed.count("\n") == 3 and "The capital of France is" in printed
+
+
+def test_example_of_answers(tmp_path):
+    program = [sys.executable, ROOT / "examples" / "answers.py", Path(TEXT).parent / "llama-text"]
+    found = subprocess.run(program, input="the cat\n\na dog\n", text=True, capture_output=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count(" tokens, ") == 2 and "the cat\n" in found.stdout and "a dog\n" in found.stdout
