@@ -49,7 +49,10 @@ static void test_full_turns(void **state)
 
 static bool activates(const op_call *call, const op_call *silu)
 {
-    return cuda_linear_wide_activates(&ops, (op_call[]){*call, *silu});
+    const cuda_kernel *chosen = cuda_ops_choose(&ops, OP_LINEAR, call);
+    const cuda_kernel *fusing = cuda_ops_fusing(&ops, chosen, call);
+    assert_true(!fusing || strcmp(fusing->name, "cuda_wide") == 0);
+    return fusing && cuda_linear_wide_activates(&ops, (op_call[]){*call, *silu});
 }
 
 static void test_silu(void **state)

@@ -40,15 +40,28 @@ bool cuda_kernel_runs(const cuda_ops *ops, const cuda_kernel *kernel)
            (!kernel->needs_ranks || ops->exchange || ops->carrier);
 }
 
+static bool takes(const cuda_ops *ops, const cuda_kernel *kernel, const op_call *call)
+{
+    return kernel->accepts(call) && (!kernel->pays || kernel->pays(ops, call)) &&
+           cuda_kernel_runs(ops, kernel);
+}
+
 const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_call *call)
 {
     const cuda_kernel *chosen = cuda_ops_custom(ops->custom, op, call);
     if (chosen) return chosen;
-    for (const cuda_kernel *k = op_get(op)->cuda; k && k->name; k++) {
-        if (!k->accepts(call) || (k->pays && !k->pays(ops, call))) continue;
-        if (cuda_kernel_runs(ops, k)) chosen = k;
-    }
+    for (const cuda_kernel *k = op_get(op)->cuda; k && k->name; k++)
+        if (k->launch && takes(ops, k, call)) chosen = k;
     return chosen;
+}
+
+const cuda_kernel *cuda_ops_fusing(const cuda_ops *ops, const cuda_kernel *chosen,
+                                   const op_call *call)
+{
+    if (chosen->custom_launch) return NULL;
+    for (const cuda_kernel *k = op_get(chosen->op)->cuda; k && k->name; k++)
+        if (!k->launch && takes(ops, k, call)) return k;
+    return NULL;
 }
 
 size_t cuda_ops_workspace(const cuda_kernel *custom, op_code op, const op_call *call)

@@ -94,6 +94,8 @@ typedef struct cuda_kernel {
     /* Chosen where it accepts and pays; NULL: always. */
     bool (*pays)(const cuda_ops *ops, const op_call *call);
     size_t (*workspace)(const op_call *call); /* bytes; NULL: none */
+    /* NULL: it runs only with a fusion. Such a row is never chosen; where it accepts and pays, its
+     * fusions come after those of the row that is. */
     qp_status (*launch)(cuda_ops *ops, const struct cuda_kernel *kernel, const op_call *call,
                         const cuda_forms *forms, qp_error *error);
     /* Whether it can store its output in BF16 for a product; NULL: it cannot. */
@@ -159,6 +161,11 @@ bool cuda_kernel_runs(const cuda_ops *ops, const cuda_kernel *kernel);
 
 /* The kernel for a call, NULL where the GPU has none. Depends on types and shapes only. */
 const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_call *call);
+
+/* The row whose kernel runs only with a fusion, in place of the chosen row's; NULL: there is none.
+ */
+const cuda_kernel *cuda_ops_fusing(const cuda_ops *ops, const cuda_kernel *chosen,
+                                   const op_call *call);
 
 /* The kernel of a table of custom kernels (cuda_ops.custom) for a call; NULL: none, or
  * `custom` is NULL. */

@@ -283,7 +283,7 @@ static qp_status bench_op_on_device(bench_page *page, const op_info *op, const c
         TRY(hand_rows(page, error));
         if (wants_best(options)) continue;
         for (const cuda_kernel *k = op->cuda; k && k->name; k++) {
-            if (k->needs_ranks || !wants_kernel(options, k)) continue;
+            if (!k->launch || k->needs_ranks || !wants_kernel(options, k)) continue;
             request.kernel = k;
             request.candidate = NULL;
             bench_on_device(page, &request);

@@ -219,7 +219,7 @@ static void check_device(report *report, const op_info *op)
     const char *wanted = report->options->variant;
     for (const cuda_kernel *k = op->cuda; k && k->name && !report->device_lost; k++) {
         if (report->handed != QP_OK) return;
-        if (wanted && strcmp(wanted, k->name) != 0) continue;
+        if (!k->launch || (wanted && strcmp(wanted, k->name) != 0)) continue;
         if (!cuda_kernel_runs(device_ops(), k)) {
             note_unchecked(report, k);
             continue;

@@ -312,6 +312,9 @@ static const cuda_fusion blas_fusions[] = {
      .accepts = cuda_linear_summed_accepts,
      .leaves = cuda_linear_summed_leaves,
      .launch = cuda_linear_summed},
+    {0},
+};
+static const cuda_fusion wide_fusions[] = {
     {.name = "silu_and_mul",
      .with = {OP_SILU_AND_MUL},
      .n_with = 1,
@@ -343,6 +346,13 @@ const cuda_kernel linear_cuda[] = {
      .whole = true,
      .tolerances = cuda_linear_narrowed_tolerances,
      .fusions = blas_fusions},
+    {.op = OP_LINEAR,
+     .name = "cuda_wide",
+     .needs = CUDA_WIDE_NEEDS,
+     .takes_narrowed = true,
+     .accepts = cuda_linear_wide_accepts,
+     .pays = cuda_linear_wide_pays,
+     .fusions = wide_fusions},
     {.op = OP_LINEAR,
      .name = "cuda_stream",
      .needs = CUDA_STREAM_NEEDS,

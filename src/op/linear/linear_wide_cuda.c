@@ -35,15 +35,19 @@ bool cuda_linear_wide_fills(int64_t rows, int64_t features, int n_multiprocessor
     return 10 * rows * features >= 7 * room * clusters * CLUSTER_ROWS;
 }
 
-/* Whether the weight is whole and stored in BF16, and nothing is added to its product. */
-static bool multiplies(const cuda_ops *ops, const op_call *call)
+bool cuda_linear_wide_accepts(const op_call *call)
 {
     const tensor *t = call->tensors, *out = &t[LINEAR_OUT];
-    return cuda_device_has(ops->device, CUDA_WIDE_NEEDS) && cuda_linear_stream_accepts(call) &&
-           call->begin == 0 && call->end == t[LINEAR_WEIGHT].shape[0] && !t[LINEAR_BIAS].rank &&
+    return cuda_linear_stream_accepts(call) && call->begin == 0 &&
+           call->end == t[LINEAR_WEIGHT].shape[0] && !t[LINEAR_BIAS].rank &&
            !t[LINEAR_RESIDUAL].rank && (uintptr_t)out->data % 16 == 0 &&
-           out->stride[0] == out->shape[1] * 4 &&
-           cuda_linear_wide_fills(out->shape[0], out->shape[1], ops->device->n_multiprocessors);
+           out->stride[0] == out->shape[1] * 4;
+}
+
+bool cuda_linear_wide_pays(const cuda_ops *ops, const op_call *call)
+{
+    const tensor *out = &call->tensors[LINEAR_OUT];
+    return cuda_linear_wide_fills(out->shape[0], out->shape[1], ops->device->n_multiprocessors);
 }
 
 /* Completes `run`, the first of the arguments, and launches it. `tile`: its features. */
@@ -80,7 +84,8 @@ static qp_status launch(cuda_ops *ops, const op_call *call, const cuda_forms *fo
 bool cuda_linear_wide_activates(const cuda_ops *ops, const op_call *calls)
 {
     const tensor *to = &calls[1].tensors[SILU_AND_MUL_OUT];
-    return multiplies(ops, &calls[0]) && cuda_linear_is_activated(&calls[0], &calls[1]) &&
+    (void)ops;
+    return cuda_linear_is_activated(&calls[0], &calls[1]) &&
            to->data == calls[0].tensors[LINEAR_OUT].data && to->shape[1] % 8 == 0;
 }
 
@@ -104,10 +109,10 @@ qp_status cuda_linear_wide_silu(cuda_ops *ops, const op_call *calls, const cuda_
 
 /* ---- the likeliest feature ----------------------------------------------------------------- */
 
-bool cuda_linear_wide_finds(const cuda_ops *ops, const op_call *call, const op_call *argmax)
+bool cuda_linear_wide_finds(const op_call *call, const op_call *argmax)
 {
     const tensor *logits = &argmax->tensors[ARGMAX_LOGITS], *out = &call->tensors[LINEAR_OUT];
-    return multiplies(ops, call) && logits->data == out->data && logits->type == DTYPE_F32 &&
+    return logits->data == out->data && logits->type == DTYPE_F32 &&
            logits->shape[0] == out->shape[0] && logits->shape[1] == out->shape[1] &&
            argmax->tensors[ARGMAX_IDS].type == DTYPE_I32 && argmax->begin == 0 &&
            argmax->end == out->shape[0] && 2 * out->shape[0] < CUDA_COUNTERS;
@@ -163,7 +168,8 @@ bool cuda_linear_is_turned(const op_call *calls)
 
 bool cuda_linear_wide_turns(const cuda_ops *ops, const op_call *calls)
 {
-    return multiplies(ops, &calls[0]) && cuda_linear_is_turned(calls);
+    (void)ops;
+    return cuda_linear_is_turned(calls);
 }
 
 cuda_left cuda_linear_wide_rope_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x)

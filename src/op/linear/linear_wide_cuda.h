@@ -11,8 +11,13 @@ enum { CUDA_WIDE_NEEDS = CUDA_WGMMA_TILES | CUDA_CLUSTERS }; /* features */
 /* Whether this many rows of x and of the weight fill the GPU's waves of tiles well enough. */
 bool cuda_linear_wide_fills(int64_t rows, int64_t features, int n_multiprocessors);
 
-/* Whether one kernel can compute a product, which otherwise cuBLASLt would, and the silu_and_mul of
- * its output, for a product that reads that only in BF16; and whether this kernel is faster. */
+/* Whether a weight is whole and stored in BF16, and nothing is added to its product; and whether
+ * the kernel is then faster than cuBLASLt's and another after it. It runs only with a fusion. */
+bool cuda_linear_wide_accepts(const op_call *call);
+bool cuda_linear_wide_pays(const cuda_ops *ops, const op_call *call);
+
+/* Whether the kernel of such a product can also compute the silu_and_mul of its output, for a
+ * product that reads that only in BF16. */
 bool cuda_linear_wide_activates(const cuda_ops *ops, const op_call *calls);
 
 /* Launches both. The memory of the product's output then holds, in BF16 and contiguous, what
@@ -33,7 +38,7 @@ qp_status cuda_linear_wide_rope(cuda_ops *ops, const op_call *calls, const cuda_
                                 qp_error *error);
 
 /* The same for a product whose output only argmax reads. No output is written but the ids. */
-bool cuda_linear_wide_finds(const cuda_ops *ops, const op_call *call, const op_call *argmax);
+bool cuda_linear_wide_finds(const op_call *call, const op_call *argmax);
 qp_status cuda_linear_wide_likeliest(cuda_ops *ops, const op_call *call, const op_call *argmax,
                                      const cuda_forms *forms, qp_error *error);
 

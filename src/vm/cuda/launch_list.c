@@ -63,12 +63,24 @@ static bool fuses(const launch_builder *b, const cuda_kernel *kernel, const cuda
     return !fusion->narrows || launch_feeds_product(b, last, &out);
 }
 
-static const cuda_fusion *find_fusion(const launch_builder *b, const cuda_kernel *kernel, int next,
-                                      op_call *calls)
+static const cuda_fusion *fusion_of(const launch_builder *b, const cuda_kernel *kernel, int next,
+                                    op_call *calls)
 {
-    for (const cuda_fusion *f = kernel->fusions; f && f->name; f++)
+    for (const cuda_fusion *f = kernel ? kernel->fusions : NULL; f && f->name; f++)
         if (fuses(b, kernel, f, next, calls)) return f;
     return NULL;
+}
+
+/* A fusion of the chosen kernel, or of one that only runs so, which *kernel then is. */
+static const cuda_fusion *find_fusion(const launch_builder *b, const cuda_kernel **kernel, int next,
+                                      op_call *calls)
+{
+    const cuda_kernel *fusing = cuda_ops_fusing(&b->ops, *kernel, &calls[0]);
+    const cuda_fusion *fusion = fusion_of(b, *kernel, next, calls);
+    if (fusion) return fusion;
+    fusion = fusion_of(b, fusing, next, calls);
+    if (fusion) *kernel = fusing;
+    return fusion;
 }
 
 /* The form in which a product reads x. Afterwards x is in BF16. */
@@ -231,15 +243,18 @@ static qp_status add_likeliest_of_ranks(launch_builder *b, int node, qp_error *e
 }
 
 /* Whether a product, the last node, makes logits of which only the likeliest tokens are wanted, and
- * can find them itself. */
-static bool finds_likeliest(const launch_builder *b, const launch_entry *entry, const op_call *call,
+ * can find them itself; then entry->kernel does. */
+static bool finds_likeliest(const launch_builder *b, launch_entry *entry, const op_call *call,
                             int end)
 {
     const op_call argmax = launch_likeliest_call(b);
-    return b->finds && end == b->end && entry->kernel->op == OP_LINEAR &&
-           entry->kernel->needs_blas && !entry->kernel->custom_launch &&
-           !launch_is_custom(b, OP_ARGMAX, &argmax) &&
-           cuda_linear_wide_finds(&b->ops, call, &argmax);
+    if (!b->finds || end != b->end || entry->kernel->op != OP_LINEAR) return false;
+    const cuda_kernel *fusing = cuda_ops_fusing(&b->ops, entry->kernel, call);
+    if (!fusing || launch_is_custom(b, OP_ARGMAX, &argmax) ||
+        !cuda_linear_wide_finds(call, &argmax))
+        return false;
+    entry->kernel = fusing;
+    return true;
 }
 
 static qp_status add_likeliest_product(launch_builder *b, const op_call *call, launch_entry *entry,
@@ -276,7 +291,7 @@ static qp_status add_node(launch_builder *b, int node, int *count, qp_error *err
                                             "leave --fuse and --sums out");
     if (finds_likeliest(b, &entry, &calls[0], node + *count))
         return add_likeliest_product(b, &calls[0], &entry, error);
-    const cuda_fusion *fusion = find_fusion(b, entry.kernel, node + *count, calls);
+    const cuda_fusion *fusion = find_fusion(b, &entry.kernel, node + *count, calls);
     if (!(fusion && fusion->sums) && touches_cut(b, op, &calls[0])) TRY(join_rows(b, error));
     if (fusion) {
         *count += fusion->n_with;
