@@ -1,5 +1,6 @@
-# GPU images that are not simply a .cu file of their name: the megakernel's, which are one source
-# compiled with different defines (see vm/mega/kernels.cu), and those that only tests load.
+# GPU images that are not simply a .cu file of their name: the megakernel's and those of chains, which
+# are one source each, compiled with different defines (see vm/mega/kernels.cu and op/linear/linear_chain.cuh),
+# and those that only tests load.
 #
 #     gpu_image(NAME SOURCE DEFINE...)       in the program
 #     gpu_test_image(NAME SOURCE DEFINE...)  in the programs under tests/ alone
@@ -59,6 +60,27 @@ gpu_image(mega_ranks_f16_choosing       vm/mega/kernels.cu -DMEGA_RANKS=1 -DMEGA
 gpu_image(mega_ranks_mixed              vm/mega/kernels.cu -DMEGA_RANKS=1 ${MIXED})
 gpu_image(mega_ranks_mixed_choosing     vm/mega/kernels.cu -DMEGA_RANKS=1 ${MIXED} -DMEGA_CHOOSES=1)
 
+# Chains: by the form of their products, and for heads of 128. For weights in BF16 and heads of 64, kernels
+# with code for biases and for norms of heads are 1.5% slower, so Llamas have others there.
+macro(chain_image suffix)
+  gpu_image(linear_chain${suffix} op/linear/linear_chain.cu -DCHAIN_SUFFIX=${suffix} ${ARGN})
+endmacro()
+set(FAMILIES -DCHAIN_FAMILIES=1)
+set(HEADS_OF_128 -DCHAIN_HEAD=128 ${FAMILIES})
+
+chain_image(""                  "")
+chain_image(_families           ${FAMILIES})
+chain_image(_128                ${HEADS_OF_128})
+chain_image(_packed             -DCHAIN_PACKED=1 ${FAMILIES})
+chain_image(_packed_128         -DCHAIN_PACKED=1 ${HEADS_OF_128})
+chain_image(_f8                 -DCHAIN_PACKED=1 -DCHAIN_F8=1 ${FAMILIES})
+chain_image(_f8_128             -DCHAIN_PACKED=1 -DCHAIN_F8=1 ${HEADS_OF_128})
+# Several GPUs, whose rows are summed over ranks inside the chain; rows of up to 8,192 features.
+chain_image(_ranks              -DCHAIN_RANKS=1)
+chain_image(_ranks_families     -DCHAIN_RANKS=1 ${FAMILIES})
+chain_image(_ranks_128          -DCHAIN_RANKS=1 ${HEADS_OF_128})
+chain_image(_wide_128           -DCHAIN_RANKS=1 -DCHAIN_WIDE=1 ${HEADS_OF_128})
+
 # For tests: warps sleep at random, so that races show; or no block waits for another, to measure
 # what waiting costs.
 set(DELAYED -DMEGA_DELAYS=1 -DMEGA_SUFFIX=_delayed)
@@ -73,5 +95,5 @@ gpu_test_image(mega_batch_mixed_delayed     vm/mega/batch_fragments.cu ${DELAYED
 gpu_test_image(mega_ranks_delayed           vm/mega/kernels.cu ${DELAYED} -DMEGA_RANKS=1)
 gpu_test_image(mega_ranks_choosing_delayed  vm/mega/kernels.cu ${DELAYED} -DMEGA_RANKS=1 -DMEGA_CHOOSES=1)
 gpu_test_image(mega_no_waits                vm/mega/kernels.cu -DMEGA_WAITS=0 -DMEGA_SUFFIX=_no_waits)
-gpu_test_image(linear_chain_delayed         op/linear/linear_chain.cu -DCHAIN_DELAYS=1 -DCHAIN_SUFFIX=_delayed)
-gpu_test_image(linear_chain_ranks_delayed   op/linear/linear_chain_ranks.cu -DCHAIN_DELAYS=1 -DCHAIN_SUFFIX=_ranks_delayed)
+gpu_test_image(linear_chain_delayed         op/linear/linear_chain.cu -DCHAIN_DELAYS=1 -DCHAIN_SUFFIX=_delayed ${FAMILIES})
+gpu_test_image(linear_chain_ranks_delayed   op/linear/linear_chain.cu -DCHAIN_DELAYS=1 -DCHAIN_RANKS=1 -DCHAIN_SUFFIX=_ranks_delayed ${FAMILIES})

@@ -89,14 +89,15 @@ static inline qp_status find_delayed_batch(qp_engine *engine, cuda_function *out
 static inline qp_status delay_chains(cuda_device *device, const char *ranks, qp_error *error)
 {
     static const int columns[] = {16, 32, 64};
-    char image[40], test_image[48];
-    snprintf(image, sizeof image, "linear_chain%s", ranks);
-    snprintf(test_image, sizeof test_image, "%s_delayed", image);
-    for (int i = 0; i < 3; i++) {
-        char name[40], delayed[56];
+    static const char *const instances[] = {"", "_families"};
+    char image[48], test_image[48], name[64], delayed[64];
+    snprintf(test_image, sizeof test_image, "linear_chain%s_delayed", ranks);
+    for (int i = 0; i < 6; i++) {
+        const int n = columns[i / 2];
         cuda_function function;
-        snprintf(name, sizeof name, "run_linear_chain_%d%s", columns[i], ranks);
-        snprintf(delayed, sizeof delayed, "%s_delayed", name);
+        snprintf(image, sizeof image, "linear_chain%s%s", ranks, instances[i % 2]);
+        snprintf(name, sizeof name, "run_linear_chain_%d%s%s", n, ranks, instances[i % 2]);
+        snprintf(delayed, sizeof delayed, "run_linear_chain_%d%s_delayed", n, ranks);
         TRY(find_test_kernel(device, test_image, delayed, device->shared_bytes, &function, error));
         cuda_device_replace(device, image, name, device->shared_bytes, function);
     }

@@ -260,6 +260,21 @@ static void test_runs(void **state)
             check_runs(models[m], batches[b], 0);
 }
 
+/* What families have besides a Llama's layers: biases, norms of heads, layers without RoPE,
+ * windows, groups of six heads. In a batch of 10 they are kernels of their own in part. */
+static void test_families(void **state)
+{
+    (void)state;
+    static const char *const families[] = {
+        "synthetic:tiny-smollm3:BF16", "synthetic:tiny-qwen2:BF16", "synthetic:tiny-qwen2:Q4_K",
+        "synthetic:tiny-qwen3:BF16",   "synthetic:tiny-qwen3:Q4_0", "synthetic:tiny-mistral:BF16",
+        "synthetic:qwen2.5-0.5b:BF16"};
+    if (!gpu_is_here()) skip();
+    for (size_t m = 0; m < sizeof families / sizeof *families; m++)
+        check_neighbours(families[m], (const int[]){2, COMPARED, 33, MOST, 10, 0}, 0);
+    check_runs(families[0], COMPARED, 0);
+}
+
 /* Where a block has up to 28 heads of sequences. */
 static void test_few_multiprocessors(void **state)
 {
@@ -373,15 +388,11 @@ static void test_cuts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_choice_of_few),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_few_neighbours),
-        cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_f8_neighbours),
-        cmocka_unit_test(test_runs),
-        cmocka_unit_test(test_few_multiprocessors),
+        cmocka_unit_test(test_choice),   cmocka_unit_test(test_choice_of_few),
+        cmocka_unit_test(test_cuts),     cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_families), cmocka_unit_test(test_few_neighbours),
+        cmocka_unit_test(test_packed),   cmocka_unit_test(test_f8_neighbours),
+        cmocka_unit_test(test_runs),     cmocka_unit_test(test_few_multiprocessors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "inspect/cuda_print.h"
 #include "inspect/launch_print.h"
 #include "inspect/pass_launches.h"
+#include "op/attention/attention_cuda.h"
 #include "op/exchange_cuda.h"
 #include "vm/cuda/chain_check.h"
 #include "vm/cuda/tiles.h"
@@ -242,6 +243,9 @@ static void test_wrong_chains(void **state)
     WRONG("step 2", wrong.steps[2].of.rope.parts.n_parts++);
     WRONG("step 2", wrong.steps[2].of.rope.parts.data++);
     WRONG("step 2", wrong.steps[3].of.attention.q++);
+    WRONG("step 2", wrong.steps[2].of.rope.q_norm = &error);
+    WRONG("step 2", wrong.steps[2].of.rope.head_dim = 264);
+    WRONG("step 3", wrong.steps[3].of.attention.group = 9);
     WRONG("step 3", wrong.steps[3].of.attention.narrowed = NULL);
     WRONG("step 4", wrong.steps[3].of.attention.group++);
     WRONG("step 5", wrong.steps[5].of.rows.parts.n_features--);
@@ -336,6 +340,96 @@ static void test_wide_heads(void **state)
         assert_int_equal(chain->head, tokens[i] * 8 <= 2 * 132 ? 128 : 0);
         free_made(&m);
     }
+}
+
+/* What a family's layers have besides a Llama's, as steps of a chain. */
+typedef struct family {
+    const char *model;
+    bool biased, normed, has_no_rope;
+    int group;
+} family;
+
+static void check_family_step(const family *f, const chain_step *step, int *n_still)
+{
+    if (step->kind == CHAIN_ROPE) {
+        assert_int_equal(step->of.rope.parts.bias != NULL, f->biased);
+        assert_int_equal(step->of.rope.q_norm != NULL, f->normed);
+        *n_still += step->of.rope.table == NULL;
+    } else if (step->kind == CHAIN_ROWS) {
+        assert_null(step->of.rows.parts.bias);
+    } else if (step->kind == CHAIN_ATTENTION) {
+        assert_int_equal(step->of.attention.group, f->group);
+    }
+}
+
+/* Batches of every dense family are chains: all of a pass but the rows of a quantised embedding,
+ * and attention where it is a kernel of its own. */
+static void test_families(void **state)
+{
+    (void)state;
+    static const int tokens[] = {2, 8, 33, 64};
+    static const family families[] = {
+        {"synthetic:qwen2.5-0.5b:BF16", true, false, false, 7},
+        {"synthetic:qwen2.5-1.5b:Q4_K+Q6_K", true, false, false, 6},
+        {"synthetic:qwen3-0.6b:Q4_K+Q6_K", false, true, false, 2},
+        {"synthetic:qwen3-8b:BF16", false, true, false, 4},
+        {"synthetic:smollm3-3b:BF16", false, false, true, 4},
+        {"synthetic:mistral-7b:BF16", false, false, false, 4},
+    };
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        for (size_t j = 0; j < sizeof tokens / sizeof *tokens; j++) {
+            made m;
+            int n_still = 0;
+            make(&m, families[i].model, "sm_90", tokens[j], true);
+            check_list(&m);
+            for (int e = 0; e < m.pass.list.n_entries; e++) {
+                const launch_entry *entry = &m.pass.list.entries[e];
+                if (!entry->chain && entry->n_records > 0)
+                    assert_true(entry->kernel->op == OP_EMBEDDING ||
+                                entry->kernel->op == OP_PAGED_DECODE);
+                if (!entry->chain) continue;
+                const linear_chain *chain = chain_of(&m, entry);
+                for (int s = 0; s < chain->n_steps; s++)
+                    check_family_step(&families[i], &chain->steps[s], &n_still);
+            }
+            assert_int_equal(n_still,
+                             families[i].has_no_rope ? m.pass.program.config.n_layers / 4 : 0);
+            free_made(&m);
+        }
+}
+
+/* The attention of a pass of 8 sequences of up to `longest` positions, in a context of 8,192: a
+ * step of a chain, or a kernel. */
+static bool attends_in_chain(const char *model, int64_t longest)
+{
+    qp_error error;
+    made m = {0};
+    launch_list list;
+    model_options sizes_only = {.sizes_only = true};
+    assert_ok(model_open(model, &sizes_only, &m.model, &error));
+    plan_options options = plan_default_options(model_get_config(m.model));
+    options.context = 8192;
+    options.max_tokens = options.max_sequences = options.max_outputs = 8;
+    assert_ok(pass_launches_make(m.model, &options, 8, 8, "sm_90", &m.pass, &error));
+    launch_class of = m.pass.list.of;
+    of.n_chunks = cuda_decode_chunks(longest);
+    assert_ok(launch_list_make(&m.pass.setting, &of, NULL, NULL, &list, &error));
+    bool in_chain = true;
+    for (int e = 0; e < list.n_entries; e++)
+        in_chain =
+            in_chain && !(list.entries[e].kernel && list.entries[e].kernel->op == OP_PAGED_DECODE);
+    launch_list_free(&list);
+    free_made(&m);
+    return in_chain;
+}
+
+/* A window of 4,096 positions hides nothing from sequences short enough for a chain's attention. */
+static void test_windows(void **state)
+{
+    (void)state;
+    assert_true(attends_in_chain("synthetic:mistral-7b-v0.1:BF16", 1500));
+    assert_false(attends_in_chain("synthetic:mistral-7b-v0.1:BF16", 1600));
+    assert_true(attends_in_chain("synthetic:mistral-7b:BF16", 1500));
 }
 
 /* Symbolic addresses keep their offset and differ from real addresses. */
@@ -520,6 +614,8 @@ int main(void)
         cmocka_unit_test(test_packed_chains),
         cmocka_unit_test(test_tiles),
         cmocka_unit_test(test_wide_heads),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_windows),
         cmocka_unit_test(test_areas),
         cmocka_unit_test(test_wanted_rows),
         cmocka_unit_test(test_narrow_tiles),

@@ -176,7 +176,7 @@ typedef struct cuda_image {
 extern const cuda_image cuda_images[];
 
 enum {
-    CUDA_MAX_IMAGES = 64,
+    CUDA_MAX_IMAGES = 96,
     CUDA_MAX_KERNELS = 256, /* kernels in the table at most */
     CUDA_KERNEL_NAME = 48,  /* bytes of a kernel's or an image's name at most */
 };

@@ -1,23 +1,26 @@
 /* head_norm on the GPU: a warp a head, `units` tokens a block.
  *
- * The order of a head's sum depends on head_dim alone: a lane adds elements lane, lane + 32, ...,
- * and warp_sum() adds the lanes. Its launch may come before the kernel before it has ended, so it
- * waits for that first.
+ * The order of a head's sum depends on head_dim alone: a lane adds the squares of four neighbours,
+ * and of the four that are 128 elements further, and warp_sum() adds the lanes. Code that computes
+ * the norm elsewhere (op/linear/chain_rope.cuh) adds them in this order too. Its launch may come
+ * before the kernel before it has ended, so it waits for that first.
  */
 #include "op/device.cuh"
 #include "op/head_norm/head_norm.h"
+#include "op/rms_norm/rms_norm.cuh"
 
 DEVICE_FN void norm_head(dtype type, char *x, const tensor &weight, int n, float eps, int lane)
 {
     float sum = 0;
-    for (int i = lane; i < n; i += WARP) {
-        const float v = device_load(type, x, i);
-        sum = fmaf(v, v, sum);
+    for (int i = 4 * lane; i < n; i += 4 * WARP) {
+        const float4 v = device_load4(type, x, i, n);
+        sum += norm_squares4(v.x, v.y, v.z, v.w);
     }
-    const float scale = 1.0f / sqrtf(warp_sum(sum) / (float)n + eps);
-    for (int i = lane; i < n; i += WARP)
-        device_store(type, x, i,
-                     device_load(type, x, i) * scale * device_load(weight.type, weight.data, i));
+    const float scale = norm_scale(warp_sum(sum), n, eps);
+    for (int i = 4 * lane; i < n; i += 4 * WARP)
+        device_store4(type, x, i, n,
+                      norm_apply4(device_load4(type, x, i, n), scale,
+                                  device_load4(weight.type, weight.data, i, n)));
 }
 
 extern "C" __global__ void __launch_bounds__(256)

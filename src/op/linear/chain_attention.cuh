@@ -20,8 +20,8 @@
 #include "op/linear/chain_query.cuh"
 
 enum {
-    CHAIN_SEVERAL = 4,                           /* sixteens at a time, with few rows */
-    CHAIN_PART_HEADS = CHAIN_HEAD == 64 ? 8 : 4, /* heads of a group in a warp's part, at most */
+    CHAIN_SEVERAL = 4,              /* sixteens at a time, with few rows */
+    CHAIN_PART_HEADS = CHAIN_GROUP, /* heads of a warp's part */
 };
 
 /* How a stage has the cache's elements. */
@@ -437,17 +437,29 @@ DEVICE_FN void chain_merge(const chain_attention &c, const chain_head &head,
     }
 }
 
-/* The worker threads. `space`: the warps' parts. `queries`: room for them in the memory of x, which
- * is free between two products. `n_ropes`: rope steps so far in which this block took part.
+/* Where a half's warps leave their parts: in `space`; with heads of 128, which has room for one
+ * half's, the other half's follow the queries. */
+DEVICE_FN decode_part<CHAIN_HEAD> *chain_parts_place(int half, char *queries, float *space)
+{
+    typedef decode_part<CHAIN_HEAD> part;
+    const int n = CHAIN_FOUR * CHAIN_PART_HEADS;
+    static_assert((CHAIN_BOXES > 1 ? 1 : 2) * n * sizeof(part) <= CHAIN_SPACE(0) - CHAIN_LOOKED_UP,
+                  "their room");
+    if (CHAIN_BOXES > 1 && half) return (part *)(queries + CHAIN_QUERIES);
+    return (part *)space + half * n;
+}
+
+/* The worker threads. `space`: the warps' parts. `x_room`: room for queries in the memory of x,
+ * which is free between two products. `n_ropes`: rope steps so far in which this block took part.
  * SEVERAL: the ring has room for the stages of CHAIN_SEVERAL rounds of each half. */
 template <bool SEVERAL>
 DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_ring &ring,
-                            uint32_t queries, float *space, chain_looked_up *up)
+                            char *x_room, float *space, chain_looked_up *up)
 {
     const chain_attention &c = call.steps[s].of.attention;
     const int half = (int)threadIdx.x / (CHAIN_FOUR * WARP), step = 2 * gridDim.x;
-    decode_part<CHAIN_HEAD> *parts =
-        (decode_part<CHAIN_HEAD> *)space + half * CHAIN_FOUR * CHAIN_PART_HEADS;
+    const uint32_t queries = shared_address(x_room);
+    decode_part<CHAIN_HEAD> *parts = chain_parts_place(half, x_room, space);
     int item = blockIdx.x + half * gridDim.x, other = blockIdx.x + !half * gridDim.x;
     chain_head own = chain_head_of(c, item), next;
     int other_rounds = chain_head_of(c, other).rounds;

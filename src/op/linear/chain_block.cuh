@@ -28,6 +28,11 @@
 #define CHAIN_RANKS 0
 #endif
 
+/* 1 in kernels for models whose products have biases, or whose heads have norms, too. */
+#ifndef CHAIN_FAMILIES
+#define CHAIN_FAMILIES 0
+#endif
+
 /* 1 in kernels for rows of up to CHAIN_WIDE_ROW features. */
 #ifndef CHAIN_WIDE
 #define CHAIN_WIDE 0
@@ -48,6 +53,37 @@ DEVICE_FN uint32_t chain_narrow2(float low, float high)
 DEVICE_FN void chain_narrow4(uint16_t *to, float4 v)
 {
     *(uint2 *)to = make_uint2(chain_narrow2(v.x, v.y), chain_narrow2(v.z, v.w));
+}
+
+/* Elements [i, i + 4) of a row in F32, F16 or BF16, at a multiple of their size. */
+DEVICE_FN float4 chain_load4(dtype type, const void *row, int i)
+{
+    if (type == DTYPE_F32) return *(const float4 *)((const float *)row + i);
+    const uint2 raw = *(const uint2 *)((const uint16_t *)row + i);
+    if (type == DTYPE_BF16)
+        return make_float4(__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000),
+                           __uint_as_float(raw.y << 16), __uint_as_float(raw.y & 0xffff0000));
+    const float2 low = __half22float2(*(const __half2 *)&raw.x);
+    const float2 high = __half22float2(*(const __half2 *)&raw.y);
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+/* Whether a product has a bias. */
+DEVICE_FN bool chain_is_biased(const chain_parts &parts)
+{
+    return CHAIN_FAMILIES && parts.bias;
+}
+
+/* Its bias for features [i, i + 4), if it has one. Loaded together with its parts. */
+DEVICE_FN float4 chain_bias4(const chain_parts &parts, bool biased, int i)
+{
+    return biased ? chain_load4((dtype)parts.bias_type, parts.bias, i) : make_float4(0, 0, 0, 0);
+}
+
+DEVICE_FN void add_to(float4 &sum, const float4 &v)
+{
+    sum.x += v.x, sum.y += v.y;
+    sum.z += v.z, sum.w += v.w;
 }
 
 /* ---- blocks that wait for one another ------------------------------------------------------- */
@@ -77,6 +113,11 @@ DEVICE_FN void chain_wait(const uint32_t *arrived, uint32_t n)
 template <typename T> DEVICE_FN void chain_known(const T *value)
 {
     asm volatile("" ::"l"(value));
+}
+
+DEVICE_FN void chain_known(bool value)
+{
+    asm volatile("" ::"r"((int)value));
 }
 
 /* A warp's value that is the same in all lanes. The compiler keeps it, and what is computed from

@@ -146,7 +146,7 @@ DEVICE_FN void chain_product_step(const chain_product &p, chain_ring &weights, c
         /* Initialised here: else their registers would be occupied in every step. */
         stream_sums<COLUMNS> sums = {};
         if (CHAIN_PACKED) packed_multiply<COLUMNS>(p, item.tile, item.n, weights, xs, sums);
-        if (p.low) {
+        if (p.low && p.end != CHAIN_SILU) { /* whose low tiles are packed */
             if (!CHAIN_PACKED) chain_multiply<COLUMNS, true>(item, weights, xs, sums);
             chain_leave<COLUMNS, LINEAR_STREAM_LOW_ROWS>(p, item, sums, space);
             continue;

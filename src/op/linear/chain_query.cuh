@@ -110,10 +110,12 @@ DEVICE_FN void chain_turn_own(const linear_chain &call, int s, int nth, uint32_t
     const chain_place *places = chain_places(nth, up);
     chain_own_eight own = chain_own_eight_of(c, rope, places, min((int)threadIdx.x, n - 1));
     chain_known(own.of.from_a), chain_known(own.of.from_b), chain_known(own.to);
+    if (CHAIN_FAMILIES) chain_known(own.of.biased), chain_known(own.of.normed);
     chain_wait_all(call, s - 1);
+#pragma unroll 1
     for (int i = threadIdx.x; i < n; i += CHAIN_WORKERS) {
         if (i >= CHAIN_WORKERS) own = chain_own_eight_of(c, rope, places, i);
-        chain_fours fours = chain_turned(rope, own.of);
+        chain_fours fours = chain_turned(rope, own.of, CHAIN_HEAD);
         if (own.queries) {
             chain_put_query(c, queries, own.head, own.of.a, fours.x);
             chain_put_query(c, queries, own.head, own.of.b, fours.y);

@@ -1,16 +1,33 @@
-/* rope and kv_append in a chain: adds the parts of q, k and v, rotates q and k, and stores k and v
- * in the cache. Either the blocks of a step of its own do it; or, if attention is the next step and
- * needs just these tokens, the blocks that attend to them, and the step has no blocks. */
+/* head_norm, rope and kv_append in a chain: adds the parts of q, k and v, normalises the heads of q
+ * and k in models that do, rotates them in layers that do, and stores k and v in the cache. Either
+ * the blocks of a step of its own do it; or, if attention is the next step and needs just these
+ * tokens, the blocks that attend to them, and the step has no blocks. */
 #ifndef QUIPU_OP_CHAIN_ROPE_CUH
 #define QUIPU_OP_CHAIN_ROPE_CUH
 
 #include "op/linear/chain_block.cuh"
+#include "op/rms_norm/rms_norm.cuh"
 #include "op/rope/rope.cuh"
 
-DEVICE_FN void add_to(float4 &sum, const float4 &v)
+/* ---- layers that do not rotate ----------------------------------------------------------------
+ */
+
+/* A row of the table for them: cosines of 1, then sines of 0, for heads of up to
+ * CHAIN_WIDEST_HEAD elements. So they need no branch. */
+struct chain_still_row {
+    float of[CHAIN_WIDEST_HEAD];
+    constexpr chain_still_row() : of()
+    {
+        for (int i = 0; i < CHAIN_WIDEST_HEAD / 2; i++)
+            of[i] = 1;
+    }
+};
+__device__ const chain_still_row chain_still;
+
+DEVICE_FN const float *chain_angles(const chain_rope &c, int t)
 {
-    sum.x += v.x, sum.y += v.y;
-    sum.z += v.z, sum.w += v.w;
+    return c.table ? c.table + c.table_rows[t] * c.table_pitch
+                   : chain_still.of + (CHAIN_WIDEST_HEAD - c.head_dim) / 2;
 }
 
 /* ---- places -------------------------------------------------------------------------------- */
@@ -28,8 +45,7 @@ DEVICE_FN chain_place chain_place_of(const chain_rope &c, int t)
     int64_t page = c.kv_indices[c.kv_indptr[b] + position / c.page_size];
     int64_t slot = position % c.page_size;
     return chain_place{c.k_cache + page * c.k_page + slot * c.k_slot,
-                       c.v_cache + page * c.v_page + slot * c.v_slot,
-                       c.table + c.table_rows[t] * c.table_pitch};
+                       c.v_cache + page * c.v_page + slot * c.v_slot, chain_angles(c, t)};
 }
 
 /* Places of the tokens of this block's first items, in shared memory, alternately for one rope step
@@ -70,7 +86,7 @@ DEVICE_FN void chain_places_used(int nth, chain_looked_up *up)
  */
 struct chain_eight {
     int head, a, b; /* heads of q, then of k, then of v */
-    bool turns, neighbours;
+    bool turns, neighbours, biased, normed;
     float4 cosine, sine;
     const float *from_a, *from_b; /* in the product's first part */
 };
@@ -84,6 +100,8 @@ DEVICE_FN chain_eight chain_eight_of(const chain_rope &c, int dim, int t, int i,
     chain_eight of;
     of.head = i * 4 / half;
     of.turns = of.head < c.n_q + c.n_kv;
+    of.biased = chain_is_biased(c.parts);
+    of.normed = CHAIN_FAMILIES && c.q_norm && of.turns;
     of.neighbours = c.interleaved || !of.turns;
     of.a = of.neighbours ? 2 * pair : pair;
     of.b = of.neighbours ? of.a + 4 : of.a + half;
@@ -99,12 +117,16 @@ struct chain_fours {
     float4 x, y;
 };
 
-/* The sums of the product's parts, in their order; all loads are in flight together. */
-DEVICE_FN chain_fours chain_sums(const chain_parts &parts, const float *a, const float *b)
+/* The sums of the product's parts, in their order, and its bias; all loads are in flight together.
+ */
+DEVICE_FN chain_fours chain_sums(const chain_parts &parts, const chain_eight &of, int dim)
 {
     const int64_t step = (int64_t)parts.n_rows * parts.n_features;
+    const float *a = of.from_a, *b = of.from_b;
     float4 part[CHAIN_MAX_PARTS][2] = {};
     chain_fours sums = {};
+    const float4 bias[2] = {chain_bias4(parts, of.biased, of.head * dim + of.a),
+                            chain_bias4(parts, of.biased, of.head * dim + of.b)};
 #pragma unroll
     for (int r = 0; r < CHAIN_MAX_PARTS; r++, a += step, b += step)
         if (r < parts.n_parts)
@@ -112,13 +134,34 @@ DEVICE_FN chain_fours chain_sums(const chain_parts &parts, const float *a, const
 #pragma unroll
     for (int r = 0; r < CHAIN_MAX_PARTS; r++)
         if (r < parts.n_parts) add_to(sums.x, part[r][0]), add_to(sums.y, part[r][1]);
+    if (of.biased) add_to(sums.x, bias[0]), add_to(sums.y, bias[1]);
     return sums;
 }
 
-/* The sums, rotated if they are of q or k. */
-DEVICE_FN chain_fours chain_turned(const chain_rope &c, const chain_eight &of)
+/* Normalises a head of q or k, whose eights neighbouring lanes have; the sum of its squares has
+ * op/head_norm/head_norm.cu's order. */
+DEVICE_FN void chain_norm_head(const chain_rope &c, const chain_eight &of, int dim,
+                               chain_fours &fours)
 {
-    chain_fours sums = chain_sums(c.parts, of.from_a, of.from_b);
+    const int n = dim / 8, lane = (int)threadIdx.x % WARP;
+    const uint32_t lanes = (n == WARP ? ALL_LANES : (1u << n) - 1) << (lane & ~(n - 1));
+    const void *weight = of.head < c.n_q ? c.q_norm : c.k_norm;
+    const float4 x = chain_load4((dtype)c.norm_type, weight, of.a);
+    const float4 y = chain_load4((dtype)c.norm_type, weight, of.b);
+    float squares = norm_squares4(fours.x.x, fours.x.y, fours.x.z, fours.x.w) +
+                    norm_squares4(fours.y.x, fours.y.y, fours.y.z, fours.y.w);
+    for (int step = n / 2; step > 0; step /= 2)
+        squares += __shfl_xor_sync(lanes, squares, step);
+    const float scale = norm_scale(squares, dim, c.eps);
+    fours.x = norm_apply4(fours.x, scale, x);
+    fours.y = norm_apply4(fours.y, scale, y);
+}
+
+/* The sums; if they are of q or k, normalised and rotated. */
+DEVICE_FN chain_fours chain_turned(const chain_rope &c, const chain_eight &of, int dim)
+{
+    chain_fours sums = chain_sums(c.parts, of, dim);
+    if (of.normed) chain_norm_head(c, of, dim, sums);
     float4 &x = sums.x, &y = sums.y;
     const float4 &cosine = of.cosine, &sine = of.sine;
     if (of.turns && of.neighbours) {
@@ -145,7 +188,7 @@ DEVICE_FN char *chain_cached(const chain_rope &c, const chain_eight &of, const c
 DEVICE_FN void chain_rope_eight(const chain_rope &c, int t, int i, const chain_place &place)
 {
     chain_eight of = chain_eight_of(c, c.head_dim, t, i, place.angles);
-    chain_fours fours = chain_turned(c, of);
+    chain_fours fours = chain_turned(c, of, c.head_dim);
     bool is_q = of.head < c.n_q;
     dtype type = is_q ? DTYPE_F32 : (dtype)(of.turns ? c.k_type : c.v_type);
     void *to =
@@ -165,6 +208,7 @@ DEVICE_FN void chain_rope_step(const linear_chain &call, int s, int nth, chain_l
     for (int item = blockIdx.x; item < c.n_tokens * c.cuts; item += gridDim.x) {
         int t = item / c.cuts, first = item % c.cuts * CHAIN_WORKERS + (int)threadIdx.x;
         if (item != (int)blockIdx.x) place = chain_place_of(c, t);
+#pragma unroll 1
         for (int i = first; i < n; i += c.cuts * CHAIN_WORKERS)
             chain_rope_eight(c, t, i, place);
     }

@@ -12,12 +12,14 @@ struct chain_row {
     const float *parts; /* the first of them */
     const char *x;      /* of the residual, or of the embedding table */
     float *out;         /* or NULL */
+    bool biased;
 };
 
 DEVICE_FN chain_row chain_row_of(const chain_rows &c, int64_t row)
 {
     int64_t from = c.rows ? c.rows[row] : row;
-    chain_row r = {c.parts.data + from * c.parts.n_features, (const char *)c.table, nullptr};
+    chain_row r = {c.parts.data + from * c.parts.n_features, (const char *)c.table, nullptr,
+                   chain_is_biased(c.parts)};
     r.x = c.table                      ? r.x + from * c.residual_pitch
           : CHAIN_RANKS && !c.residual ? nullptr
                                        : (const char *)(c.residual + from * c.residual_pitch);
@@ -36,27 +38,20 @@ DEVICE_FN void chain_bring_weight(const chain_rows &c, char *weight)
                      : "memory");
 }
 
-/* Elements [i, i + 4) of a row, at a multiple of their size. */
-DEVICE_FN float4 chain_load4(dtype type, const void *row, int i)
+/* Elements [i, i + 4) and [j, j + 4) of a row's parts, added in their order, then of the bias and
+ * of x; all loads are in flight together. */
+DEVICE_FN void chain_add_parts(const chain_parts &parts, const chain_row &of, int i, int j,
+                               float4 (&sum)[2])
 {
-    const char *at = (const char *)row + i * (type == DTYPE_F32 ? 4 : 2);
-    __builtin_assume(device_aligned(at, 8));
-    if (type == DTYPE_F32) __builtin_assume(device_aligned(at, 16));
-    return device_load4(type, at, 0, 4);
-}
-
-/* Elements [i, i + 4) and [j, j + 4) of a row's parts, added in their order, then of x; all loads
- * are in flight together. */
-DEVICE_FN void chain_add_parts(const chain_parts &parts, const float *from, const float *x, int i,
-                               int j, float4 (&sum)[2])
-{
+    const float *from = of.parts, *x = (const float *)of.x;
     const int64_t step = (int64_t)parts.n_rows * parts.n_features;
-    float4 part[2][CHAIN_MAX_PARTS], residual[2];
+    float4 part[2][CHAIN_MAX_PARTS], residual[2], bias[2];
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         int at = k ? j : i;
         residual[k] =
             CHAIN_RANKS && !x ? make_float4(0, 0, 0, 0) : __ldcg((const float4 *)(x + at));
+        bias[k] = chain_bias4(parts, of.biased, at);
 #pragma unroll
         for (int r = 0; r < CHAIN_MAX_PARTS; r++)
             part[k][r] = r < parts.n_parts ? __ldcg((const float4 *)(from + r * step + at))
@@ -68,6 +63,7 @@ DEVICE_FN void chain_add_parts(const chain_parts &parts, const float *from, cons
 #pragma unroll
         for (int r = 0; r < CHAIN_MAX_PARTS; r++)
             if (r < parts.n_parts) add_to(sum[k], part[k][r]);
+        if (of.biased) add_to(sum[k], bias[k]);
         add_to(sum[k], residual[k]);
     }
 }
@@ -84,7 +80,7 @@ DEVICE_FN float chain_rows_add(const chain_rows &c, const chain_row &row, float 
         sum[0] = chain_load4((dtype)c.table_type, row.x, i);
         sum[1] = chain_load4((dtype)c.table_type, row.x, second);
     } else if (i < n) {
-        chain_add_parts(c.parts, row.parts, (const float *)row.x, i, second, sum);
+        chain_add_parts(c.parts, row, i, second, sum);
     }
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -105,7 +101,7 @@ DEVICE_FN void chain_rows_push(const chain_rows &c, const exchange &e, uint32_t 
     const int n = c.parts.n_features;
     float4 sum[2];
     if (i >= n) return;
-    chain_add_parts(c.parts, of.parts, (const float *)of.x, i, i + 128 < n ? i + 128 : i, sum);
+    chain_add_parts(c.parts, of, i, i + 128 < n ? i + 128 : i, sum);
     *(float4 *)(space + i) = sum[0];
     if (i + 128 < n) *(float4 *)(space + i + 128) = sum[1];
     chain_push(e, round, row, i, sum);
@@ -167,7 +163,7 @@ DEVICE_FN void chain_rows_step(const linear_chain &call, int s, float *space, ch
     float *cells = space + (CHAIN_WIDE ? CHAIN_WIDE_ROW : CHAIN_ROW);
     if (c.weight) chain_bring_weight(c, weight);
     chain_row of = chain_row_of(c, blockIdx.x);
-    chain_known(of.parts), chain_known(of.x), chain_known(of.out);
+    chain_known(of.parts), chain_known(of.x), chain_known(of.out), chain_known(of.biased);
     chain_wait_all(call, s);
     for (int64_t row = blockIdx.x; row < c.n_rows; row += gridDim.x) {
         if (row > blockIdx.x) of = chain_row_of(c, row);

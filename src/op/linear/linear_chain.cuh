@@ -54,7 +54,7 @@ DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ri
         else if (call.steps[s].kind == CHAIN_ROPE)
             chain_rope_step(call, s, n_ropes++, up);
         else
-            chain_attend<COLUMNS == 16>(call, s, n_ropes, weights, xs.stages, space, up);
+            chain_attend<COLUMNS == 16>(call, s, n_ropes, weights, x_room, space, up);
         if (call.steps[s].kind == CHAIN_ATTENTION && chain_turns(call, s)) n_ropes++;
         chain_signal(call.arrived + s);
     }

@@ -15,7 +15,8 @@
 #include "op/linear/linear_packed.h"
 #include "op/linear/linear_stream.h"
 
-/* head_dim of attention in the kernels of an image: 64 or 128. */
+/* head_dim of attention in the kernels of an image: 64 or 128. Where a chain has no attention, both
+ * run it. */
 #ifndef CHAIN_HEAD
 #define CHAIN_HEAD 64
 #endif
@@ -26,23 +27,28 @@ enum {
      * cache. */
     CHAIN_FETCHERS = 3,
     CHAIN_THREADS = 256 + 32 * CHAIN_FETCHERS, /* and two warpgroups that multiply */
-    CHAIN_ROW = 4096,       /* features of a row that CHAIN_ROWS takes, at most; */
-    CHAIN_WIDE_ROW = 8192,  /* in kernels of wide rows */
-    CHAIN_MAX_PARTS = 8,    /* of a product's row */
-    CHAIN_WORKERS = 256,    /* threads that multiply and add */
-    CHAIN_MAX_STAGES = 16,  /* of weights, and of x */
-    CHAIN_X_DEPTHS = 2,     /* LINEAR_STREAM_DEPTHs in a stage of x, and in one of a low tile */
-    CHAIN_READERS = 8,      /* arrivals that release a stage: one per warp, or more from fewer */
-    CHAIN_BEST_AT = 64,     /* their offset among the counters, in units of 8 bytes */
-    CHAIN_PLACES = 4,       /* items of a block whose places in the cache are looked up early */
-    CHAIN_PACKED_PARTS = 3, /* matrices of a product of quantised weights: q, k and v */
-    CHAIN_PAGES = 3,        /* times 32 sixteens: positions of a sequence in attention, at most */
+    CHAIN_ROW = 4096,        /* features of a row that CHAIN_ROWS takes, at most; */
+    CHAIN_WIDE_ROW = 8192,   /* in kernels of wide rows */
+    CHAIN_MAX_PARTS = 8,     /* of a product's row */
+    CHAIN_WORKERS = 256,     /* threads that multiply and add */
+    CHAIN_MAX_STAGES = 16,   /* of weights, and of x */
+    CHAIN_X_DEPTHS = 2,      /* LINEAR_STREAM_DEPTHs in a stage of x, and in one of a low tile */
+    CHAIN_READERS = 8,       /* arrivals that release a stage: one per warp, or more from fewer */
+    CHAIN_BEST_AT = 64,      /* their offset among the counters, in units of 8 bytes */
+    CHAIN_PLACES = 4,        /* items of a block whose places in the cache are looked up early */
+    CHAIN_PACKED_PARTS = 3,  /* matrices of a product of quantised weights: q, k and v */
+    CHAIN_PAGES = 3,         /* times 32 sixteens: positions of a sequence in attention, at most */
+    CHAIN_WIDEST_HEAD = 256, /* elements, in layers that do not rotate */
+    CHAIN_GROUP = 8,         /* heads of q for each of k in attention, at most */
+    /* Bytes of the queries, new keys and new values of a block's two items of attention with heads
+     * of 128 elements. */
+    CHAIN_QUERIES = 2 * (CHAIN_GROUP + 2) * 128 * 2,
 };
 
 typedef enum chain_kind {
     CHAIN_PRODUCT,
     CHAIN_ROWS, /* x += parts, and its norm: one row per block */
-    /* Rope of q and k, k and v to the cache: a part of a token per block, or no blocks. */
+    /* Norm and rope of q and k, k and v to the cache: a part of a token per block, or no blocks. */
     CHAIN_ROPE,
     /* For one token of each sequence: half of a block's worker threads has a KV head. */
     CHAIN_ATTENTION,
@@ -96,10 +102,12 @@ OP_FN int chain_tile_rows(const chain_product *p)
     return p->weight_step * (p->weight_dimension == 3 ? 16 : 1);
 }
 
-/* The parts of a product: (n_parts, n_rows, n_features). */
+/* The parts of a product: (n_parts, n_rows, n_features), and its bias. */
 typedef struct chain_parts {
     const float *data;
+    const void *bias; /* (n_features), of bias_type: added to the sum of all parts; or NULL */
     int32_t n_parts, n_rows, n_features;
+    int32_t bias_type;
 } chain_parts;
 
 typedef struct chain_rows {
@@ -120,7 +128,10 @@ typedef struct chain_rope {
     chain_parts parts; /* q, k and v of a token side by side */
     float *q;          /* (n_tokens, n_q, head_dim) */
     char *k_cache, *v_cache;
-    const float *table; /* rows of cosines, then sines: head_dim floats */
+    const float *table; /* rows of cosines, then sines: head_dim floats; NULL: nothing is rotated */
+    /* (head_dim), of norm_type: weights of the norm of each head of q, and of k, before it is
+     * rotated; NULL: heads are not normalised. */
+    const void *q_norm, *k_norm;
     const int32_t *table_rows, *positions, *qo_indptr, *kv_indptr, *kv_indices;
     int64_t q_pitch, table_pitch;   /* floats */
     int64_t k_page, k_slot, k_head; /* bytes */
@@ -128,6 +139,8 @@ typedef struct chain_rope {
     int32_t n_tokens, n_sequences, n_q, n_kv, head_dim, page_size;
     int32_t cuts; /* items per token: its parts, or the KV heads that attention's blocks take */
     int32_t interleaved, k_type, v_type;
+    int32_t norm_type;
+    float eps;
 } chain_rope;
 
 /* Sequences of one new token each. A map has four dimensions: elements of a head, heads, positions
@@ -166,11 +179,12 @@ typedef struct linear_chain {
     int32_t weight_stages, x_stages;
     int32_t in_flight;                /* stages of weights on their way at a time, at most; */
     int32_t first_in_flight, n_first; /* before the first n_first stages of a step */
-    int32_t packed;  /* weights of all products are packed: CHAIN_PACKED_...; 0: none is */
-    int32_t head;    /* head_dim of attention; 0: there is none */
-    int32_t reduces; /* a step sums rows over ranks */
-    int32_t wide;    /* a step has rows of more than CHAIN_ROW features */
-    exchange ranks;  /* with them */
+    int32_t packed;   /* weights of all products are packed: CHAIN_PACKED_...; 0: none is */
+    int32_t head;     /* head_dim of attention; 0: there is none */
+    int32_t reduces;  /* a step sums rows over ranks */
+    int32_t wide;     /* a step has rows of more than CHAIN_ROW features */
+    int32_t families; /* a product has a bias, or heads have norms */
+    exchange ranks;   /* with them */
 } linear_chain;
 
 /* Rows of sums that are transposed together in shared memory, for tiles of this many rows, and

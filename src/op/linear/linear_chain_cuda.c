@@ -22,28 +22,37 @@ void cuda_linear_chain_set_stages(linear_chain *chain, int columns)
     chain->n_first = 8;
 }
 
-qp_status cuda_linear_chain(cuda_ops *ops, const linear_chain *chain, int columns, qp_error *error)
+/* The image for a chain (src/gpu_images.cmake). */
+static const char *image_of(const linear_chain *chain)
 {
-    static const char *const images[5][2] = {{"linear_chain", "linear_chain_128"},
-                                             {"linear_chain_packed", "linear_chain_packed_128"},
-                                             {"linear_chain_ranks", "linear_chain_ranks_128"},
-                                             {"linear_chain_wide_128", "linear_chain_wide_128"},
-                                             {"linear_chain_f8", "linear_chain_f8_128"}};
-    static const char *const forms[5] = {"", "_packed", "_ranks", "_wide", "_f8"};
-    const int form = chain->packed == CHAIN_PACKED_IN_F8 ? 4
-                     : chain->wide                       ? 3
-                     : chain->reduces                    ? 2
+    enum { HEADS_OF_64, FAMILIES, HEADS_OF_128 };
+    static const char *const images[][3] = {
+        {"linear_chain", "linear_chain_families", "linear_chain_128"},
+        {"linear_chain_packed", "linear_chain_packed", "linear_chain_packed_128"},
+        {"linear_chain_f8", "linear_chain_f8", "linear_chain_f8_128"},
+        {"linear_chain_ranks", "linear_chain_ranks_families", "linear_chain_ranks_128"},
+    };
+    const int form = chain->packed == CHAIN_PACKED_IN_F8 ? 2
+                     : chain->reduces                    ? 3
                      : chain->packed                     ? 1
                                                          : 0;
-    const bool heads_of_128 = chain->head == 128 || chain->wide;
-    cuda_start start = {.image = images[form][heads_of_128],
+    if (chain->wide) return "linear_chain_wide_128";
+    return images[form][chain->head == 128 ? HEADS_OF_128
+                        : chain->families  ? FAMILIES
+                                           : HEADS_OF_64];
+}
+
+qp_status cuda_linear_chain(cuda_ops *ops, const linear_chain *chain, int columns, qp_error *error)
+{
+    static const char common[] = "linear_chain";
+    cuda_start start = {.image = image_of(chain),
                         .shared_most = ops->device->shared_bytes,
                         .grid = {(unsigned)ops->device->n_multiprocessors, 1, 1},
                         .threads = CHAIN_THREADS,
                         .shared_bytes = (unsigned)CHAIN_SHARED(columns, chain->weight_stages,
                                                                chain->x_stages, chain->wide),
                         .cluster = 1};
-    snprintf(start.name, sizeof start.name, "run_linear_chain_%d%s%s", columns, forms[form],
-             heads_of_128 ? "_128" : "");
+    snprintf(start.name, sizeof start.name, "run_%s_%d%s", common, columns,
+             start.image + sizeof common - 1);
     return cuda_ops_start(ops, &start, (const cuda_argument[]){{chain, sizeof *chain}, {0}}, error);
 }

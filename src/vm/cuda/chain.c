@@ -49,7 +49,7 @@ static void add_rows(cuda_chain *c, const chain_rows *rows)
 /* Adds the parts of the last product to the residual, into x. */
 static chain_rows rows_of(const cuda_chain *c, const chain_product *p)
 {
-    return (chain_rows){.parts = chain_parts_of(p),
+    return (chain_rows){.parts = chain_last_parts(c),
                         .residual = c->adds ? c->sum.data : NULL,
                         .out = c->sum.data,
                         .residual_pitch = c->sum.stride[0] / 4,
@@ -117,7 +117,7 @@ bool cuda_chain_norm(cuda_chain *c, const op_call *call)
     if (chain_takes_none(c) || !op_call_has_no_f64(call) ||
         call->params[RMS_NORM_ROUND_FIRST] != 0 || !chain_has_fours(x) ||
         x->shape[1] > chain_most_columns(c) || out->type != DTYPE_F32 || x->shape[0] > c->columns ||
-        weight->data == NULL || (uintptr_t)weight->data % 8 != 0 ||
+        weight->data == NULL || !chain_has_weight_fours(weight) ||
         2 * bytes > c->ops->workspace.bytes - CUDA_OWN_WORKSPACE)
         return false;
     if (c->table.rank && !chain_same_view(x, &c->gathered)) return false;
@@ -159,7 +159,8 @@ bool cuda_chain_is_whole(const cuda_chain *c)
     if (c->n_products == 0 || c->gathered.rank) return false;
     if (!c->sum.rank) return c->ended; /* else a product must still read the last step's output */
     const chain_product *last = &c->run.steps[c->run.n_steps - 1].of.product;
-    return chain_makes_x(c) ? chain_parts_fit(last) : last->ranks == 1 && chain_has_fours(&c->sum);
+    if (chain_makes_x(c)) return chain_parts_fit(last);
+    return last->ranks == 1 && chain_has_fours(&c->sum) && !c->bias.rank;
 }
 
 bool cuda_chain_ends_with_norm(const cuda_chain *c)

@@ -4,7 +4,7 @@
  * A chain accepts a call if the call works on the results of the previous call, in these forms:
  *
  *     linear (+ residual), [all_reduce,] [gather,] rms_norm       linear, silu_and_mul
- *     linear, rope and kv_append, paged_decode      linear [, argmax]
+ *     linear, [head_norm,] [rope,] kv_append, paged_decode      linear [, argmax]
  *
  * It begins with [embedding,] rms_norm or with one of these forms. A chain does not write its
  * intermediate results where the operators would have written them, with these exceptions: x of
@@ -31,7 +31,7 @@ typedef struct cuda_chain {
     cuda_address x_at;       /* its address, in BF16 */
     cuda_address first_x_at; /* the first product's input, which another kernel left */
     tensor sum;              /* the last product's output, of which there are parts; rank 0: none */
-    tensor weight;           /* and its weight */
+    tensor weight, bias;     /* and its weight, and bias */
     const int32_t *rows;     /* the rows of x that the next norm takes; NULL: all */
     tensor gathered;         /* the gathered rows; rank 0: not gathered */
     tensor table;            /* the rows' source, where no product came before */
@@ -51,13 +51,15 @@ bool cuda_chain_begin(cuda_ops *ops, int64_t rows, const tensor *x, cuda_address
 void cuda_chain_pack(cuda_chain *chain, const cuda_packed *packed, cuda_address named,
                      cuda_address parts);
 
-/* Each function appends a call, or leaves the chain unchanged and returns false. */
+/* Each function appends a call, or leaves the chain unchanged and returns false. Before kv_append
+ * come head_norm in models that normalise heads, and rope in layers that rotate them; else NULL. */
 bool cuda_chain_product(cuda_chain *chain, const op_call *linear);
 bool cuda_chain_activated(cuda_chain *chain, const op_call *linear, const op_call *silu);
 bool cuda_chain_reduce(cuda_chain *chain, const op_call *all_reduce);
 bool cuda_chain_gather(cuda_chain *chain, const op_call *embedding);
 bool cuda_chain_norm(cuda_chain *chain, const op_call *norm);
-bool cuda_chain_rope(cuda_chain *chain, const op_call *rope, const op_call *append);
+bool cuda_chain_append(cuda_chain *chain, const op_call *norm, const op_call *rope,
+                       const op_call *append);
 bool cuda_chain_attention(cuda_chain *chain, const op_call *decode);
 
 /* The last call of a chain, for logits that nothing else reads: they are not written. */

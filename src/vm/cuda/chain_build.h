@@ -61,9 +61,23 @@ static inline bool chain_parts_fit(const chain_product *p)
     return features * LINEAR_STREAM_MAX_X * 4 <= CUDA_BLAS_WORKSPACE && p->n_features % 4 == 0;
 }
 
-static inline chain_parts chain_parts_of(const chain_product *p)
+/* The parts of the chain's last product. */
+static inline chain_parts chain_last_parts(const cuda_chain *c)
 {
-    return (chain_parts){p->out, p->ranks, p->n_rows, p->n_features};
+    const chain_product *p = &c->run.steps[c->run.n_steps - 1].of.product;
+    return (chain_parts){.data = p->out,
+                         .bias = c->bias.rank ? c->bias.data : NULL,
+                         .n_parts = p->ranks,
+                         .n_rows = p->n_rows,
+                         .n_features = p->n_features,
+                         .bias_type = (int32_t)c->bias.type};
+}
+
+/* Whether a vector of weights can be loaded four elements at a time. */
+static inline bool chain_has_weight_fours(const tensor *vector)
+{
+    return (uintptr_t)vector->data % (vector->type == DTYPE_F32 ? 16 : 8) == 0 &&
+           (vector->type == DTYPE_F32 || vector->type == DTYPE_F16 || vector->type == DTYPE_BF16);
 }
 
 /* Whether the last product's sum becomes x: with the residual, or over all ranks, of which one has

@@ -26,7 +26,8 @@ static void print_rows(const chain_rows *r, strbuf *out)
 {
     strbuf_printf(out, "rows       %d of %d", r->n_rows, r->parts.n_features);
     if (r->parts.n_parts > 0)
-        strbuf_printf(out, ", %s%d parts", r->residual ? "residual + " : "", r->parts.n_parts);
+        strbuf_printf(out, ", %s%d parts%s", r->residual ? "residual + " : "", r->parts.n_parts,
+                      r->parts.bias ? " and bias" : "");
     if (r->reduced) strbuf_puts(out, ", summed over ranks");
     if (r->table) strbuf_puts(out, ", from the embedding");
     if (r->rows && !r->table) strbuf_puts(out, ", gathered");
@@ -35,8 +36,9 @@ static void print_rows(const chain_rows *r, strbuf *out)
 
 static void print_rope(const chain_rope *r, strbuf *out)
 {
-    strbuf_printf(out, "rope       %d tokens, %d + %d heads of %d, %d parts -> q, KV cache",
-                  r->n_tokens, r->n_q, r->n_kv, r->head_dim, r->parts.n_parts);
+    strbuf_printf(out, "%s %d tokens, %d + %d heads of %d, %d parts%s -> %sq, KV cache",
+                  r->table ? "rope      " : "append    ", r->n_tokens, r->n_q, r->n_kv, r->head_dim,
+                  r->parts.n_parts, r->parts.bias ? " and bias" : "", r->q_norm ? "norm -> " : "");
 }
 
 static void print_attention(const chain_attention *a, strbuf *out)
@@ -178,6 +180,10 @@ static qp_status check_rope(checking *c, const chain_rope *r)
     TRY(check_parts(c, &r->parts));
     MUST(r->parts.n_parts > 0, "it has no product to turn");
     MUST(r->cuts > 0, "it is cut into nothing");
+    MUST(r->head_dim % 8 == 0 && r->head_dim <= CHAIN_WIDEST_HEAD, "its heads are too wide");
+    MUST(!r->q_norm == !r->k_norm, "it normalises q or k only");
+    MUST(!r->q_norm || (!r->interleaved && (r->head_dim & (r->head_dim - 1)) == 0),
+         "the order of a head's squares is another");
     c->narrowed = NULL;
     if (c->chain->steps[c->step].blocks > 0) return QP_OK;
     MUST(after && after->kind == CHAIN_ATTENTION && after->of.attention.q == r->q &&
@@ -195,6 +201,7 @@ static qp_status check_attention(checking *c, const chain_attention *a)
         (uint64_t)c->chain->head / (a->type == DTYPE_F8 ? 2 : 1); /* of 16 bits */
     MUST(k.sizes[0] == words && k.sizes[1] == (uint64_t)a->n_kv && a->group > 0,
          "the cache has another shape");
+    MUST(a->group <= CHAIN_GROUP, "its groups have too many heads");
     MUST(a->narrowed, "its output goes nowhere");
     c->narrowed = a->narrowed;
     c->n_narrowed = a->n_kv * a->group * c->chain->head;

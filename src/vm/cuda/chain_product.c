@@ -29,7 +29,7 @@ static bool takes_product(const cuda_chain *c, const op_call *call)
     return !chain_takes_none(c) && !c->sum.rank && accepted &&
            cuda_linear_stream_pays(c->ops, call) && x->shape[1] % LINEAR_STREAM_DEPTH == 0 &&
            chain_same_view(x, &c->x) && call->begin == 0 && call->end == weight->shape[0] &&
-           !call->tensors[LINEAR_BIAS].rank && x->shape[0] <= c->columns;
+           x->shape[0] <= c->columns;
 }
 
 /* Cuts the product as the kernel of a single product does, so that results are bit-identical. */
@@ -90,8 +90,10 @@ static bool add_product(cuda_chain *c, const op_call *call, bool pairs, cuda_str
 bool cuda_chain_product(cuda_chain *c, const op_call *call)
 {
     const tensor *residual = &call->tensors[LINEAR_RESIDUAL], *out = &call->tensors[LINEAR_OUT];
+    const tensor *bias = &call->tensors[LINEAR_BIAS];
     chain_product *p;
-    if (!takes_product(c, call) || (residual->rank && !chain_same_view(residual, out)) ||
+    if (!takes_product(c, call) || (bias->rank && !chain_has_weight_fours(bias)) ||
+        (residual->rank && !chain_same_view(residual, out)) ||
         (residual->rank && (!chain_has_fours(out) || out->shape[1] > chain_most_columns(c))) ||
         !add_product(c, call, false, cut_of(c, call), &p))
         return false;
@@ -100,18 +102,31 @@ bool cuda_chain_product(cuda_chain *c, const op_call *call)
     p->out_pitch = p->n_features;
     c->sum = *out;
     c->weight = call->tensors[LINEAR_WEIGHT];
+    c->bias = *bias;
+    if (bias->rank) c->run.families = true;
     c->adds = residual->rank > 0;
     return true;
 }
 
-/* Rows of a tile of gate and up. All blocks get the same number of tiles, as few as possible, and
- * no more rows than that takes: eight of gate and eight of up are together. */
-static int activated_rows(const cuda_chain *c, int64_t features)
+/* Tiles of so many rows that a block has, at most. */
+static int64_t rounds_of(const cuda_chain *c, int64_t features, int rows)
 {
-    const int n = c->ops->device->n_multiprocessors;
-    const int64_t rounds = chain_groups_of(chain_groups_of(features, LINEAR_STREAM_ROWS), n);
-    if (c->packed || rounds == 1) return LINEAR_STREAM_ROWS; /* parts are in groups of rows */
-    return (int)chain_groups_of(features, n * rounds * 16) * 16;
+    return chain_groups_of(chain_groups_of(features, rows), c->ops->device->n_multiprocessors);
+}
+
+/* Rows of a tile of gate and up. All blocks get the same number of tiles, as few as possible, and
+ * no more rows than that takes: eight of gate and eight of up are together. Parts are in groups of
+ * rows, so their tiles are high, or low where no block has more of these. */
+static int activated_rows(const cuda_chain *c, int64_t features, int64_t columns)
+{
+    const int64_t rounds = rounds_of(c, features, LINEAR_STREAM_ROWS);
+    const bool whole_stages = columns % (LINEAR_STREAM_DEPTH * CHAIN_X_DEPTHS) == 0;
+    if (c->packed)
+        return whole_stages && rounds_of(c, features, LINEAR_STREAM_LOW_ROWS) == rounds
+                   ? LINEAR_STREAM_LOW_ROWS
+                   : LINEAR_STREAM_ROWS;
+    if (rounds == 1) return LINEAR_STREAM_ROWS;
+    return (int)chain_groups_of(features, c->ops->device->n_multiprocessors * rounds * 16) * 16;
 }
 
 bool cuda_chain_activated(cuda_chain *c, const op_call *call, const op_call *silu)
@@ -119,8 +134,8 @@ bool cuda_chain_activated(cuda_chain *c, const op_call *call, const op_call *sil
     const tensor *out = &silu->tensors[SILU_AND_MUL_OUT];
     chain_product *p;
     const op_call both[] = {*call, *silu};
-    const int64_t features = call->tensors[LINEAR_WEIGHT].shape[0];
-    const cuda_stream_cut whole = {activated_rows(c, features), 1};
+    const int64_t *shape = call->tensors[LINEAR_WEIGHT].shape;
+    const cuda_stream_cut whole = {activated_rows(c, shape[0], shape[1]), 1};
     if (!takes_product(c, call) || cut_of(c, call).ranks > 1 ||
         !cuda_linear_stream_activates(c->ops, both) || !add_product(c, call, true, whole, &p))
         return false;
@@ -152,7 +167,7 @@ bool cuda_chain_likeliest(cuda_chain *c, const op_call *call)
 {
     const tensor *logits = &call->tensors[ARGMAX_LOGITS], *ids = &call->tensors[ARGMAX_IDS];
     chain_product *last = c->sum.rank ? &chain_last_step(c)->of.product : NULL;
-    if (!last || c->adds || last->ranks != 1 || !chain_same_view(logits, &c->sum) ||
+    if (!last || c->adds || c->bias.rank || last->ranks != 1 || !chain_same_view(logits, &c->sum) ||
         ids->type != DTYPE_I32 || call->begin != 0 || call->end != logits->shape[0] ||
         !even_out(c, last))
         return false;

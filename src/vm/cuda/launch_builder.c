@@ -141,6 +141,13 @@ static bool scales_lie_next(const tensor *w, const tensor *w2)
            cuda_f8_row_scales(w) + (cuda_address)w->shape[0] * 4 == cuda_f8_row_scales(w2);
 }
 
+/* Whether both products have biases, next to each other, or neither has one. */
+static bool biases_lie_next(const tensor *a, const tensor *b)
+{
+    if (!a->rank || !b->rank) return a->rank == b->rank;
+    return a->type == b->type && (char *)a->data + tensor_bytes(a) == b->data;
+}
+
 /* Whether two products of the same x can be merged: their weights and outputs are adjacent. Weights
  * that are decoded for cuBLASLt are not merged, so that less is decoded at a time. */
 static bool lies_next(const op_call *first, const op_call *next)
@@ -154,7 +161,7 @@ static bool lies_next(const op_call *first, const op_call *next)
            a[LINEAR_OUT].type == DTYPE_F32 && b[LINEAR_OUT].type == DTYPE_F32 &&
            a[LINEAR_OUT].stride[0] == b[LINEAR_OUT].stride[0] &&
            (float *)a[LINEAR_OUT].data + a[LINEAR_OUT].shape[1] == b[LINEAR_OUT].data &&
-           !a[LINEAR_BIAS].rank && !b[LINEAR_BIAS].rank && !a[LINEAR_RESIDUAL].rank &&
+           biases_lie_next(&a[LINEAR_BIAS], &b[LINEAR_BIAS]) && !a[LINEAR_RESIDUAL].rank &&
            !b[LINEAR_RESIDUAL].rank;
 }
 
@@ -168,6 +175,7 @@ int launch_join_products(const launch_builder *b, int node, op_call *call)
         if (!lies_next(call, &next) || launch_is_custom(b, OP_LINEAR, &next)) break;
         call->tensors[LINEAR_WEIGHT].shape[0] += next.tensors[LINEAR_WEIGHT].shape[0];
         call->tensors[LINEAR_OUT].shape[1] += next.tensors[LINEAR_OUT].shape[1];
+        call->tensors[LINEAR_BIAS].shape[0] += next.tensors[LINEAR_BIAS].shape[0];
         call->end = op_get(OP_LINEAR)->units(call);
     }
     return n - node;

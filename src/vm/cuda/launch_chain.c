@@ -7,6 +7,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* kv_append with the head_norm and the rope before it, as one step; returns how many nodes they
+ * are, or 0. */
+static int append_nodes(const launch_builder *b, int node, cuda_chain *chain)
+{
+    op_call calls[3];
+    const op_call *norm = NULL, *rope = NULL;
+    for (int n = 0; n < 3 && node + n < b->end; n++) {
+        const op_code op = b->program->nodes[node + n].op;
+        launch_bind_node(b, node + n, &calls[n]);
+        if (launch_is_custom(b, op, &calls[n])) return 0;
+        if (op == OP_KV_APPEND) return cuda_chain_append(chain, norm, rope, &calls[n]) ? n + 1 : 0;
+        if (op == OP_HEAD_NORM && n == 0)
+            norm = &calls[n];
+        else if (op == OP_ROPE && !rope)
+            rope = &calls[n];
+        else
+            return 0;
+    }
+    return 0;
+}
+
 /* Appends to the chain the nodes from `node` on that one step takes together; returns how many, or
  * 0. */
 static int chain_nodes(const launch_builder *b, int node, cuda_chain *chain)
@@ -22,14 +43,10 @@ static int chain_nodes(const launch_builder *b, int node, cuda_chain *chain)
         return cuda_chain_gather(chain, &calls[0]);
     case OP_RMS_NORM:
         return cuda_chain_norm(chain, &calls[0]);
+    case OP_HEAD_NORM:
     case OP_ROPE:
-        if (node + 1 >= b->end || b->program->nodes[node + 1].op != OP_KV_APPEND) return 0;
-        launch_bind_node(b, node + 1, &calls[1]);
-        return !launch_is_custom(b, OP_KV_APPEND, &calls[1]) &&
-                       cuda_rope_is_appended(&b->ops, calls) &&
-                       cuda_chain_rope(chain, &calls[0], &calls[1])
-                   ? 2
-                   : 0;
+    case OP_KV_APPEND:
+        return append_nodes(b, node, chain);
     case OP_PAGED_PREFILL:
         return launch_take_decoding(b, OP_PAGED_PREFILL, &calls[0]) == OP_PAGED_DECODE &&
                !launch_is_custom(b, OP_PAGED_DECODE, &calls[0]) &&

@@ -10,14 +10,15 @@
 #include <stdlib.h>
 
 /* Calls `visit` for every weight that holds elements, in the order of layers, so that weights that
- * are used together are near each other; weights of the whole model come first. */
+ * are used together are near each other; weights of the whole model come first, a layer's biases
+ * after its matrices. */
 typedef qp_status visit_weight(void *context, const program *p, int weight, qp_error *error);
 
 static qp_status visit_all(const program *p, visit_weight *visit, void *context, qp_error *error)
 {
     for (int64_t layer = -1; layer < p->config.n_layers; layer++)
-        for (int slot = 0; slot < WEIGHT_COUNT; slot++)
-            for (int bias = 0; bias < 2; bias++) {
+        for (int bias = 0; bias < 2; bias++)
+            for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
                 const int weight = program_find_weight(p, (weight_slot)slot, layer, bias);
                 if (weight >= 0 && p->weights[weight].layer == layer &&
                     p->weights[weight].stored == weight)
@@ -73,9 +74,17 @@ bool cuda_single_is_batch(const program *p)
     return cuda_weights_in_f8(p) || (p->options.kv_type == DTYPE_F8 && multiplies_bf16_alone(p));
 }
 
-static size_t stored_bytes(const tensor *part)
+/* Biases lie next to each other, as matrices do, so that products can be merged. */
+static size_t alignment_of(const program *p, int weight)
 {
-    return round_up(tensor_bytes(part), CUDA_ALIGNMENT);
+    enum { BIAS_ALIGNMENT = 16 };
+    return p->weights[weight].bias ? BIAS_ALIGNMENT : CUDA_ALIGNMENT;
+}
+
+static size_t stored_bytes(const program *p, int weight)
+{
+    const tensor part = program_weight_part(&p->weights[weight]);
+    return round_up(tensor_bytes(&part), alignment_of(p, weight));
 }
 
 /* Whole panels lie next to each other, as rows do, so that products can be merged. */
@@ -97,10 +106,11 @@ static size_t scale_bytes(const program *p, int weight)
 static qp_status add_bytes(void *context, const program *p, int weight, qp_error *error)
 {
     (void)error;
-    const tensor part = program_weight_part(&p->weights[weight]);
+    size_t *bytes = context;
     const bool panels = cuda_weights_in_panels(p, weight);
-    if (panels) *(size_t *)context += panel_bytes(p, weight);
-    if (!panels || is_read(p, weight, false)) *(size_t *)context += stored_bytes(&part);
+    *bytes = round_up(*bytes, alignment_of(p, weight));
+    if (panels) *bytes += panel_bytes(p, weight);
+    if (!panels || is_read(p, weight, false)) *bytes += stored_bytes(p, weight);
     return QP_OK;
 }
 
@@ -116,7 +126,7 @@ size_t cuda_weights_bytes(const program *p)
     size_t bytes = 0, scales = 0;
     visit_all(p, add_bytes, &bytes, NULL);
     visit_all(p, add_scales, &scales, NULL);
-    return bytes + round_up(scales, CUDA_ALIGNMENT);
+    return round_up(bytes, CUDA_ALIGNMENT) + round_up(scales, CUDA_ALIGNMENT);
 }
 
 static size_t decoded_bytes(const tensor *part)
@@ -136,7 +146,7 @@ static bool is_decoded(const program *p, int weight)
 static qp_status place_one(void *context, const program *p, int weight, qp_error *error)
 {
     cuda_weights *w = context;
-    w->offsets[weight] = w->rows_at[weight] = w->bytes;
+    w->offsets[weight] = w->rows_at[weight] = round_up(w->bytes, alignment_of(p, weight));
     w->scales_at[weight] = w->scale_bytes;
     w->scale_bytes += scale_bytes(p, weight);
     if (cuda_weights_in_panels(p, weight)) w->rows_at[weight] += panel_bytes(p, weight);
@@ -191,6 +201,7 @@ qp_status cuda_weights_place(const program *p, cuda_weights *out, qp_error *erro
         return error_no_memory(error, "the table of weights",
                                (size_t)p->n_weights * sizeof *out->offsets);
     TRY(visit_all(p, place_one, out, error));
+    out->bytes = round_up(out->bytes, CUDA_ALIGNMENT);
     for (int i = 0; i < p->n_weights; i++)
         if (p->weights[i].stored == i) out->scales_at[i] += out->bytes;
     out->bytes += round_up(out->scale_bytes, CUDA_ALIGNMENT);
@@ -383,10 +394,9 @@ static qp_status take_room(load_context *load, const program *p, qp_error *error
 {
     size_t most = 0;
     for (int i = 0; i < p->n_weights; i++) {
-        const tensor part = program_weight_part(&p->weights[i]);
         if (p->weights[i].stored != i || !cuda_weights_in_panels(p, i) || is_read(p, i, false))
             continue;
-        if (stored_bytes(&part) > most) most = stored_bytes(&part);
+        if (stored_bytes(p, i) > most) most = stored_bytes(p, i);
     }
     return cuda_buffer_alloc(load->device, most, "a matrix as stored", &load->stored, error);
 }
