@@ -18,7 +18,7 @@
 enum {
     STACKS_MAX_DEPTH = 500,      /* of rules in each other */
     STACKS_MAX_FRAMES = 4096,    /* of a configuration */
-    STACKS_MAX_WORK = 8 << 20,   /* frames looked at for one mask or token */
+    STACKS_MAX_WORK = 2 << 20,   /* frames and states looked at for one mask or token */
     STACKS_MAX_BYTES = 48 << 20, /* after which a mask is refused */
     STACKS_KEEP_BYTES = 24 << 20 /* after which everything but what is in use is forgotten */
 };
