@@ -3,7 +3,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 # libquipu.so: the same objects; only the functions of quipu.h are visible.
-add_library(quipu_shared SHARED $<TARGET_OBJECTS:quipu_core>)
+add_library(quipu_shared SHARED $<TARGET_OBJECTS:quipu_core> ${SIMD_OBJECTS})
 target_link_libraries(quipu_shared PRIVATE PkgConfig::PCRE2 PkgConfig::CJSON Threads::Threads m
   ${CMAKE_DL_LIBS})
 target_link_options(quipu_shared PRIVATE

@@ -29,6 +29,9 @@ test    fish                command -v fish
 page    chromium            command -v chromium || command -v chromium-browser || command -v google-chrome
 test    g++                 command -v g++
 test    python3             command -v python3
+arm     gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
+arm     qemu-user-static    command -v qemu-aarch64-static
+arm     debian-archive-keyring test -f /usr/share/keyrings/debian-archive-keyring.gpg
 format  clang-format-14     command -v clang-format-14
 layers  python3             command -v python3
 model   python3             command -v python3

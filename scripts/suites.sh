@@ -124,5 +124,11 @@ test_everything() {
     if check "build with ASan and UBSan" build_sanitized build-asan address,undefined; then
         run_suites build-asan
     fi
+    if [ -z "$(missing_packages arm)" ]; then
+        test_arm_briefly
+    else
+        say "== aarch64: not tested, since this system has no $(missing_packages arm | tr '\n' ' ')"
+        echo "skipped 1 aarch64: this system has no $(missing_packages arm | tr '\n' ' ')" >>"$TALLY"
+    fi
     end_tally
 }

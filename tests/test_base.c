@@ -313,8 +313,11 @@ static void test_cpu_masks(void **state)
 
     assert_int_equal(cpu_without(CPU_ALL, 0), CPU_ALL);
     assert_int_equal(cpu_without(CPU_ALL, CPU_ALL), 0);
-    assert_int_equal(cpu_without(CPU_ALL, CPU_AVX512F), CPU_LEVEL_AVX2 | CPU_AVX_VNNI);
-    assert_int_equal(cpu_without(CPU_ALL, CPU_AVX2), CPU_FMA | CPU_F16C);
+    const uint32_t arm = CPU_LEVEL_I8MM | CPU_BF16;
+    assert_int_equal(cpu_without(CPU_ALL, CPU_AVX512F), CPU_LEVEL_AVX2 | CPU_AVX_VNNI | arm);
+    assert_int_equal(cpu_without(CPU_ALL, CPU_AVX2), CPU_FMA | CPU_F16C | arm);
+    assert_int_equal(cpu_without(CPU_ALL, CPU_VECTORS), CPU_ALL & ~arm);
+    assert_int_equal(cpu_without(CPU_ALL, CPU_DOTPROD), CPU_ALL & ~(CPU_DOTPROD | CPU_I8MM));
     assert_int_equal(cpu_without(CPU_ALL, CPU_AVX512BW),
                      CPU_ALL & ~(CPU_AVX512BW | CPU_AVX512VBMI));
     assert_int_equal(cpu_without(CPU_ALL, CPU_AMX_TILE),

@@ -23,7 +23,7 @@ plant() {
 
 # The rules kept.
 plant src/vm/a.c '#include "schedule/instruction.h"' ''
-plant src/op/rope/rope_avx2.c '#include "op/op.h"' ''
+plant src/op/rope/rope_simd.c '#include "op/op.h"' ''
 plant src/base/option.c 'const char *v = getenv("X");' ''
 plant src/cli/main.c 'int main(void) { printf("hello"); exit(0); }' ''
 plant src/cli/plan.c '#include "lower/print.h"' ''

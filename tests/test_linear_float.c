@@ -124,7 +124,8 @@ static void test_values(void **state)
             for (const op_variant *v; (v = next_variant(&call, &at));) {
                 run_all(v, &call);
                 assert_close_to_oracle(&call);
-                if (v->needs & CPU_AMX_BF16) continue;
+                /* SSE2 has no fused multiply-add. */
+                if (v->needs & CPU_AMX_BF16 || strcmp(v->name, "sse2") == 0) continue;
                 if (first.data) assert_same_bits(&first, &call.tensors[LINEAR_OUT]);
                 first = copy_of(&call.tensors[LINEAR_OUT]);
             }

@@ -15,7 +15,7 @@
 #include <float.h>
 #include <math.h>
 
-static const op_variant variants[] = {LINEAR_QUANT_VARIANTS, {0}};
+static const op_variant variants[] = {LINEAR_QUANT_VARIANTS{0}};
 
 static const dtype types[] = {DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,
                               DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
@@ -256,8 +256,19 @@ static void levels_at(dtype type, const uint8_t *row, int64_t block, levels *l)
         levels_of_k(type, stored, (int)(block % blocks), l);
 }
 
-static float model_block(const levels *l, int fine, const float *x, float out)
+/* What a variant does: rounds x to 16 bits; multiplies and adds with two roundings. */
+enum { FINE = 1, TWO_ROUNDINGS = 2, FORMS = 4 };
+
+static float multiply_add(int form, float a, float b, float c)
 {
+    if (!(form & TWO_ROUNDINGS)) return fmaf(a, b, c);
+    const float product = a * b;
+    return product + c;
+}
+
+static float model_block(const levels *l, int form, const float *x, float out)
+{
+    const bool fine = form & FINE;
     const float least = fine ? 0x1p-110f : 0x1p-120f, most = fine ? 32512 : 127;
     float a = 0;
     for (int i = 0; i < BLOCK; i++)
@@ -270,14 +281,20 @@ static float model_block(const levels *l, int fine, const float *x, float out)
         sums[g] += q;
     }
     float t = (float)dots[0] * l->scale[0];
-    if (l->groups == 2) t = fmaf((float)dots[1], l->scale[1], t);
-    out = fmaf(t, d, out);
+    if (l->groups == 2) t = multiply_add(form, (float)dots[1], l->scale[1], t);
+    out = multiply_add(form, t, d, out);
     for (int g = 0; l->has_minimum && g < l->groups; g++)
-        out = fmaf(l->minimum[g], d * (float)sums[g], out);
+        out = multiply_add(form, l->minimum[g], d * (float)sums[g], out);
     return out;
 }
 
-static void model_run(const problem *p, int fine, float *out)
+static int form_of(const op_variant *v)
+{
+    const bool two = strncmp(v->name, "sse2", 4) == 0 || strncmp(v->name, "portable", 8) == 0;
+    return (finer(v) ? FINE : 0) | (two ? TWO_ROUNDINGS : 0);
+}
+
+static void model_run(const problem *p, int form, float *out)
 {
     size_t row_bytes = (size_t)(p->in / dtype_block_elements(p->type)) * dtype_block_bytes(p->type);
     for (int64_t r = 0; r < p->rows; r++) {
@@ -286,7 +303,7 @@ static void model_run(const problem *p, int fine, float *out)
             for (int64_t b = 0; b < p->in / BLOCK; b++) {
                 levels l;
                 levels_at(p->type, p->weight + (size_t)o * row_bytes, b, &l);
-                sum = model_block(&l, fine, p->x + r * p->in + b * BLOCK, sum);
+                sum = model_block(&l, form, p->x + r * p->in + b * BLOCK, sum);
             }
             if (p->bias) sum += p->bias[o];
             if (p->residual) sum += p->residual[r * p->out + o];
@@ -337,14 +354,14 @@ static void test_bits_of_the_model(void **state)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             problem p = problem_make(types[t], shapes[s][0], shapes[s][1], shapes[s][2], s % 2);
             int64_t n = p.rows * p.out;
-            float *models = allocate((size_t)(2 * n) * sizeof *models); /* (2, rows, out) */
+            float *models = allocate((size_t)(FORMS * n) * sizeof *models); /* (rows, out) each */
             float *out = allocate((size_t)n * sizeof *out);
-            model_run(&p, 0, models);
-            model_run(&p, 1, models + n);
+            for (int form = 0; form < FORMS; form++)
+                model_run(&p, form, models + form * n);
             for (const op_variant *v = variants; v->name; v++) {
                 if (!usable(v)) continue;
                 run(v, &p, p.out, out);
-                assert_same(out, models + finer(v) * n, n, v, types[t]);
+                assert_same(out, models + form_of(v) * n, n, v, types[t]);
             }
             free(models);
             free(out);
@@ -438,13 +455,13 @@ static void test_extremes(void **state)
             }
             for (int i = 0; i < 5 * 512; i++)
                 p.x[i] = i % 512 < 256 ? 1.5f : i & 2 ? -1.5f : 1.5f;
-            float models[2][5 * 16], out[5 * 16];
-            model_run(&p, 0, models[0]);
-            model_run(&p, 1, models[1]);
+            float models[FORMS][5 * 16], out[5 * 16];
+            for (int form = 0; form < FORMS; form++)
+                model_run(&p, form, models[form]);
             for (const op_variant *v = variants; v->name; v++) {
                 if (!usable(v)) continue;
                 run(v, &p, p.out, out);
-                assert_same(out, models[finer(v)], 5 * 16, v, types[t]);
+                assert_same(out, models[form_of(v)], 5 * 16, v, types[t]);
             }
             problem_free(&p);
         }
@@ -484,9 +501,9 @@ static void test_strides_and_in_place(void **state)
     (void)state;
     enum { ROWS = 19, IN = 288, OUT = 23, X_STRIDE = 300, OUT_STRIDE = 31 };
     problem p = problem_make(DTYPE_Q4_1, ROWS, IN, OUT, true);
-    float expected[2][ROWS * OUT], wide_x[ROWS * X_STRIDE], wide_out[ROWS * OUT_STRIDE];
-    model_run(&p, 0, expected[0]);
-    model_run(&p, 1, expected[1]);
+    float expected[FORMS][ROWS * OUT], wide_x[ROWS * X_STRIDE], wide_out[ROWS * OUT_STRIDE];
+    for (int form = 0; form < FORMS; form++)
+        model_run(&p, form, expected[form]);
     for (int i = 0; i < ROWS * X_STRIDE; i++)
         wide_x[i] = NAN;
     for (int r = 0; r < ROWS; r++)
@@ -506,7 +523,7 @@ static void test_strides_and_in_place(void **state)
         call.scratch = allocate(v->scratch_bytes(&call));
         v->kernel(&call);
         for (int r = 0; r < ROWS; r++) {
-            assert_same(wide_out + r * OUT_STRIDE, expected[finer(v)] + r * OUT, OUT, v, p.type);
+            assert_same(wide_out + r * OUT_STRIDE, expected[form_of(v)] + r * OUT, OUT, v, p.type);
             for (int i = OUT; i < OUT_STRIDE; i++)
                 assert_true(wide_out[r * OUT_STRIDE + i] == 77);
         }

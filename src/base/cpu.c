@@ -1,7 +1,10 @@
-/* The processor's features, from CPUID and XGETBV: see cpu.h.
+/* The processor's features, from CPUID and XGETBV, on ARM from Linux's hardware capabilities: see
+ * cpu.h.
  *
  * Bits and leaves: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2A, CPUID;
- * the states that the operating system must save, volume 1, chapter 13.
+ * the states that the operating system must save, volume 1, chapter 13. ARM's: Linux,
+ * Documentation/arch/arm64/elf_hwcaps.rst and cpu-feature-registers.rst; parts of MIDR_EL1: each
+ * core's Technical Reference Manual.
  */
 #include "base/cpu.h"
 
@@ -14,6 +17,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 enum { EAX, EBX, ECX, EDX };
@@ -24,6 +29,9 @@ enum {
     SAVES_AVX512 = 0xe6, /* and mask registers, ZMM */
     SAVES_AMX = 0x60000, /* tile configuration, tile data */
 };
+
+/* Entries of the auxiliary vector, in place of leaves: AT_HWCAP, AT_HWCAP2. */
+enum { HWCAP = 16, HWCAP2 = 26 };
 
 typedef struct feature_row {
     const char *name; /* as /proc/cpuinfo has it */
@@ -49,6 +57,16 @@ static const feature_row table[] = {
     {"amx_tile", CPU_AMX_TILE, CPU_AVX512F, 7, 0, EDX, 24, SAVES_AMX},
     {"amx_int8", CPU_AMX_INT8, CPU_AMX_TILE, 7, 0, EDX, 25, SAVES_AMX},
     {"amx_bf16", CPU_AMX_BF16, CPU_AMX_TILE, 7, 0, EDX, 22, SAVES_AMX},
+#if defined(__x86_64__)
+    {"sse2", CPU_VECTORS, 0, 1, 0, EDX, 26, 0},
+#elif defined(__aarch64__)
+    {"asimd", CPU_VECTORS, 0, HWCAP, 0, 0, 1, 0},
+#else
+    {"vectors", CPU_VECTORS, 0, 0, 0, 0, 0, 0},
+#endif
+    {"asimddp", CPU_DOTPROD, CPU_VECTORS, HWCAP, 0, 0, 20, 0},
+    {"i8mm", CPU_I8MM, CPU_DOTPROD, HWCAP2, 0, 0, 13, 0},
+    {"bf16", CPU_BF16, CPU_VECTORS, HWCAP2, 0, 0, 14, 0},
 };
 
 enum { TABLE_SIZE = sizeof table / sizeof *table };
@@ -88,7 +106,8 @@ static uint32_t detect(void)
     for (int i = 0; i < TABLE_SIZE; i++) {
         unsigned regs[4];
         const feature_row *row = &table[i];
-        if (!__get_cpuid_count(row->leaf, row->subleaf, &regs[EAX], &regs[EBX], &regs[ECX],
+        if (row->leaf == HWCAP || row->leaf == HWCAP2 ||
+            !__get_cpuid_count(row->leaf, row->subleaf, &regs[EAX], &regs[EBX], &regs[ECX],
                                &regs[EDX]))
             continue;
         if ((saved & row->saved) == row->saved && regs[row->reg] >> row->bit & 1)
@@ -123,14 +142,54 @@ static void model_name(char out[64])
 
 #else
 
+#if defined(__aarch64__)
+
 static uint32_t detect(void)
 {
-    return 0;
+    uint32_t features = 0;
+    for (int i = 0; i < TABLE_SIZE; i++) {
+        const feature_row *row = &table[i];
+        if ((row->leaf == HWCAP || row->leaf == HWCAP2) && getauxval(row->leaf) >> row->bit & 1)
+            features |= row->feature;
+    }
+    return features;
 }
 
-static bool is_amd(void)
+/* Implementer and part of MIDR_EL1, which Linux reads for programs (HWCAP_CPUID). */
+static const struct core {
+    uint16_t implementer, part;
+    const char *name;
+} cores[] = {
+    {0x41, 0xd03, "ARM Cortex-A53"},    {0x41, 0xd05, "ARM Cortex-A55"},
+    {0x41, 0xd07, "ARM Cortex-A57"},    {0x41, 0xd08, "ARM Cortex-A72"},
+    {0x41, 0xd0b, "ARM Cortex-A76"},    {0x41, 0xd0c, "ARM Neoverse N1"},
+    {0x41, 0xd40, "ARM Neoverse V1"},   {0x41, 0xd49, "ARM Neoverse N2"},
+    {0x41, 0xd4f, "ARM Neoverse V2"},   {0x41, 0xd84, "ARM Neoverse V3"},
+    {0x61, 0x022, "Apple M1 (small)"},  {0x61, 0x023, "Apple M1"},
+    {0x61, 0x028, "Apple M1 Pro, Max"}, {0x61, 0x032, "Apple M2 (small)"},
+    {0x61, 0x033, "Apple M2"},          {0xc0, 0xac3, "Ampere-1"},
+    {0xc0, 0xac4, "Ampere-1A"},
+};
+
+static void model_name(char out[64])
 {
-    return false;
+    enum { HAS_CPUID = 11 };
+    uint64_t midr = 0;
+    out[0] = '\0';
+    if (!(getauxval(HWCAP) >> HAS_CPUID & 1)) return;
+    __asm__("mrs %0, MIDR_EL1" : "=r"(midr));
+    const unsigned implementer = midr >> 24 & 0xff, part = midr >> 4 & 0xfff;
+    snprintf(out, 64, "ARM core 0x%03x of implementer 0x%02x", part, implementer);
+    for (size_t i = 0; i < sizeof cores / sizeof *cores; i++)
+        if (cores[i].implementer == implementer && cores[i].part == part)
+            snprintf(out, 64, "%s", cores[i].name);
+}
+
+#else
+
+static uint32_t detect(void)
+{
+    return CPU_VECTORS;
 }
 
 static void model_name(char out[64])
@@ -140,14 +199,27 @@ static void model_name(char out[64])
 
 #endif
 
+static bool is_amd(void)
+{
+    return false;
+}
+
+#endif
+
 uint32_t cpu_features(uint32_t off)
 {
     return cpu_without(detect(), off);
 }
 
+bool cpu_has_bf16(uint32_t features)
+{
+    return features & (CPU_AVX512_BF16 | CPU_BF16);
+}
+
 bool cpu_multiplies_bf16(uint32_t features)
 {
-    return features & CPU_AVX512_BF16 && (features & CPU_AMX_BF16 || is_amd());
+    return features & CPU_BF16 ||
+           (features & CPU_AVX512_BF16 && (features & CPU_AMX_BF16 || is_amd()));
 }
 
 static qp_status unknown_feature(const char *name, size_t length, qp_error *error)

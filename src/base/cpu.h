@@ -1,8 +1,8 @@
 /* What this processor can do, asked at run time: instruction sets, caches, name.
  *
- * The program is compiled for plain x86-64; faster variants of an operator are entered only when
- * cpu_features() has their bits. A mask turns features off, so that every variant can be tested on
- * one machine. On other architectures there are no features.
+ * The program is compiled for plain x86-64 or ARMv8; faster variants of an operator are entered
+ * only when cpu_features() has their bits. A mask turns features off, so that every variant can be
+ * tested on one machine.
  */
 #ifndef QUIPU_BASE_CPU_H
 #define QUIPU_BASE_CPU_H
@@ -31,11 +31,19 @@ typedef enum cpu_feature {
     CPU_AMX_TILE = 1 << 12,
     CPU_AMX_INT8 = 1 << 13,
     CPU_AMX_BF16 = 1 << 14,
-    CPU_ALL = (1 << 15) - 1,
+    /* Vectors of 128 bits, which every processor of the architecture has: SSE2, ARM's ASIMD, or
+     * what the compiler makes of them. */
+    CPU_VECTORS = 1 << 15,
+    CPU_DOTPROD = 1 << 16,
+    CPU_I8MM = 1 << 17,
+    CPU_BF16 = 1 << 18,
+    CPU_ALL = (1 << 19) - 1,
 
-    /* What files named *_avx2.c and *_avx512.c are compiled for. */
+    /* What the levels of CMakeLists.txt are compiled for. */
     CPU_LEVEL_AVX2 = CPU_AVX2 | CPU_FMA | CPU_F16C,
     CPU_LEVEL_AVX512 = CPU_LEVEL_AVX2 | CPU_AVX512F | CPU_AVX512BW | CPU_AVX512VL | CPU_AVX512DQ,
+    CPU_LEVEL_DOTPROD = CPU_VECTORS | CPU_DOTPROD,
+    CPU_LEVEL_I8MM = CPU_LEVEL_DOTPROD | CPU_I8MM,
 } cpu_feature;
 
 /* The features that the processor has, that the operating system enables, and that `off` does not
@@ -47,8 +55,10 @@ uint32_t cpu_features(uint32_t off);
  * avx512f. */
 uint32_t cpu_without(uint32_t features, uint32_t off);
 
-/* Whether products of BF16 are faster than those of float32: with AMX, and with vdpbf16ps on AMD's
- * processors. On Intel's vdpbf16ps has half the rate of a float32 multiply-add. */
+/* Whether there is an instruction for products of BF16, and whether it is faster than those of
+ * float32: with AMX, with vdpbf16ps on AMD's processors, and on ARM. On Intel's vdpbf16ps has half
+ * the rate of a float32 multiply-add. */
+bool cpu_has_bf16(uint32_t features);
 bool cpu_multiplies_bf16(uint32_t features);
 
 /* Reads names separated by commas or blanks, such as "avx512_vnni,avx512_bf16"; "all" is every
@@ -59,7 +69,7 @@ qp_status cpu_features_parse(const char *list, uint32_t *out, qp_error *error);
 void cpu_features_print(uint32_t features, strbuf *out);
 
 typedef struct cpu_description {
-    char model[64];     /* as the processor calls itself, "" where it does not say */
+    char model[64];     /* as the processor calls itself; on ARM its core; "" if unknown */
     int processors;     /* that this process may use */
     size_t l1d, l2, l3; /* bytes, as seen from one processor; 0 where unknown */
 } cpu_description;

@@ -168,9 +168,9 @@ static const char *no_activations(const qp_engine *e, const machine_type *type, 
         return stored == DTYPE_F8_128 ? NULL : "a GPU rounds them for weights in FP8 alone";
     if (type->references) return "reference kernels do not round them";
     if (bits & OP_X_BF16)
-        return stored != DTYPE_BF16                   ? "the model's weights are not in BF16"
-               : !(e->cpu_features & CPU_AVX512_BF16) ? "this needs a processor with AVX-512 BF16"
-                                                      : NULL;
+        return stored != DTYPE_BF16             ? "the model's weights are not in BF16"
+               : !cpu_has_bf16(e->cpu_features) ? "this needs a processor with BF16 products"
+                                                : NULL;
     if (!dtype_is_quantized(stored) || stored == DTYPE_F8_128)
         return "the model's weights are not quantised";
     return NULL;

@@ -162,54 +162,57 @@ extern const op_tolerance compose_bf16_tolerances[];
                     .tolerances = compose_bf16_tolerances, .rounded = op##_rounded_##suffix,       \
                     .rounded_scratch_bytes = op##_rounded_scratch_##suffix)
 
-#ifdef __x86_64__
-#define COMPOSE_VARIANTS(op, together, held_to)                                                    \
-    COMPOSE_LEVEL(op, avx2, CPU_LEVEL_AVX2)                                                        \
-    COMPOSE_LEVEL(op, avx512, CPU_LEVEL_AVX512)                                                    \
-    COMPOSE_LEVEL(op, avx512_vnni, COMPOSE_LEVEL_VNNI)                                             \
-    COMPOSE_LEVEL(op, amx, COMPOSE_LEVEL_AMX)                                                      \
-    COMPOSE_16(op, avx2_16, OP_X_16 | CPU_LEVEL_AVX2)                                              \
-    COMPOSE_16(op, avx512_16, OP_X_16 | CPU_LEVEL_AVX512)                                          \
-    COMPOSE_16(op, vnni_16, OP_X_16 | COMPOSE_LEVEL_VNNI)                                          \
-    COMPOSE_16(op, amx_16, OP_X_16 | COMPOSE_LEVEL_AMX)                                            \
-    COMPOSE_FLOAT(op, avx2_float, OP_X_FLOAT | CPU_LEVEL_AVX2)                                     \
-    COMPOSE_FLOAT(op, avx512_float, OP_X_FLOAT | CPU_LEVEL_AVX512)                                 \
-    COMPOSE_X_BF16(op, avx512_bf16, COMPOSE_LEVEL_BF16 | CPU_LEVEL_AVX512)                         \
-    COMPOSE_X_BF16(op, amx_bf16, COMPOSE_LEVEL_BF16 | COMPOSE_LEVEL_AMX)                           \
-    const op_variant op##_variants[] = {                                                           \
-        COMPOSE_PAIR(op, avx2, CPU_LEVEL_AVX2, together, held_to),                                 \
-        COMPOSE_PAIR(op, avx512, CPU_LEVEL_AVX512, together, held_to),                             \
-        COMPOSE_PAIR(op, avx512_vnni, COMPOSE_LEVEL_VNNI, together, held_to),                      \
-        COMPOSE_PAIR(op, amx, COMPOSE_LEVEL_AMX, together, held_to),                               \
-        COMPOSE_QUANTISED(op, "avx2_int16", avx2_16, OP_X_16 | CPU_LEVEL_AVX2, together,           \
-                          compose_fine_tolerances),                                                \
-        COMPOSE_QUANTISED(op, "avx512_int16", avx512_16, OP_X_16 | CPU_LEVEL_AVX512, together,     \
-                          compose_fine_tolerances),                                                \
-        COMPOSE_QUANTISED(op, "avx512_vnni_int16", vnni_16, OP_X_16 | COMPOSE_LEVEL_VNNI,          \
-                          together, compose_fine_tolerances),                                      \
-        COMPOSE_QUANTISED(op, "amx_int16", amx_16, OP_X_16 | COMPOSE_LEVEL_AMX, together,          \
-                          compose_fine_tolerances),                                                \
-        COMPOSE_VARIANT(op, "avx2_decoded", avx2_float, OP_X_FLOAT | CPU_LEVEL_AVX2,               \
-                        accepts_coarse_avx2_float, together, .tolerances = NULL),                  \
-        COMPOSE_VARIANT(op, "avx512_decoded", avx512_float, OP_X_FLOAT | CPU_LEVEL_AVX512,         \
-                        accepts_coarse_avx512_float, together, .tolerances = NULL),                \
-        COMPOSE_BF16(op, "avx512_bf16_rounded", avx512_bf16,                                       \
-                     COMPOSE_LEVEL_BF16 | CPU_LEVEL_AVX512, together),                             \
-        COMPOSE_BF16(op, "amx_bf16_rounded", amx_bf16, COMPOSE_LEVEL_BF16 | COMPOSE_LEVEL_AMX,     \
-                     together),                                                                    \
-        {0}};
+/* X(name, features, ...): the levels, those whose weights may be decoded to float32, and those that
+ * multiply BF16. */
+#if defined(__x86_64__)
+#define COMPOSE_DECODED(X, ...)                                                                    \
+    X(sse2, CPU_VECTORS, __VA_ARGS__)                                                              \
+    X(avx2, CPU_LEVEL_AVX2, __VA_ARGS__)                                                           \
+    X(avx512, CPU_LEVEL_AVX512, __VA_ARGS__)
+#define COMPOSE_LEVELS(X, ...)                                                                     \
+    COMPOSE_DECODED(X, __VA_ARGS__)                                                                \
+    X(avx512_vnni, COMPOSE_LEVEL_VNNI, __VA_ARGS__)                                                \
+    X(amx, COMPOSE_LEVEL_AMX, __VA_ARGS__)
+#define COMPOSE_BF16S(X, ...)                                                                      \
+    X(avx512_bf16, COMPOSE_LEVEL_BF16 | CPU_LEVEL_AVX512, __VA_ARGS__)                             \
+    X(amx_bf16, COMPOSE_LEVEL_BF16 | COMPOSE_LEVEL_AMX, __VA_ARGS__)
+#elif defined(__aarch64__)
+#define COMPOSE_DECODED(X, ...) X(neon, CPU_VECTORS, __VA_ARGS__)
+#define COMPOSE_LEVELS(X, ...)                                                                     \
+    COMPOSE_DECODED(X, __VA_ARGS__)                                                                \
+    X(neon_dotprod, CPU_LEVEL_DOTPROD, __VA_ARGS__)                                                \
+    X(neon_i8mm, CPU_LEVEL_I8MM, __VA_ARGS__)
+#define COMPOSE_BF16S(X, ...) X(neon_bf16, OP_X_BF16 | CPU_VECTORS | CPU_BF16, __VA_ARGS__)
 #else
-#define COMPOSE_VARIANTS(op, together, held_to)                                                    \
-    COMPOSE_LEVEL(op, portable, 0)                                                                 \
-    const op_variant op##_variants[] = {{.name = NULL,                                             \
-                                         .accepts = op##_accepts_portable,                         \
-                                         .kernel = op##_portable,                                  \
-                                         .packed_first = op##_packed_first_portable,               \
-                                         .packed_bytes = op##_packed_bytes_portable,               \
-                                         .pack = op##_pack_portable,                               \
-                                         .scratch_bytes = op##_scratch_portable,                   \
-                                         .rounded = op##_rounded_portable,                         \
-                                         .rounded_scratch_bytes = op##_rounded_scratch_portable}};
+#define COMPOSE_DECODED(X, ...) X(portable, CPU_VECTORS, __VA_ARGS__)
+#define COMPOSE_LEVELS(X, ...)  COMPOSE_DECODED(X, __VA_ARGS__)
+#define COMPOSE_BF16S(X, ...)
 #endif
+
+#define COMPOSE_OF_LEVEL(name, level, op)                                                          \
+    COMPOSE_LEVEL(op, name, level)                                                                 \
+    COMPOSE_16(op, name##_16, OP_X_16 | level)
+#define COMPOSE_OF_DECODED(name, level, op) COMPOSE_FLOAT(op, name##_float, OP_X_FLOAT | level)
+#define COMPOSE_OF_BF16(name, level, op)    COMPOSE_X_BF16(op, name, level)
+
+#define COMPOSE_ROWS_8(name, level, op, together, held_to)                                         \
+    COMPOSE_PAIR(op, name, level, together, held_to),
+#define COMPOSE_ROW_16(name, level, op, together)                                                  \
+    COMPOSE_QUANTISED(op, #name "_int16", name##_16, OP_X_16 | level, together,                    \
+                      compose_fine_tolerances),
+#define COMPOSE_ROW_DECODED(name, level, op, together)                                             \
+    COMPOSE_VARIANT(op, #name "_decoded", name##_float, OP_X_FLOAT | level,                        \
+                    accepts_coarse_##name##_float, together, .tolerances = NULL),
+#define COMPOSE_ROW_BF16(name, level, op, together)                                                \
+    COMPOSE_BF16(op, #name "_rounded", name, level, together),
+
+#define COMPOSE_VARIANTS(op, together, held_to)                                                    \
+    COMPOSE_LEVELS(COMPOSE_OF_LEVEL, op)                                                           \
+    COMPOSE_DECODED(COMPOSE_OF_DECODED, op)                                                        \
+    COMPOSE_BF16S(COMPOSE_OF_BF16, op)                                                             \
+    const op_variant op##_variants[] = {COMPOSE_LEVELS(                                            \
+        COMPOSE_ROWS_8, op, together, held_to) COMPOSE_LEVELS(COMPOSE_ROW_16, op, together)        \
+                                            COMPOSE_DECODED(COMPOSE_ROW_DECODED, op, together)     \
+                                                COMPOSE_BF16S(COMPOSE_ROW_BF16, op, together){0}};
 
 #endif

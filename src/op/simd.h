@@ -1,48 +1,47 @@
-/* Vectors of floats in two widths, so that a kernel is written once and compiled for each.
+/* Vectors of floats in three widths, so that a kernel is written once and compiled for each.
  *
- * A kernel's source is NAME_simd.inc; NAME_avx2.c and NAME_avx512.c include it and are compiled for
- * their instruction set. Everything here rounds the same way in both widths, and sums are taken
- * over a number of partial sums that is the same in both, so a kernel gives the same bits in
- * either. The functions are explained in simd_avx512.inc. Rows of F32, F16, BF16 and F8 are widened
- * on their way in and rounded once on their way out. Where the compiler has neither
- * instruction set, there are none.
+ * CMake compiles NAME_simd.c for every instruction set, with its name as SIMD_LEVEL: AVX-512, AVX2,
+ * and in vectors of four NEON, SSE2 and whatever the compiler makes of its own vectors elsewhere.
+ * Everything here rounds the same way in all widths, and sums are taken over a number of partial
+ * sums that is the same in all, so a kernel gives the same bits in each; only without a fused
+ * multiply-add (SSE2) are products rounded too. The functions are explained in simd_avx512.inc.
+ * Rows of F32, F16, BF16 and F8 are widened on their way in and rounded once on their way out.
  */
 #ifndef QUIPU_OP_SIMD_H
 #define QUIPU_OP_SIMD_H
 
 #include "tensor/dtype.h"
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-
-#include <immintrin.h>
+#include <stdint.h>
 #include <string.h>
 
-#define SIMD_FN                     static inline __attribute__((always_inline))
-#define SIMD_KERNEL(name)           SIMD_PASTE(name, SIMD_LEVEL) /* rms_norm_avx2, rms_norm_avx512 */
+#define SIMD_FN static inline __attribute__((always_inline))
+
+/* rms_norm_avx2 of rms_norm; a kernel's definition begins with SIMD_KERNEL. */
+#define SIMD_NAME(name) SIMD_PASTE(name, SIMD_LEVEL)
+#define SIMD_KERNEL(name)                                                                          \
+    op_kernel SIMD_NAME(name);                                                                     \
+    void SIMD_NAME(name)
 #define SIMD_PASTE(name, level)     SIMD_PASTE_NOW(name, level)
 #define SIMD_PASTE_NOW(name, level) name##_##level
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
-#include "op/simd_avx512.inc"
+/* Vector registers that there are. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+enum { SIMD_REGISTERS = 32 };
 #else
+enum { SIMD_REGISTERS = 16 };
+#endif
+
+#if defined(__AVX512F__)
+#include "op/simd_avx512.inc"
+#elif defined(__AVX2__)
 #include "op/simd_avx2.inc"
+#else
+#include "op/simd_four.inc"
 #endif
 
 /* Sixteen partial sums, whatever the width. */
 enum { SUMS = 16 / LANES };
-
-/* Their total: i and i + 8, then i and i + 4, and so on. */
-SIMD_FN float vf_total(const vf sums[SUMS])
-{
-#if defined(__AVX512F__)
-    __m256 eight = vf_fold8(sums[0]);
-#else
-    __m256 eight = _mm256_add_ps(sums[0], sums[1]);
-#endif
-    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
-}
 
 /* 2^x for x <= 0, to 1 ulp; 0 below 2^-126, NaN for NaN. x = n + f, |f| <= 1/2, and 2^f by the
  * polynomial of least relative error (2.6e-9 before its coefficients are rounded). */
@@ -89,5 +88,4 @@ SIMD_FN vf vf_tanh(vf x)
     return vf_add_unless_ge(vf_where_ge(small, limit, square), large, limit, square);
 }
 
-#endif
 #endif

@@ -1,9 +1,29 @@
-/* Entries of an operator's table of variants for kernels written once in vectors (op/simd.h). */
+/* An operator's variants that are written once in vectors (op/simd.h) and compiled for every
+ * instruction set that simd_levels of CMakeLists.txt names. This is the list of those for C.
+ */
 #ifndef QUIPU_OP_VARIANTS_H
 #define QUIPU_OP_VARIANTS_H
 
 #include "base/cpu.h"
 #include "op/op.h"
+
+/* SIMD_LEVELS(X, ...): X(level, features, ...) for each, in rising order; the kernels of
+ * NAME_simd.c are called NAME_level. Those of NAME_simd8.c, which 16 lanes make no faster, exist
+ * for SIMD8_LEVELS. */
+#if defined(__x86_64__)
+#define SIMD8_LEVELS(X, ...)                                                                       \
+    X(sse2, CPU_VECTORS, __VA_ARGS__)                                                              \
+    X(avx2, CPU_LEVEL_AVX2, __VA_ARGS__)
+#define SIMD_LEVELS(X, ...)                                                                        \
+    SIMD8_LEVELS(X, __VA_ARGS__)                                                                   \
+    X(avx512, CPU_LEVEL_AVX512, __VA_ARGS__)
+#elif defined(__aarch64__)
+#define SIMD8_LEVELS(X, ...) X(neon, CPU_VECTORS, __VA_ARGS__)
+#define SIMD_LEVELS(X, ...)  SIMD8_LEVELS(X, __VA_ARGS__)
+#else
+#define SIMD8_LEVELS(X, ...) X(portable, CPU_VECTORS, __VA_ARGS__)
+#define SIMD_LEVELS(X, ...)  SIMD8_LEVELS(X, __VA_ARGS__)
+#endif
 
 /* Whether no tensor is F64, the oracle's type. */
 static inline bool op_call_has_no_f64(const op_call *call)
@@ -14,24 +34,16 @@ static inline bool op_call_has_no_f64(const op_call *call)
     return true;
 }
 
-/* The kernels `prefix`_avx2 and `prefix`_avx512, or the first alone where 16 lanes are no faster
- * than 8, with further fields of op_variant; nothing where the instruction sets do not exist. */
-#ifdef __x86_64__
-#define OP_AVX2_VARIANT(prefix, ...)                                                               \
-    {                                                                                              \
-        .name = "avx2", .needs = CPU_LEVEL_AVX2, .kernel = prefix##_avx2, __VA_ARGS__              \
-    }
-#define OP_SIMD_VARIANTS(prefix, ...)                                                              \
-    OP_AVX2_VARIANT(prefix, __VA_ARGS__),                                                          \
-    {                                                                                              \
-        .name = "avx512", .needs = CPU_LEVEL_AVX512, .kernel = prefix##_avx512, __VA_ARGS__        \
-    }
-#else
-#define OP_AVX2_VARIANT(prefix, ...)                                                               \
-    {                                                                                              \
-        .name = NULL, __VA_ARGS__                                                                  \
-    }
-#define OP_SIMD_VARIANTS(prefix, ...) OP_AVX2_VARIANT(prefix, __VA_ARGS__)
-#endif
+#define SIMD_DECLARE(level, features, prefix) op_kernel prefix##_##level;
+#define SIMD_ROW(level, features, prefix, ...)                                                     \
+    {.name = #level, .needs = features, .kernel = prefix##_##level, __VA_ARGS__},
+
+/* Declares the kernels and defines `variants`, their table, with further fields of op_variant. */
+#define OP_SIMD_TABLE(prefix, ...)                                                                 \
+    SIMD_LEVELS(SIMD_DECLARE, prefix)                                                              \
+    static const op_variant variants[] = {SIMD_LEVELS(SIMD_ROW, prefix, __VA_ARGS__){0}};
+#define OP_SIMD8_TABLE(prefix, ...)                                                                \
+    SIMD8_LEVELS(SIMD_DECLARE, prefix)                                                             \
+    static const op_variant variants[] = {SIMD8_LEVELS(SIMD_ROW, prefix, __VA_ARGS__){0}};
 
 #endif

@@ -29,7 +29,7 @@ void add_reference(const op_call *call)
     }
 }
 
-static const op_variant variants[] = {OP_AVX2_VARIANT(add, .accepts = op_call_has_no_f64), {0}};
+OP_SIMD8_TABLE(add, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_rows=1 n_columns=64",

@@ -6,6 +6,6 @@
 
 enum { ADD_A, ADD_B, ADD_OUT };
 
-op_kernel add_reference, add_avx2;
+op_kernel add_reference;
 
 #endif

@@ -13,6 +13,6 @@ enum {
 };
 enum { ADD_RESIDUAL_RMS_NORM_EPS };
 
-op_kernel add_residual_rms_norm_reference, add_residual_rms_norm_avx2, add_residual_rms_norm_avx512;
+op_kernel add_residual_rms_norm_reference;
 
 #endif

@@ -48,8 +48,7 @@ void add_rms_norm_reference(const op_call *call)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(add_rms_norm, .accepts = op_call_has_no_f64),
-                                      {0}};
+OP_SIMD_TABLE(add_rms_norm, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_tokens=1 hidden_size=64",

@@ -7,6 +7,6 @@
 enum { ADD_RMS_NORM_X, ADD_RMS_NORM_RESIDUAL, ADD_RMS_NORM_WEIGHT };
 enum { ADD_RMS_NORM_EPS };
 
-op_kernel add_rms_norm_reference, add_rms_norm_avx2, add_rms_norm_avx512;
+op_kernel add_rms_norm_reference;
 
 #endif

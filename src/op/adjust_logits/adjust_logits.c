@@ -94,7 +94,7 @@ void adjust_logits_reference(const op_call *call)
     adjust_units(call);
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(adjust_logits, .accepts = NULL), {0}};
+OP_SIMD_TABLE(adjust_logits, .accepts = NULL)
 
 /* Makes the row one that reads a proposed token. */
 static void propose(op_call *call, int64_t row)

@@ -33,6 +33,6 @@ enum { ADJUST_SEEN = 1, ADJUST_ONCE = 2 };
 /* Words of 32 tokens in a row of allowed tokens. */
 #define ADJUST_MASK_WORDS(vocab_size) (((vocab_size) + 31) / 32)
 
-op_kernel adjust_logits_reference, adjust_logits_avx2, adjust_logits_avx512;
+op_kernel adjust_logits_reference;
 
 #endif

@@ -35,7 +35,7 @@ void argmax_reference(const op_call *call)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(argmax, .accepts = op_call_has_no_f64), {0}};
+OP_SIMD_TABLE(argmax, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_rows=1 vocab_size=111",

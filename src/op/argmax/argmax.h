@@ -6,6 +6,6 @@
 
 enum { ARGMAX_LOGITS, ARGMAX_IDS };
 
-op_kernel argmax_reference, argmax_avx2, argmax_avx512;
+op_kernel argmax_reference;
 
 #endif

@@ -18,6 +18,7 @@
 
 #include "op/attention/attention.h"
 #include "op/op.h"
+#include "op/variants.h"
 
 enum {
     ATTENTION_BLOCK = 64,    /* positions between two updates of the maximum */
@@ -54,7 +55,8 @@ typedef struct attention_tile {
 
 /* Computes a tile; scratch: attention_tile_scratch(head_dim). */
 typedef void attention_kernel(const attention_tile *tile, void *scratch);
-attention_kernel attention_tile_avx2, attention_tile_avx512;
+#define ATTENTION_DECLARE(level, features, name) attention_kernel name##_##level;
+SIMD_LEVELS(ATTENTION_DECLARE, attention_tile)
 
 /* Floats of a query's state. */
 int64_t attention_state_floats(int64_t head_dim);
@@ -88,24 +90,13 @@ void attention_token(const attention_slice *slice, const attention_source *sourc
                      const attention_range *range);
 
 /* An operator's table of variants, from its run_tiles(call, kernel) and accepts(). */
-#ifdef __x86_64__
+#define ATTENTION_RUN(level, features, op)                                                         \
+    static void op##_##level(const op_call *call)                                                  \
+    {                                                                                              \
+        run_tiles(call, attention_tile_##level);                                                   \
+    }
 #define ATTENTION_KERNELS(op)                                                                      \
-    static void op##_avx2(const op_call *call)                                                     \
-    {                                                                                              \
-        run_tiles(call, attention_tile_avx2);                                                      \
-    }                                                                                              \
-    static void op##_avx512(const op_call *call)                                                   \
-    {                                                                                              \
-        run_tiles(call, attention_tile_avx512);                                                    \
-    }                                                                                              \
-    static const op_variant variants[] = {OP_SIMD_VARIANTS(op, .accepts = accepts), {0}};
-#else
-#define ATTENTION_KERNELS(op)                                                                      \
-    static void op##_tiles(const op_call *call)                                                    \
-    {                                                                                              \
-        run_tiles(call, NULL);                                                                     \
-    }                                                                                              \
-    static const op_variant variants[] = {{.kernel = op##_tiles, .accepts = accepts}};
-#endif
+    SIMD_LEVELS(ATTENTION_RUN, op)                                                                 \
+    static const op_variant variants[] = {SIMD_LEVELS(SIMD_ROW, op, .accepts = accepts){0}};
 
 #endif

@@ -40,8 +40,7 @@ void attention_scores_reference(const op_call *call)
     }
 }
 
-static const op_variant variants[] = {
-    OP_SIMD_VARIANTS(attention_scores, .accepts = op_call_has_no_f64), {0}};
+OP_SIMD_TABLE(attention_scores, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "bs=1 n_heads=1 max_q_len=1 max_kv_len=1 head_size=8",

@@ -6,6 +6,6 @@
 
 enum { ATTENTION_SCORES_Q, ATTENTION_SCORES_K, ATTENTION_SCORES_SCORES };
 
-op_kernel attention_scores_reference, attention_scores_avx2, attention_scores_avx512;
+op_kernel attention_scores_reference;
 
 #endif

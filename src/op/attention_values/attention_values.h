@@ -6,6 +6,6 @@
 
 enum { ATTENTION_VALUES_PROBABILITIES, ATTENTION_VALUES_V, ATTENTION_VALUES_OUT };
 
-op_kernel attention_values_reference, attention_values_avx2, attention_values_avx512;
+op_kernel attention_values_reference;
 
 #endif

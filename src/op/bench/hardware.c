@@ -34,37 +34,21 @@ typedef struct sample {
     double operations; /* of worker 0; the others do the same number */
 } sample;
 
-double peak_float_sse2(int64_t n, double *operations)
-{
-    enum { SUMS = 32 };
-    float sum[SUMS];
-    for (int i = 0; i < SUMS; i++)
-        sum[i] = (float)i;
-    for (int64_t k = 0; k < n; k++) {
-        for (int i = 0; i < SUMS; i++)
-            sum[i] = sum[i] * 0.999f + 0.001f;
-    }
-    *operations = (double)n * SUMS * 2;
-    return (double)sum[n % SUMS];
-}
-
 static void choose_loops(hardware *hardware, uint32_t features)
 {
     peak_loop **loops = hardware->loops;
-    loops[HARDWARE_FLOAT] = peak_float_sse2;
+#define CHOOSE(level, needs, name)                                                                 \
+    if ((features & (needs)) == (needs)) loops[HARDWARE_FLOAT] = name##_##level;
+    SIMD_LEVELS(CHOOSE, peak_float)
 #if defined(__x86_64__)
-    if (features & CPU_AVX2) {
-        loops[HARDWARE_FLOAT] = peak_float_avx2;
-        loops[HARDWARE_INTEGER] = peak_integer_avx2;
-    }
+    if (features & CPU_AVX2) loops[HARDWARE_INTEGER] = peak_integer_avx2;
     if ((features & CPU_LEVEL_AVX512) == CPU_LEVEL_AVX512) {
-        loops[HARDWARE_FLOAT] = peak_float_avx512;
         loops[HARDWARE_INTEGER] = peak_integer_avx512;
         if (features & CPU_AVX512_VNNI) loops[HARDWARE_INTEGER] = peak_integer_avx512_vnni;
     }
     if (features & CPU_AMX_BF16) loops[HARDWARE_MATRIX] = peak_matrix_amx;
-#else
-    (void)features;
+#elif defined(__aarch64__)
+    if (features & CPU_DOTPROD) loops[HARDWARE_INTEGER] = peak_integer_neon_dotprod;
 #endif
 }
 

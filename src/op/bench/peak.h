@@ -2,14 +2,17 @@
 #ifndef QUIPU_OP_BENCH_PEAK_H
 #define QUIPU_OP_BENCH_PEAK_H
 
+#include "op/variants.h"
+
 #include <stdint.h>
 
 /* Runs n rounds and returns a value that depends on all of them; stores the number of operations.
  */
 typedef double peak_loop(int64_t n, double *operations);
 
-peak_loop peak_float_sse2, peak_float_avx2, peak_float_avx512;
+#define PEAK_DECLARE(level, features, name) peak_loop name##_##level;
+SIMD_LEVELS(PEAK_DECLARE, peak_float)
 peak_loop peak_integer_avx2, peak_integer_avx512, peak_integer_avx512_vnni;
-peak_loop peak_matrix_amx;
+peak_loop peak_matrix_amx, peak_integer_neon_dotprod;
 
 #endif

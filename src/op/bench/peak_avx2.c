@@ -5,22 +5,6 @@
 
 enum { SUMS = 12 };
 
-double peak_float_avx2(int64_t n, double *operations)
-{
-    __m256 sum[SUMS], a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
-    for (int i = 0; i < SUMS; i++)
-        sum[i] = _mm256_set1_ps((float)i);
-    for (int64_t k = 0; k < n; k++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < SUMS; i++)
-            sum[i] = _mm256_fmadd_ps(sum[i], a, b);
-    }
-    for (int i = 1; i < SUMS; i++)
-        sum[0] = _mm256_add_ps(sum[0], sum[i]);
-    *operations = (double)n * SUMS * 8 * 2;
-    return (double)_mm256_cvtss_f32(sum[0]);
-}
-
 /* Bytes to pairs to words, and the addition: the three instructions that do the work of vpdpbusd.
  * The empty asm keeps the compiler from hoisting the products out of the loop. */
 double peak_integer_avx2(int64_t n, double *operations)

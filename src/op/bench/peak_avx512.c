@@ -5,22 +5,6 @@
 
 enum { SUMS = 20 };
 
-double peak_float_avx512(int64_t n, double *operations)
-{
-    __m512 sum[SUMS], a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
-    for (int i = 0; i < SUMS; i++)
-        sum[i] = _mm512_set1_ps((float)i);
-    for (int64_t k = 0; k < n; k++) {
-#pragma GCC unroll 20
-        for (int i = 0; i < SUMS; i++)
-            sum[i] = _mm512_fmadd_ps(sum[i], a, b);
-    }
-    for (int i = 1; i < SUMS; i++)
-        sum[0] = _mm512_add_ps(sum[0], sum[i]);
-    *operations = (double)n * SUMS * 16 * 2;
-    return (double)_mm512_cvtss_f32(sum[0]);
-}
-
 /* As peak_integer_avx2. */
 double peak_integer_avx512(int64_t n, double *operations)
 {

@@ -108,8 +108,7 @@ static void prepare(op_call *call, uint64_t seed)
     }
 }
 
-static const op_variant variants[] = {OP_AVX2_VARIANT(bias_pad_rope, .accepts = op_call_has_no_f64),
-                                      {0}};
+OP_SIMD8_TABLE(bias_pad_rope, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_tokens=1 bs=1 max_q_len=1 n_heads=1 n_kv_heads=1 head_size=2 rotary_dim=2 max_positions=4",

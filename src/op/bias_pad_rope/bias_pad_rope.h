@@ -16,6 +16,6 @@ enum {
 };
 enum { BIAS_PAD_ROPE_INTERLEAVED };
 
-op_kernel bias_pad_rope_reference, bias_pad_rope_avx2;
+op_kernel bias_pad_rope_reference;
 
 #endif

@@ -146,8 +146,7 @@ static void prepare(op_call *call, uint64_t seed)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(chain_speculative_sampling, .accepts = NULL),
-                                      {0}};
+OP_SIMD_TABLE(chain_speculative_sampling, .accepts = NULL)
 
 static const char *const cases[] = {
     "n_sequences=1 n_speculative=3 vocab_size=111",

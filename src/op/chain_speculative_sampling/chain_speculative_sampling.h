@@ -26,7 +26,6 @@ typedef int64_t chain_drawer(const op_call *call, const chain_draw *draw);
 /* The operator, given its costly part. */
 void chain_sampling_run(const op_call *call, chain_drawer *drawer);
 
-op_kernel chain_speculative_sampling_reference, chain_speculative_sampling_avx2,
-    chain_speculative_sampling_avx512;
+op_kernel chain_speculative_sampling_reference;
 
 #endif

@@ -15,7 +15,7 @@ enum {
 };
 enum { CONCAT_PAST_KV_LAYER };
 
-op_kernel concat_past_kv_reference, concat_past_kv_avx2;
+op_kernel concat_past_kv_reference;
 
 /* Where the new row `at` (sequence, head, new token) of k goes in a cache; NULL: it is padding. */
 void *concat_past_kv_place(const op_call *call, const tensor *cache, const int64_t at[static 3]);

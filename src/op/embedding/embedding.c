@@ -69,8 +69,7 @@ void embedding_reference(const op_call *call)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(embedding, .accepts = op_call_has_no_f64),
-                                      {0}};
+OP_SIMD_TABLE(embedding, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_tokens=1 vocab_size=7 hidden_size=111",

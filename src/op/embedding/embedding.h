@@ -6,6 +6,6 @@
 
 enum { EMBEDDING_IDS, EMBEDDING_TABLE, EMBEDDING_OUT };
 
-op_kernel embedding_reference, embedding_avx2, embedding_avx512;
+op_kernel embedding_reference;
 
 #endif

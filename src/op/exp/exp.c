@@ -51,7 +51,7 @@ static void prepare(op_call *call, uint64_t seed)
     reduce_max_reference(&reduce);
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(exp, .accepts = op_call_has_no_f64), {0}};
+OP_SIMD_TABLE(exp, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_rows=1 n_columns=64",

@@ -7,6 +7,6 @@
 enum { EXP_X, EXP_MAX, EXP_OUT };
 enum { EXP_SCALE };
 
-op_kernel exp_reference, exp_avx2, exp_avx512;
+op_kernel exp_reference;
 
 #endif

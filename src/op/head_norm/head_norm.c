@@ -44,8 +44,7 @@ void head_norm_reference(const op_call *call)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(head_norm, .accepts = op_call_has_no_f64),
-                                      {0}};
+OP_SIMD_TABLE(head_norm, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_tokens=1 n_heads=16 n_kv_heads=8 head_dim=128",

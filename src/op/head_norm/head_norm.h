@@ -7,6 +7,6 @@
 enum { HEAD_NORM_Q, HEAD_NORM_K, HEAD_NORM_Q_WEIGHT, HEAD_NORM_K_WEIGHT };
 enum { HEAD_NORM_EPS };
 
-op_kernel head_norm_reference, head_norm_avx2, head_norm_avx512;
+op_kernel head_norm_reference;
 
 #endif

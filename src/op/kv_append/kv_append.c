@@ -84,8 +84,7 @@ void kv_append_reference(const op_call *call)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(kv_append, .accepts = op_call_has_no_f64),
-                                      {0}};
+OP_SIMD_TABLE(kv_append, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_tokens=1 n_sequences=1 n_kv_heads=2 head_dim=64 n_pages=3 page_size=16 n_kv_indices=2",

@@ -17,7 +17,7 @@ enum {
     KV_APPEND_V_CACHE,
 };
 
-op_kernel kv_append_reference, kv_append_avx2, kv_append_avx512;
+op_kernel kv_append_reference;
 
 /* The page table of a call. */
 page_table kv_append_table(const op_call *call);

@@ -19,16 +19,17 @@
  * multiply-adds from zero, and add the blocks' sums in rising order: the same bits in all of them.
  * In F8_128 the sum of a block of 256 is that of its two blocks of 128, each summed from zero and
  * then multiplied by 256 and by its scale.
- * Where x is to be rounded to BF16 (OP_X_BF16), BF16 weights are multiplied by vdpbf16ps, in the
- * same blocks, or by AMX. Quantised weights are decoded to F32 panels where x is not to be rounded
- * (OP_X_FLOAT): four to eight times the memory. In every variant the order is the same for one row,
- * for many rows, and for any slice of features.
+ * Where x is to be rounded to BF16 (OP_X_BF16), BF16 weights are multiplied by vdpbf16ps or bfdot,
+ * in the same blocks, or by AMX. Quantised weights are decoded to F32 panels where x is not to be
+ * rounded (OP_X_FLOAT): four to eight times the memory. In every variant the order is the same for
+ * one row, for many rows, and for any slice of features.
  */
 #ifndef QUIPU_OP_LINEAR_FLOAT_H
 #define QUIPU_OP_LINEAR_FLOAT_H
 
 #include "op/linear/linear_rounded.h"
 #include "op/op.h"
+#include "op/variants.h"
 
 enum {
     LINEAR_FLOAT_PANEL = 32,     /* features of a panel */
@@ -97,12 +98,13 @@ void linear_float_pack_avx512(const op_call *call, void *packed);
 void linear_float_pack_quantised(const op_call *call, void *packed);
 size_t linear_float_scratch_bytes(const op_call *call);
 
-op_kernel linear_float_avx2, linear_float_avx512;
+SIMD_LEVELS(SIMD_DECLARE, linear_float)
 
-/* BF16 weights only. The first two round x to BF16. */
+/* BF16 weights only. All but linear_float_amx round x to BF16. */
 bool linear_float_bf16_accepts(const op_call *call);
 size_t linear_float_amx_scratch_bytes(const op_call *call);
-op_kernel linear_float_avx512_bf16, linear_float_amx_rounded, linear_float_amx;
+op_kernel linear_float_avx512_bf16, linear_float_amx_rounded, linear_float_amx,
+    linear_float_neon_bf16;
 extern const op_tolerance linear_float_bf16_tolerances[];
 
 #endif

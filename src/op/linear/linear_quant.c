@@ -325,7 +325,7 @@ static void run(const op_call *call, const quant_kernels *kernels, int digits)
     if (kernels->end && tiles) kernels->end();
 }
 
-#define KERNELS(name)                                                                              \
+#define KERNELS(name, ...)                                                                         \
     void linear_quant_##name##_8(const op_call *call)                                              \
     {                                                                                              \
         run(call, &quant_kernels_##name, 1);                                                       \
@@ -334,7 +334,4 @@ static void run(const op_call *call, const quant_kernels *kernels, int digits)
     {                                                                                              \
         run(call, &quant_kernels_##name, 2);                                                       \
     }
-KERNELS(avx2)
-KERNELS(avx512)
-KERNELS(vnni)
-KERNELS(amx)
+LINEAR_QUANT_LEVELS(KERNELS)

@@ -25,8 +25,29 @@
 #include "op/linear/linear_rounded.h"
 #include "op/op.h"
 
-op_kernel linear_quant_avx2_8, linear_quant_avx512_8, linear_quant_vnni_8, linear_quant_amx_8;
-op_kernel linear_quant_avx2_16, linear_quant_avx512_16, linear_quant_vnni_16, linear_quant_amx_16;
+/* X(level, features, name of the variant for 8 bits, for 16 bits): in rising order of preference.
+ */
+#if defined(__x86_64__)
+#define LINEAR_QUANT_AVX512_VNNI (CPU_LEVEL_AVX512 | CPU_AVX512_VNNI)
+#define LINEAR_QUANT_AMX         (LINEAR_QUANT_AVX512_VNNI | CPU_AMX_TILE | CPU_AMX_INT8)
+#define LINEAR_QUANT_LEVELS(X)                                                                     \
+    X(sse2, CPU_VECTORS, "sse2_int8", "sse2_int16")                                                \
+    X(avx2, CPU_LEVEL_AVX2, "avx2_int8", "avx2_int16")                                             \
+    X(avx512, CPU_LEVEL_AVX512, "avx512_int8", "avx512_int16")                                     \
+    X(vnni, LINEAR_QUANT_AVX512_VNNI, "avx512_vnni", "avx512_vnni_int16")                          \
+    X(amx, LINEAR_QUANT_AMX, "amx_int8", "amx_int16")
+#elif defined(__aarch64__)
+#define LINEAR_QUANT_LEVELS(X)                                                                     \
+    X(neon, CPU_VECTORS, "neon_int8", "neon_int16")                                                \
+    X(neon_dotprod, CPU_LEVEL_DOTPROD, "neon_dotprod", "neon_dotprod_int16")                       \
+    X(neon_i8mm, CPU_LEVEL_I8MM, "neon_i8mm", "neon_i8mm_int16")
+#else
+#define LINEAR_QUANT_LEVELS(X) X(portable, CPU_VECTORS, "portable_int8", "portable_int16")
+#endif
+
+#define LINEAR_QUANT_DECLARE(level, ...)                                                           \
+    op_kernel linear_quant_##level##_8, linear_quant_##level##_16;
+LINEAR_QUANT_LEVELS(LINEAR_QUANT_DECLARE)
 
 /* Quantised weight, F32 for all that is present besides. */
 bool linear_quant_accepts(const op_call *call);
@@ -40,27 +61,25 @@ size_t linear_quant_scratch_bytes_8(const op_call *call);
 size_t linear_quant_scratch_bytes_16(const op_call *call);
 extern const op_tolerance linear_quant_tolerances_8[], linear_quant_tolerances_16[];
 
-/* Entries for the operator's table of variants, in rising order of preference; `bits` is what x is
- * rounded to. */
-#define LINEAR_QUANT_VARIANT(NAME, NEEDS, isa, bits)                                               \
+/* Entries for the operator's table of variants; `bits` is what x is rounded to. */
+#define LINEAR_QUANT_VARIANT(NAME, NEEDS, level, bits)                                             \
     {                                                                                              \
-        .name = NAME, .needs = NEEDS, .kernel = linear_quant_##isa##_##bits,                       \
-        .accepts = linear_quant_accepts, .packed_bytes = linear_quant_packed_bytes,                \
-        .pack = linear_quant_pack, .pack_units = LINEAR_QUANT_PACK_UNITS,                          \
+        .name = NAME,                                                                              \
+        .needs = NEEDS,                                                                            \
+        .kernel = linear_quant_##level##_##bits,                                                   \
+        .accepts = linear_quant_accepts,                                                           \
+        .packed_bytes = linear_quant_packed_bytes,                                                 \
+        .pack = linear_quant_pack,                                                                 \
+        .pack_units = LINEAR_QUANT_PACK_UNITS,                                                     \
         .scratch_bytes = linear_quant_scratch_bytes_##bits,                                        \
-        .tolerances = linear_quant_tolerances_##bits, .rounded = linear_rounded_##bits,            \
+        .tolerances = linear_quant_tolerances_##bits,                                              \
+        .rounded = linear_rounded_##bits,                                                          \
         .rounded_scratch_bytes = linear_rounded_bytes,                                             \
-    }
-#define LINEAR_QUANT_AVX512_VNNI (CPU_LEVEL_AVX512 | CPU_AVX512_VNNI)
-#define LINEAR_QUANT_AMX         (LINEAR_QUANT_AVX512_VNNI | CPU_AMX_TILE | CPU_AMX_INT8)
+    },
+#define LINEAR_QUANT_8(level, needs, name, name_16) LINEAR_QUANT_VARIANT(name, needs, level, 8)
+#define LINEAR_QUANT_16(level, needs, name, name_16)                                               \
+    LINEAR_QUANT_VARIANT(name_16, OP_X_16 | needs, level, 16)
 #define LINEAR_QUANT_VARIANTS                                                                      \
-    LINEAR_QUANT_VARIANT("avx2_int8", CPU_LEVEL_AVX2, avx2, 8),                                    \
-        LINEAR_QUANT_VARIANT("avx512_int8", CPU_LEVEL_AVX512, avx512, 8),                          \
-        LINEAR_QUANT_VARIANT("avx512_vnni", LINEAR_QUANT_AVX512_VNNI, vnni, 8),                    \
-        LINEAR_QUANT_VARIANT("amx_int8", LINEAR_QUANT_AMX, amx, 8),                                \
-        LINEAR_QUANT_VARIANT("avx2_int16", OP_X_16 | CPU_LEVEL_AVX2, avx2, 16),                    \
-        LINEAR_QUANT_VARIANT("avx512_int16", OP_X_16 | CPU_LEVEL_AVX512, avx512, 16),              \
-        LINEAR_QUANT_VARIANT("avx512_vnni_int16", OP_X_16 | LINEAR_QUANT_AVX512_VNNI, vnni, 16),   \
-        LINEAR_QUANT_VARIANT("amx_int16", OP_X_16 | LINEAR_QUANT_AMX, amx, 16)
+    LINEAR_QUANT_LEVELS(LINEAR_QUANT_8) LINEAR_QUANT_LEVELS(LINEAR_QUANT_16)
 
 #endif

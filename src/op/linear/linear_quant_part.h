@@ -23,6 +23,7 @@
 #ifndef QUIPU_OP_LINEAR_QUANT_PART_H
 #define QUIPU_OP_LINEAR_QUANT_PART_H
 
+#include "op/linear/linear_quant.h"
 #include "tensor/dtype.h"
 
 #include <stdbool.h>
@@ -136,7 +137,7 @@ typedef struct quant_kernels {
     } of[QUANT_N_FORMATS];
 } quant_kernels;
 
-extern const quant_kernels quant_kernels_avx2, quant_kernels_avx512, quant_kernels_vnni,
-    quant_kernels_amx;
+#define QUANT_KERNELS_DECLARE(level, ...) extern const quant_kernels quant_kernels_##level;
+LINEAR_QUANT_LEVELS(QUANT_KERNELS_DECLARE)
 
 #endif

@@ -100,8 +100,7 @@ static void prepare(op_call *call, uint64_t seed)
     }
 }
 
-static const op_variant variants[] = {
-    OP_SIMD_VARIANTS(masked_softmax, .accepts = op_call_has_no_f64), {0}};
+OP_SIMD_TABLE(masked_softmax, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "bs=1 n_heads=1 max_q_len=1 max_kv_len=64",

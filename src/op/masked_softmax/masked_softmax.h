@@ -7,7 +7,7 @@
 enum { MASKED_SOFTMAX_SCORES, MASKED_SOFTMAX_MASK, MASKED_SOFTMAX_PROBABILITIES };
 enum { MASKED_SOFTMAX_SCALE };
 
-op_kernel masked_softmax_reference, masked_softmax_avx2, masked_softmax_avx512;
+op_kernel masked_softmax_reference;
 
 /* The operator causal_mask: fills mask (bs, max_q_len, max_kv_len): query q of sequence b, which
  * follows history[b] cached tokens, sees keys 0 .. history[b] + q. Rows at or beyond q_lens[b] are

@@ -52,8 +52,7 @@ void merge_state_reference(const op_call *call)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(merge_state, .accepts = op_call_has_no_f64),
-                                      {0}};
+OP_SIMD_TABLE(merge_state, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_tokens=1 n_heads=4 head_dim=64",

@@ -13,7 +13,7 @@ enum {
     MERGE_STATE_S,
 };
 
-op_kernel merge_state_reference, merge_state_avx2, merge_state_avx512;
+op_kernel merge_state_reference;
 
 /* Sets the weights of two sums, relative to the larger (both 0 when both are empty), and returns
  * the merged sum; all in base 2. */

@@ -73,8 +73,7 @@ void merge_states_reference(const op_call *call)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(merge_states, .accepts = op_call_has_no_f64),
-                                      {0}};
+OP_SIMD_TABLE(merge_states, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_tokens=1 n_heads=4 n_states=3 head_dim=64",

@@ -6,6 +6,6 @@
 
 enum { MERGE_STATES_V, MERGE_STATES_S, MERGE_STATES_OUT };
 
-op_kernel merge_states_reference, merge_states_avx2, merge_states_avx512;
+op_kernel merge_states_reference;
 
 #endif

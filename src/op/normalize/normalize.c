@@ -38,8 +38,7 @@ static void prepare(op_call *call, uint64_t seed)
     }
 }
 
-static const op_variant variants[] = {OP_AVX2_VARIANT(normalize, .accepts = op_call_has_no_f64),
-                                      {0}};
+OP_SIMD8_TABLE(normalize, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_rows=1 n_columns=64",

@@ -6,6 +6,6 @@
 
 enum { NORMALIZE_X, NORMALIZE_OUT };
 
-op_kernel normalize_reference, normalize_avx2;
+op_kernel normalize_reference;
 
 #endif

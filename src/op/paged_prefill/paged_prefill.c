@@ -166,11 +166,9 @@ ATTENTION_KERNELS(paged_prefill)
 
 static attention_kernel *tiles_of(op_kernel *kernel)
 {
-#ifdef __x86_64__
-    if (kernel == paged_prefill_avx512) return attention_tile_avx512;
-    if (kernel == paged_prefill_avx2) return attention_tile_avx2;
-#endif
-    (void)kernel;
+#define TILES_OF(level, features, op)                                                              \
+    if (kernel == op##_##level) return attention_tile_##level;
+    SIMD_LEVELS(TILES_OF, paged_prefill)
     return NULL;
 }
 

@@ -26,8 +26,7 @@ void reduce_max_reference(const op_call *call)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(reduce_max, .accepts = op_call_has_no_f64),
-                                      {0}};
+OP_SIMD_TABLE(reduce_max, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_rows=1 n_columns=64",

@@ -6,6 +6,6 @@
 
 enum { REDUCE_MAX_X, REDUCE_MAX_MAX };
 
-op_kernel reduce_max_reference, reduce_max_avx2, reduce_max_avx512;
+op_kernel reduce_max_reference;
 
 #endif

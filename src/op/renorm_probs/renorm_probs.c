@@ -121,8 +121,7 @@ static void prepare(op_call *call, uint64_t seed)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(renorm_probs, .accepts = op_call_has_no_f64),
-                                      {0}};
+OP_SIMD_TABLE(renorm_probs, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_rows=1 vocab_size=111 top_k=10 top_ks:- top_ps:-",

@@ -15,6 +15,6 @@ typedef struct renorm_limits {
 } renorm_limits;
 renorm_limits renorm_limits_of(const op_call *call, int64_t row);
 
-op_kernel renorm_probs_reference, renorm_probs_avx2, renorm_probs_avx512;
+op_kernel renorm_probs_reference;
 
 #endif

@@ -107,8 +107,7 @@ static void prepare(op_call *call, uint64_t seed)
     }
 }
 
-static const op_variant variants[] = {OP_AVX2_VARIANT(repeat_kv, .accepts = op_call_has_no_f64),
-                                      {0}};
+OP_SIMD8_TABLE(repeat_kv, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "bs=1 n_slots=1 n_layers=1 n_kv_heads=1 n_heads=1 max_kv_len=4 max_seq_len=4 head_size=8 "

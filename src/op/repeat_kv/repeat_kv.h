@@ -14,7 +14,7 @@ enum {
 };
 enum { REPEAT_KV_LAYER };
 
-op_kernel repeat_kv_reference, repeat_kv_avx2;
+op_kernel repeat_kv_reference;
 
 /* The row of a cache that row `at` (sequence, query head, position) of `out` copies; NULL: it is
  * padding. */

@@ -47,7 +47,7 @@ static bool accepts(const op_call *call)
     return op_call_has_no_f64(call) && call->params[RMS_NORM_ROUND_FIRST] == 0;
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(rms_norm, .accepts = accepts), {0}};
+OP_SIMD_TABLE(rms_norm, .accepts = accepts)
 
 static const char *const cases[] = {
     "n_tokens=1 hidden_size=64",

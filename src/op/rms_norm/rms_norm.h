@@ -7,6 +7,6 @@
 enum { RMS_NORM_X, RMS_NORM_WEIGHT, RMS_NORM_OUT };
 enum { RMS_NORM_EPS, RMS_NORM_ROUND_FIRST };
 
-op_kernel rms_norm_reference, rms_norm_avx2, rms_norm_avx512;
+op_kernel rms_norm_reference;
 
 #endif

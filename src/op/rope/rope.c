@@ -75,7 +75,7 @@ void rope_reference(const op_call *call)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(rope, .accepts = op_call_has_no_f64), {0}};
+OP_SIMD_TABLE(rope, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_tokens=1 n_heads=4 n_kv_heads=1 head_dim=64 rotary_dim=64 max_positions=128",

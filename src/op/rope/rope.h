@@ -9,6 +9,6 @@ enum { ROPE_INTERLEAVED };
 
 enum { ROPE_FEW_THREADS = 512 }; /* of a GPU block with one head per thread, at most */
 
-op_kernel rope_reference, rope_avx2, rope_avx512;
+op_kernel rope_reference;
 
 #endif

@@ -167,8 +167,7 @@ static bool accepts(const op_call *call)
     return call->tensors[SAMPLING_CANDIDATES].rank == 0;
 }
 
-static const op_variant variants[] = {
-    OP_SIMD_VARIANTS(sampling, .accepts = accepts, .scratch_bytes = fast_scratch_bytes), {0}};
+OP_SIMD_TABLE(sampling, .accepts = accepts, .scratch_bytes = fast_scratch_bytes)
 
 /* Seeds, positions and, where rows have their own settings, values from neutral to narrow. */
 static void prepare(op_call *call, uint64_t seed)

@@ -17,6 +17,6 @@ enum {
 };
 enum { SAMPLING_TEMPERATURE, SAMPLING_TOP_K, SAMPLING_TOP_P, SAMPLING_MIN_P, SAMPLING_TOP_K_FIRST };
 
-op_kernel sampling_reference, sampling_avx2, sampling_avx512;
+op_kernel sampling_reference;
 
 #endif

@@ -35,8 +35,7 @@ void silu_and_mul_reference(const op_call *call)
     }
 }
 
-static const op_variant variants[] = {OP_SIMD_VARIANTS(silu_and_mul, .accepts = op_call_has_no_f64),
-                                      {0}};
+OP_SIMD_TABLE(silu_and_mul, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_tokens=1 intermediate_size=64",

@@ -6,6 +6,6 @@
 
 enum { SILU_AND_MUL_X, SILU_AND_MUL_OUT };
 
-op_kernel silu_and_mul_reference, silu_and_mul_avx2, silu_and_mul_avx512;
+op_kernel silu_and_mul_reference;
 
 #endif

@@ -94,7 +94,7 @@ static void prepare(op_call *call, uint64_t seed)
     }
 }
 
-static const op_variant variants[] = {OP_AVX2_VARIANT(top_k, .accepts = op_call_has_no_f64), {0}};
+OP_SIMD8_TABLE(top_k, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_rows=1 n_values=111 n_blocks=1 k=10 candidates:-",

@@ -6,7 +6,7 @@
 
 enum { TOP_K_LOGITS, TOP_K_CANDIDATES, TOP_K_VALUES, TOP_K_IDS };
 
-op_kernel top_k_reference, top_k_avx2;
+op_kernel top_k_reference;
 
 /* The call of the second round, which reads what `first` wrote, its outputs (n_rows, n_blocks, k)
  * contiguous, and writes `values` and `ids` (n_rows, 1, k). */

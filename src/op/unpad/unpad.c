@@ -39,7 +39,7 @@ static void prepare(op_call *call, uint64_t seed)
     padding_random_offsets(seed, &call->tensors[UNPAD_PADDING_OFFSETS], x->shape[0], x->shape[2]);
 }
 
-static const op_variant variants[] = {OP_AVX2_VARIANT(unpad, .accepts = op_call_has_no_f64), {0}};
+OP_SIMD8_TABLE(unpad, .accepts = op_call_has_no_f64)
 
 static const char *const cases[] = {
     "n_tokens=1 bs=1 n_heads=1 max_q_len=1 head_size=8",

@@ -6,6 +6,6 @@
 
 enum { UNPAD_X, UNPAD_PADDING_OFFSETS, UNPAD_OUT };
 
-op_kernel unpad_avx2, unpad_reference;
+op_kernel unpad_reference;
 
 #endif

@@ -1,0 +1,59 @@
+# Builds for aarch64 and runs what was built under QEMU. Sourced by ./dev after suites.sh.
+#
+# build-arm-root holds Debian's libraries for arm64 (scripts/sysroot). Suites that are programs run
+# as CTest runs them, through QEMU; those that are scripts test the same sources on this machine
+# already, and call the program through build-arm/quipu-arm only where that is all they do.
+
+ARM_PACKAGES=(libc6-dev libpcre2-dev libcjson-dev libcurl4-openssl-dev libevent-dev libssl-dev libcmocka-dev)
+
+# Features that hide one variant after another of the operators.
+ARM_MASKS=(bf16 i8mm asimddp asimd)
+
+configure_arm() {
+    scripts/sysroot build-arm-root arm64 bookworm "${ARM_PACKAGES[@]}" >build-arm-root.log 2>&1 || {
+        cat build-arm-root.log >&2
+        return 1
+    }
+    configure_tree build-arm --toolchain "$PWD/scripts/aarch64.cmake" "-DCMAKE_SYSROOT=$PWD/build-arm-root" \
+        -DCMAKE_BUILD_TYPE=Release -DQUIPU_WERROR=ON -DQUIPU_NVCC=OFF -DBUILD_TESTING=ON \
+        "-DQUIPU_TEST_DATA=$(find_test_data)"
+}
+
+# build_arm TARGET...: the whole tree without any.
+build_arm() {
+    configure_arm && in_tree build-arm ninja "$@"
+}
+
+run_arm() {
+    qemu-aarch64-static -L build-arm-root "$@"
+}
+
+# check_arm_ops MASK OPERATOR...
+check_arm_ops() {
+    local mask=$1
+    shift
+    QUIPU_CPU_MASK=$mask run_arm build-arm/quipu ops check --variant best --timeout 600 "$@"
+}
+
+# In two minutes: -Werror, the library linked, a text that a model makes, and the products of all types
+# with each feature masked.
+test_arm_briefly() {
+    local mask
+    check "build for aarch64 with -Werror" build_arm quipu quipu_shared || return 0
+    check "aarch64: a model makes a text" run_arm build-arm/quipu run -m synthetic:tiny -p 1,2,3 -n 8 || true
+    for mask in '' "${ARM_MASKS[@]}"; do
+        check "aarch64: kernels with '${mask:-nothing}' masked" check_arm_ops "$mask" linear rms_norm rope || true
+    done
+}
+
+test_arm() {
+    local mask
+    begin_tally
+    if check "build for aarch64 with -Werror" build_arm; then
+        run_suites build-arm
+        for mask in '' "${ARM_MASKS[@]}"; do
+            check "aarch64: all kernels with '${mask:-nothing}' masked" check_arm_ops "$mask" || true
+        done
+    fi
+    end_tally
+}

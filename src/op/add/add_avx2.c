@@ -1,2 +1,0 @@
-/* add for AVX2. */
-#include "op/add/add_simd.inc"

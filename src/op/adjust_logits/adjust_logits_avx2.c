@@ -1,7 +1,0 @@
-/* adjust_logits for AVX2: the reference's loops in wider vectors. */
-#include "op/adjust_logits/adjust_logits_row.h"
-
-void adjust_logits_avx2(const op_call *call)
-{
-    adjust_units(call);
-}

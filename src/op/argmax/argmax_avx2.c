@@ -1,2 +1,0 @@
-/* argmax for AVX2. */
-#include "op/argmax/argmax_simd.inc"

@@ -1,2 +1,0 @@
-/* argmax for AVX-512. */
-#include "op/argmax/argmax_simd.inc"

@@ -1,2 +1,0 @@
-/* Attention tiles for AVX2. */
-#include "op/attention/attention_simd.inc"

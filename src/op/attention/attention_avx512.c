@@ -1,2 +1,0 @@
-/* Attention tiles for AVX-512. */
-#include "op/attention/attention_simd.inc"

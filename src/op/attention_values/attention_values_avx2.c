@@ -1,2 +1,0 @@
-/* attention_values for AVX2. */
-#include "op/attention_values/attention_values_simd.inc"

@@ -1,2 +1,0 @@
-/* chain_speculative_sampling for AVX-512. */
-#include "op/chain_speculative_sampling/chain_speculative_sampling_simd.inc"

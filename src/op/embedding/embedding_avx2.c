@@ -1,2 +1,0 @@
-/* embedding for AVX2. */
-#include "op/embedding/embedding_simd.inc"

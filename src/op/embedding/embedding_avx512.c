@@ -1,2 +1,0 @@
-/* embedding for AVX-512. */
-#include "op/embedding/embedding_simd.inc"

@@ -1,2 +1,0 @@
-/* exp for AVX2. */
-#include "op/exp/exp_simd.inc"

@@ -1,2 +1,0 @@
-/* exp for AVX-512. */
-#include "op/exp/exp_simd.inc"

@@ -1,2 +1,0 @@
-/* kv_append for AVX2. */
-#include "op/kv_append/kv_append_simd.inc"

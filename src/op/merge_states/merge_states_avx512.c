@@ -1,2 +1,0 @@
-/* Merging attention states for AVX-512. */
-#include "op/merge_states/merge_states_simd.inc"

@@ -1,2 +1,0 @@
-/* normalize for AVX2. */
-#include "op/normalize/normalize_simd.inc"

@@ -1,2 +1,0 @@
-/* reduce_max for AVX2. */
-#include "op/reduce_max/reduce_max_simd.inc"

@@ -1,2 +1,0 @@
-/* renorm_probs for AVX2. */
-#include "op/renorm_probs/renorm_probs_simd.inc"

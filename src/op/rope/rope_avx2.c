@@ -1,2 +1,0 @@
-/* rope for AVX2. */
-#include "op/rope/rope_simd.inc"

@@ -1,2 +1,0 @@
-/* sampling for AVX2. */
-#include "op/sampling/sampling_simd.inc"

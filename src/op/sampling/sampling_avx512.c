@@ -1,2 +1,0 @@
-/* sampling for AVX-512. */
-#include "op/sampling/sampling_simd.inc"
