@@ -15,7 +15,7 @@ configure_arm() {
         return 1
     }
     configure_tree build-arm --toolchain "$PWD/scripts/aarch64.cmake" "-DCMAKE_SYSROOT=$PWD/build-arm-root" \
-        -DCMAKE_BUILD_TYPE=Release -DQUIPU_WERROR=ON -DQUIPU_NVCC=OFF -DBUILD_TESTING=ON \
+        -DCMAKE_BUILD_TYPE=Release -DQUIPU_WERROR=ON -DQUIPU_GPU=off -DBUILD_TESTING=ON \
         "-DQUIPU_TEST_DATA=$(find_test_data)"
 }
 
