@@ -31,7 +31,8 @@ RUN if [ -n "$CUDA" ]; then \
         && rm -rf /var/lib/apt/lists/*; \
     fi
 COPY . /source
-RUN cmake -G Ninja -S /source -B /build -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=/usr \
+RUN if [ -n "$CUDA" ]; then gpu=on; else gpu=off; fi \
+    && cmake -G Ninja -S /source -B /build -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=/usr -DQUIPU_GPU=$gpu \
     && cmake --build /build \
     && cd /build && cpack -G DEB
 
