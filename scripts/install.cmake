@@ -17,7 +17,7 @@ add_library(quipu::quipu ALIAS quipu_shared)
 
 # libquipu_net.so: with the hub and the server, for programs that link with libcurl and libevent. Python opens it when it
 # needs it.
-add_library(quipu_net_shared SHARED $<TARGET_OBJECTS:quipu_core> $<TARGET_OBJECTS:quipu_hub> $<TARGET_OBJECTS:quipu_server>
+add_library(quipu_net_shared SHARED $<TARGET_OBJECTS:quipu_core> ${SIMD_OBJECTS} $<TARGET_OBJECTS:quipu_hub> $<TARGET_OBJECTS:quipu_server>
   $<TARGET_OBJECTS:quipu_net>)
 target_link_libraries(quipu_net_shared PRIVATE PkgConfig::PCRE2 PkgConfig::CJSON PkgConfig::CURL PkgConfig::CRYPTO
   PkgConfig::EVENT Threads::Threads m ${CMAKE_DL_LIBS})
