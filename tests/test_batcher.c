@@ -524,6 +524,40 @@ static void requests_and_keys_take_turns(void **state)
     }
 }
 
+/* A choice that gives its slot up before it has read anything keeps nothing, and leaks nothing. */
+static void unread_prompts_keep_nothing(void **state)
+{
+    (void)state;
+    batcher *b;
+    int32_t prompt[CONTEXT];
+    size_t n;
+    qp_engine *engine = open_small(2);
+    request *all[3];
+    assert_ok(batcher_create(&(batcher_options){0}, engine, &b, &error));
+    for (size_t i = 0; i < 3; i++) {
+        prompt_of(i == 2 ? 0 : 5 + i * 6, prompt, &n); /* of 36, 38 and 1 tokens */
+        all[i] = make_request(engine, prompt, n);
+        all[i]->max_tokens = 1;
+        all[i]->cache_key = i == 2;
+    }
+    assert_ok(batcher_submit(b, all[0], &error));
+    assert_ok(batcher_submit(b, all[1], &error));
+    batcher_turn(b); /* reads 24 tokens of the first */
+    choice *c = &all[1]->choices[0];
+    assert_int_equal(c->session->count, 0);
+    assert_ok(batcher_submit(b, all[2], &error));
+    batcher_turn(b);
+    assert_int_equal(c->phase, CHOICE_WAITING);
+    for (size_t turns = 0; turns < 20 && c->phase == CHOICE_WAITING; turns++)
+        batcher_turn(b);
+    assert_int_equal(c->phase, CHOICE_RUNNING);
+    assert_null(c->parked.pages.pages);
+    for (size_t i = 0; i < 3; i++)
+        request_release(all[i]);
+    batcher_close(b);
+    qp_engine_close(engine);
+}
+
 static void what_cannot_be_done_is_refused(void **state)
 {
     (void)state;
@@ -556,6 +590,7 @@ int main(void)
         cmocka_unit_test(cancelled_and_late_requests_end),
         cmocka_unit_test(unread_answers_leave_their_slots),
         cmocka_unit_test(requests_and_keys_take_turns),
+        cmocka_unit_test(unread_prompts_keep_nothing),
         cmocka_unit_test(what_cannot_be_done_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -202,10 +202,14 @@ void batcher_admit(batcher *b)
         if (full && find_yielding(b, c) == b->running.count) return;
         while (!fits(b, c))
             if (!free_pages(b, c)) return;
+        /* Asked again: clients read meanwhile. */
+        const bool park = b->running.count == b->n_slots;
+        const size_t yielding = park ? find_yielding(b, c) : 0;
+        if (park && yielding == b->running.count) return;
         for (i = 0; b->waiting.items[i] != c; i++) /* others may wait before it since then */
             ;
         choice_list_remove(&b->waiting, i);
-        if (b->running.count == b->n_slots) slot_park(b, find_yielding(b, c));
+        if (park) slot_park(b, yielding);
         slot_start(b, c);
     }
 }

@@ -84,10 +84,12 @@ void slot_start(batcher *b, choice *c)
     c->session = take_session(b);
     c->phase = CHOICE_RUNNING;
     count_slot(b, r);
-    if (c->parked.count)
+    if (c->parked.count) {
         session_return(c->session, &c->parked, c->tokens);
-    else
+    } else {
+        parked_pages_free(&c->parked, &b->engine->pages); /* an empty list */
         cached = take_cached(b, c);
+    }
     if (!c->preempted && c->index == 0) r->cached_tokens = cached;
     if (!r->admitted) note_admitted(b, r);
     batcher_note_progress(b, c, cached);
