@@ -25,6 +25,9 @@ TEMPLATES = {
     "one call a message": TOOLS + EACH.replace("{CALL}", (
         "{% if m.tool_calls | length > 1 %}{{ raise_exception('one call a message') }}{% endif %}"
         "{{ c.function.name }}")),
+    "no tools, and turns alternate": (
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('roles alternate') }}{% endif %}{% endfor %}") + EACH.replace("{CALL}", "{{ raise_exception('never') }}"),
     "no tools": EACH.replace("{CALL}", "{{ raise_exception('never') }}"),
 }
 

@@ -79,13 +79,33 @@ static void write_result(cJSON *message)
     extend(message, "Result of the call:\n", "");
 }
 
+static bool is_of(const cJSON *message, const char *role)
+{
+    return strcmp(text_of(message, "role"), role) == 0;
+}
+
+/* Results and what the user says after them become one message: many templates want the user's
+ * turns and the model's to alternate. */
+static void write_results(cJSON *messages, cJSON *first)
+{
+    strbuf more = {0};
+    write_result(first);
+    for (cJSON *next; (next = first->next) && (is_of(next, "tool") || is_of(next, "user"));) {
+        if (is_of(next, "tool")) write_result(next);
+        strbuf_printf(&more, "\n\n%s", text_of(next, "content"));
+        cJSON_Delete(cJSON_DetachItemViaPointer(messages, next));
+    }
+    extend(first, "", strbuf_text(&more));
+    strbuf_free(&more);
+}
+
 void tool_texts_write(cJSON *messages, const cJSON *tools)
 {
     cJSON *message;
     cJSON_ArrayForEach(message, messages)
     {
         write_calls(message);
-        if (strcmp(text_of(message, "role"), "tool") == 0) write_result(message);
+        if (is_of(message, "tool")) write_results(messages, message);
     }
     if (cJSON_GetArraySize(tools)) add_description(messages, tools);
 }
