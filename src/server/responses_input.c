@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Templates that show earlier thinking read it under this name. */
+#define THINKING "reasoning_content"
+
 const char *responses_text(const cJSON *item, const char *name)
 {
     const char *text = cJSON_GetStringValue(json_get(item, name));
@@ -14,7 +17,7 @@ static cJSON *add_message(cJSON *list, const char *role, const char *text)
 {
     cJSON *message = cJSON_CreateObject();
     cJSON_AddStringToObject(message, "role", role);
-    cJSON_AddStringToObject(message, "content", text);
+    if (text) cJSON_AddStringToObject(message, "content", text);
     cJSON_AddItemToArray(list, message);
     return message;
 }
@@ -24,20 +27,20 @@ static cJSON *add_message(cJSON *list, const char *role, const char *text)
 /* The message of the turn at the end of the list, which is the model's. */
 static cJSON *turn_of(cJSON *list)
 {
-    cJSON *last = cJSON_GetArrayItem(list, cJSON_GetArraySize(list) - 1);
-    const bool open = strcmp(responses_text(last, "role"), "assistant") == 0;
-    return open ? last : add_message(list, "assistant", "");
+    cJSON *last = list->child ? list->child->prev : NULL; /* without a walk: lists may be long */
+    if (strcmp(responses_text(last, "role"), "assistant") == 0) return last;
+    last = add_message(list, "assistant", NULL);
+    cJSON_AddArrayToObject(last, "content");
+    return last;
 }
 
-/* Appends to a text of the message. */
+/* Appends a part to an array of texts of the message. */
 static void append_text(cJSON *message, const char *name, const char *text)
 {
-    strbuf joined = {0};
-    strbuf_puts(&joined, responses_text(message, name));
-    strbuf_puts(&joined, text);
-    cJSON_DeleteItemFromObjectCaseSensitive(message, name);
-    cJSON_AddStringToObject(message, name, strbuf_text(&joined));
-    strbuf_free(&joined);
+    cJSON *parts = cJSON_GetObjectItemCaseSensitive(message, name), *part = cJSON_CreateObject();
+    if (!parts) parts = cJSON_AddArrayToObject(message, name);
+    cJSON_AddStringToObject(part, "text", text);
+    cJSON_AddItemToArray(parts, part);
 }
 
 static qp_status add_own_text(cJSON *list, const cJSON *item, api_error *error)
@@ -57,12 +60,28 @@ static qp_status add_own_text(cJSON *list, const cJSON *item, api_error *error)
     return QP_OK;
 }
 
-/* Templates that show earlier thinking read it under this name. */
 static void add_reasoning(cJSON *list, const cJSON *item)
 {
     const cJSON *part;
     cJSON_ArrayForEach(part, json_get(item, "content"))
-        append_text(turn_of(list), "reasoning_content", responses_text(part, "text"));
+        append_text(turn_of(list), THINKING, responses_text(part, "text"));
+}
+
+/* Makes one text of the thinking of each turn. */
+static void join_thinking(cJSON *list)
+{
+    cJSON *message;
+    const cJSON *part;
+    cJSON_ArrayForEach(message, list)
+    {
+        strbuf text = {0};
+        const cJSON *parts = json_get(message, THINKING);
+        if (!cJSON_IsArray(parts)) continue;
+        cJSON_ArrayForEach(part, parts) strbuf_puts(&text, responses_text(part, "text"));
+        cJSON_ReplaceItemInObjectCaseSensitive(message, THINKING,
+                                               cJSON_CreateString(strbuf_text(&text)));
+        strbuf_free(&text);
+    }
 }
 
 static void add_call(cJSON *list, const cJSON *item, const char *name, const char *arguments)
@@ -139,5 +158,6 @@ qp_status responses_messages(const call *c, cJSON *list, api_error *error)
     if (c->p.instructions) add_message(list, "system", c->p.instructions);
     if (cJSON_IsString(c->p.input)) add_message(list, "user", c->p.input->valuestring);
     cJSON_ArrayForEach(item, c->p.input) TRY(add_item(list, item, error));
+    join_thinking(list);
     return QP_OK;
 }
