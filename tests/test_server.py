@@ -361,6 +361,7 @@ def responses(s):
              for i in ("hello", items)]
     assert usage[0]["input_tokens"] == usage[1]["input_tokens"]
     refusal(s, "/v1/responses", {"input": "x", "previous_response_id": "y"}, "previous_response_id")
+    refusal(s, "/v1/responses", {"input": "x", "prompt": {"id": "pmpt_1"}}, "prompt")
     refusal(s, "/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema"}}}, "text")
 
 
@@ -432,6 +433,10 @@ def anthropic_messages(s):
     count = [s.post("/v1/messages/count_tokens", {"messages": m})[1]["input_tokens"]
              for m in (HELLO, blocks)]
     assert count[0] == count[1] > 0
+    tools = [{"name": "weather", "input_schema": {"type": "object"}}]
+    with_tools = s.post("/v1/messages/count_tokens", {"messages": HELLO, "tools": tools})[1]["input_tokens"]
+    asked = s.post("/v1/messages", {"messages": HELLO, "tools": tools, "max_tokens": 1})[1]["usage"]
+    assert with_tools == asked["input_tokens"] + asked["cache_read_input_tokens"] > count[0]
     thought = [{"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "x"},
                                                  {"type": "text", "text": "hello"}]}]
     status, reply = s.post("/v1/messages/count_tokens", {"messages": HELLO + thought + HELLO})
@@ -455,6 +460,10 @@ def ollama_endpoints(s):
     assert whole["eval_count"] == lines[-1]["eval_count"] <= 7
     raw = {"prompt": "the cat", "raw": True, "stream": False, "options": options}
     assert "response" in s.post("/api/generate", raw)[1]
+    plain = {"prompt": "the cat", "stream": False, "options": {"num_predict": 1}}
+    read = [s.post("/api/generate", {**plain, **more})[1]["prompt_eval_count"]
+            for more in ({}, {"system": ""}, {"system": "be brief"})]
+    assert read[0] == read[1] < read[2], read  # an empty text is no system message
     assert s.get("/api/tags")[1]["models"][0]["name"] == "llama-text"
     loaded = s.get("/api/ps")[1]["models"][0]
     assert loaded["name"] == "llama-text" and loaded["size_vram"] == 0 < loaded["context_length"], loaded

@@ -92,7 +92,8 @@ static const field *const message_tables[] = {call_message_fields,     message_f
                                               call_sampling_fields,    call_vendor_fields,
                                               call_refused_fields,     call_single_fields,
                                               call_no_logprobs_fields, NULL};
-const field *const count_tokens_tables[] = {call_message_fields, message_fields, NULL};
+const field *const count_tokens_tables[] = {call_message_fields, message_fields, call_tool_fields,
+                                            NULL};
 
 /* ---- To OpenAI's form ---------------------------------------------------------------------- */
 

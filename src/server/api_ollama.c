@@ -155,7 +155,7 @@ static qp_status read_generate(call *c, const cJSON *body, api_error *error)
     bool templated = c->server->vocabulary && qp_chat_template(c->server->vocabulary);
     if (c->p.raw || !templated) return call_add_text(c, c->p.text, error);
     cJSON *list = cJSON_CreateArray();
-    if (c->p.instructions) add_message(list, "system", c->p.instructions);
+    if (c->p.instructions && *c->p.instructions) add_message(list, "system", c->p.instructions);
     add_message(list, "user", c->p.text);
     qp_status status = call_chat_variables(c, list, NULL, &variables, error);
     cJSON_Delete(list);

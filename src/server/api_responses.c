@@ -22,9 +22,14 @@ static qp_status refuse_state(void *out, const char *name, const cJSON *value, a
     (void)out;
     if (cJSON_IsFalse(value)) return QP_OK;
     return api_refuse(error, 400, name,
-                      "\"%s\": the server keeps no responses; send the whole conversation as "
-                      "\"input\"",
+                      "\"%s\": the server keeps nothing; send the whole conversation as \"input\"",
                       name);
+}
+
+static qp_status refuse_stored_prompt(void *out, const char *name, const cJSON *value,
+                                      api_error *error)
+{
+    return cJSON_IsObject(value) ? refuse_state(out, name, value, error) : QP_OK;
 }
 
 static qp_status read_text_format(void *out, const char *name, const cJSON *value, api_error *error)
@@ -64,6 +69,11 @@ static const field response_fields[] = {
      .read = refuse_state,
      .schema = "{\"enum\": [null]}",
      .help = "not built: the server keeps no responses"},
+    {.name = "prompt",
+     .type = FIELD_READ,
+     .types = JSON_STRING | JSON_OBJECT,
+     .read = refuse_stored_prompt,
+     .help = "not built: an object names a prompt that the server keeps, and it keeps none"},
     {.name = "background",
      .type = FIELD_READ,
      .types = JSON_BOOL,
