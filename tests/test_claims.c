@@ -45,7 +45,8 @@ static void begin_pass(bench *b, uint32_t pass, int64_t tokens)
 {
     for (int a = 0; a < AXES; a++)
         b->sizes[a] = tokens;
-    b->sizes[AXIS_OUTPUTS] = b->sizes[AXIS_SEQUENCES] = 1;
+    program_set_outputs(b->sizes, 1);
+    b->sizes[AXIS_SEQUENCES] = 1;
     b->sizes[AXIS_SEQUENCE_ENDS] = 2;
     claims_begin(b->claims, pass, b->sizes, false);
 }

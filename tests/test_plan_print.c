@@ -46,6 +46,7 @@ static void the_printed_table_is_the_plan(void **state)
     plan_options options = plan_default_options(model_get_config(model));
     options.max_tokens = 7;
     program p;
+    options.target = PLAN_FOR_CPU;
     assert_ok(lower_build(model_get_config(model), model, &options, &p, &error));
     plan_cell *cells;
     assert_ok(lifetime_compute(&p, &cells, &error));

@@ -106,6 +106,7 @@ qp_status engine_choose_plan(const qp_engine_options *given, const model_config 
     out->page_size = given->page_size ? given->page_size : DEFAULT_PAGE_SIZE;
     out->n_pages = given->pages;
     out->fuse = given->fuse;
+    out->target = on_gpu ? PLAN_FOR_ANY : PLAN_FOR_CPU;
     TRY(lower_parse_rules(given->rules, out, error));
     if (given->plan) TRY(plan_form_find(given->plan, &out->form, error));
     out->few_alike = engine_speculates(given); /* unless the megakernel verifies */

@@ -200,20 +200,15 @@ static bool list_logit_rows(step_state *st, machine_request *r)
     return all;
 }
 
-/* Runs the batch, whose first hidden states may have been computed. *run: the run; NULL: nothing
- * was left to run. */
-static qp_status run_rest(qp_engine *e, engine_run **run, bool *all_rows, qp_error *error)
+/* Runs the batch. */
+static qp_status run_batch(qp_engine *e, engine_run **run, bool *all_rows, qp_error *error)
 {
     step_state *st = &e->step;
     int passes = 0;
-    const bool ran = st->hidden_apart && st->n_hidden > 0;
-    *run = NULL;
-    if (ran && st->n_rows == 0) return QP_OK;
     engine_run *r = *run = step_next_run(e, 1);
     r->request.verifies = verifies(st);
     r->request.logits = wants_logits(st, e->device.context);
     *all_rows = list_logit_rows(st, &r->request);
-    if (ran) step_continue_after_hidden(e, &r->request);
     if (st->reads_hidden && st->choice == MACHINE_LOGITS && !r->request.logits)
         step_end_at_hidden(e, &r->request);
     TRY(step_begin_run(e, r, error));
@@ -234,16 +229,15 @@ static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *
     for (size_t i = 0; i < st->n_rows; i++)
         if (st->rows[i].of) st->choice = MACHINE_SAMPLED;
     st->reads_hidden = step_wants_hidden(st);
-    if (st->hidden_apart && st->n_hidden > 0) TRY(step_run_hidden(e, error));
-    TRY(run_rest(e, &run, &all_rows, error));
-    const float *logits = run && run->request.logits ? machine_logits(run->machine) : NULL;
-    if (st->reads_hidden && !st->hidden_apart) TRY(step_read_hidden(e, error));
+    if (st->hidden_apart) step_want_hidden(e);
+    TRY(run_batch(e, &run, &all_rows, error));
+    const float *logits = run->request.logits ? machine_logits(run->machine) : NULL;
+    if (st->reads_hidden) TRY(step_read_hidden(e, error));
     const size_t n_parts = st->n_parts;
     step_finish_parts(e, all, n);
     for (size_t i = 0; (logits || st->reads_hidden) && i < n_parts; i++)
         TRY(step_hand_out_rows(e, &st->parts[i],
                                all_rows || st->parts[i].of->on_logits ? logits : NULL, error));
-    if (!run) return QP_OK;
     step_hand_out(e, run->request.tokens);
     qp_status status = step_accept(e, run->request.tokens, logits, error);
     step_note_slots(st, run);

@@ -172,9 +172,11 @@ qp_status step_hand_out_rows(const qp_engine *e, const step_part *part, const fl
     const model_config *c = &e->program.config;
     const size_t first_hidden = part->count - (size_t)part->n_hidden;
     const size_t first = part->count - (size_t)part->n_outputs;
+    const int64_t first_row =
+        part->first_hidden + (e->step.hidden_apart ? batch_outputs(&e->batch) : 0);
     for (int64_t i = 0; i < part->n_hidden; i++)
         TRY(s->on_hidden(s->context, first_hidden + (size_t)i,
-                         e->step.hidden + (part->first_hidden + i) * c->hidden_size));
+                         e->step.hidden + (first_row + i) * c->hidden_size));
     for (int64_t i = 0; logits && i < part->n_outputs; i++) {
         const float *row = logits + (part->first_output + i) * c->vocab_size;
         const size_t token = first + (size_t)i;

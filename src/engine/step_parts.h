@@ -75,18 +75,16 @@ void step_finish_parts(qp_engine *engine, qp_sequence *all, size_t n);
 qp_status step_hand_out_rows(const qp_engine *engine, const step_part *part, const float *logits,
                              qp_error *error);
 
-/* step_hidden.c: whether hidden states of the call have runs of their own. */
+/* step_hidden.c: whether hidden states of the call are no rows of logits. */
 bool step_reads_hidden_apart(const qp_engine *engine, const qp_sequence *all, size_t n);
 
 /* Whether hidden states of the batch are handed out. */
 bool step_wants_hidden(const step_state *state);
 
-/* If they have runs of their own: computes those of the batch, and then lets a request go on with
- * the rows of logits. */
-qp_status step_run_hidden(qp_engine *engine, qp_error *error);
-void step_continue_after_hidden(const qp_engine *engine, machine_request *request);
+/* If they are no rows of logits: requests those of the batch, after its rows of logits. */
+void step_want_hidden(qp_engine *engine);
 
-/* If they have not: makes a request end before logits, and reads them after its run. */
+/* Makes a request end before logits; reads the hidden states after a run. */
 void step_end_at_hidden(const qp_engine *engine, machine_request *request);
 qp_status step_read_hidden(qp_engine *engine, qp_error *error);
 

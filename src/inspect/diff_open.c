@@ -84,6 +84,8 @@ static qp_status build_plan(diff *d, model_config config, qp_error *error)
     TRY(choose_room(d, &options, error));
     options.form = o->form;
     TRY(lower_parse_rules(o->rules, &options, error));
+    const bool on_cpu = !d->type_a->on_gpu && !d->type_b->on_gpu;
+    if (on_cpu && o->ranks <= 1) options.target = PLAN_FOR_CPU; /* ranks have all rows */
     options.fuse = o->fuse;
     options.sums = o->sums || d->type_b->whole;
     options.kv_partitions = o->kv_partitions;

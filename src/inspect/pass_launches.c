@@ -28,7 +28,8 @@ static launch_class class_of(const program *program, const launch_setting *setti
         .sizes = program->capacity, .last = program->logits_end, .likeliest = decodes};
     if (sequences > tokens) sequences = tokens;
     of.sizes.of[AXIS_TOKENS] = tokens;
-    of.sizes.of[AXIS_SEQUENCES] = of.sizes.of[AXIS_OUTPUTS] = sequences;
+    of.sizes.of[AXIS_SEQUENCES] = sequences;
+    program_set_outputs(of.sizes.of, sequences);
     of.sizes.of[AXIS_SEQUENCE_ENDS] = sequences + 1;
     if (decodes && sequences >= (setting->ops.few_rows == 0 ? 1 : 2))
         of.n_chunks = cuda_decode_chunks(program->options.context);

@@ -67,6 +67,7 @@ static qp_status build_plan(timed_model *m, qp_error *error)
     const model_config *config = model_get_config(m->model);
     plan_options options = plan_default_options(config);
     (o->as_run ? plan_as_run : plan_for_timing)(o, config, &options);
+    options.target = m->device.context ? PLAN_FOR_ANY : PLAN_FOR_CPU;
     TRY(lower_build(config, m->model, &options, &m->program, error));
     if (m->device.context) return QP_OK; /* its memory is counted there */
     uint64_t need = program_count_bytes(&m->program, model_weight_bytes(m->model)).total;

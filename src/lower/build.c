@@ -39,7 +39,8 @@ uint32_t lower_rules_of(const plan_options *o)
     uint32_t taken = 0;
     for (int i = 0; i < LOWER_RULES && o->form == PLAN_PAGED; i++) {
         const lower_when when = rules[i].when;
-        const bool usual = when == LOWER_ALWAYS || (when == LOWER_FUSE && (o->fuse || o->sums)) ||
+        const bool usual = (when == LOWER_CPU && o->target == PLAN_FOR_CPU) ||
+                           (when == LOWER_FUSE && (o->fuse || o->sums)) ||
                            (when == LOWER_SUMS && o->sums);
         taken |= (uint32_t)usual << i;
     }
@@ -50,7 +51,7 @@ bool lower_fuses(const plan_options *o)
 {
     uint32_t fusing = 0;
     for (int i = 0; i < LOWER_RULES; i++)
-        fusing |= (uint32_t)(rules[i].when != LOWER_ALWAYS) << i;
+        fusing |= (uint32_t)(rules[i].when != LOWER_CPU) << i;
     return (lower_rules_of(o) & fusing) != 0;
 }
 

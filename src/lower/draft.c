@@ -108,7 +108,7 @@ void draft_trim_tensors(plan_builder *b)
     for (int id = 0; id < b->program->n_tensors; id++) {
         plan_tensor *t = &b->program->tensors[id];
         extent e = {0};
-        if (t->kind != PLAN_ACTIVATION) continue;
+        if (t->kind != PLAN_ACTIVATION && t->kind != PLAN_OUTPUT) continue;
         visit(b, id, measure, &e);
         plan_dim *last = &t->dims[t->rank - 1];
         if (!e.used) *t = (plan_tensor){.kind = PLAN_ABSENT};
@@ -116,13 +116,4 @@ void draft_trim_tensors(plan_builder *b)
         last->size = e.end;
         visit(b, id, widen, &e);
     }
-}
-
-int draft_add_tensor(plan_builder *b, const char *name, const plan_tensor *like)
-{
-    program *p = b->program;
-    if (p->n_tensors == PLAN_MAX_TENSORS) return -1;
-    p->tensors[p->n_tensors] = *like;
-    p->tensors[p->n_tensors].name = name;
-    return p->n_tensors++;
 }

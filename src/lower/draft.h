@@ -24,7 +24,4 @@ void draft_group_steps(plan_builder *draft);
 /* Leaves out activations that no node uses, and columns that none uses at the end of a row. */
 void draft_trim_tensors(plan_builder *draft);
 
-/* A new tensor, like another one with other dimensions; its number, or -1 if the table is full. */
-int draft_add_tensor(plan_builder *draft, const char *name, const plan_tensor *like);
-
 #endif

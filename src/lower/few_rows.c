@@ -128,6 +128,7 @@ static void replace_logits(match *m)
         match_take(m, &node, "x", LOGITS_GATHER, "table");
         match_take(m, &node, "rows", LOGITS_GATHER, "ids");
     }
+    node_rows(&node, match_node(m, LOGITS_GATHER) ? "rows" : "x", AXIS_OUTPUTS, "n_outputs");
     take_weight(m, &node, "weight", "bias", LOGITS_HEAD);
     match_take(m, &node, "out", LOGITS_HEAD, "out");
     match_put(m, LOGITS_HEAD, &node);

@@ -12,7 +12,7 @@
 
 /* When a rule is taken. */
 typedef enum lower_when {
-    LOWER_ALWAYS,
+    LOWER_CPU,  /* for a CPU */
     LOWER_FUSE, /* with the options fuse and sums */
     LOWER_SUMS, /* with the option sums */
 } lower_when;

@@ -424,6 +424,7 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
     options.rank = (int)o->rank;
     options.cut = o->reduce ? PLAN_REDUCE : PLAN_GATHER;
     options.form = o->form;
+    options.target = o->gpu ? PLAN_FOR_ANY : PLAN_FOR_CPU;
     options.fuse = o->fuse;
     options.sums = o->sums;
     options.kv_partitions = o->kv_partitions;

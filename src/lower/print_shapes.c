@@ -230,7 +230,8 @@ static program_sizes sizes_of(const program *p, int64_t tokens, int64_t sequence
 {
     program_sizes sizes = p->capacity;
     sizes.of[AXIS_TOKENS] = tokens;
-    sizes.of[AXIS_SEQUENCES] = sizes.of[AXIS_OUTPUTS] = sequences;
+    sizes.of[AXIS_SEQUENCES] = sequences;
+    program_set_outputs(sizes.of, sequences);
     sizes.of[AXIS_SEQUENCE_ENDS] = sequences + 1;
     sizes.of[AXIS_LONGEST_Q] = tokens / sequences;
     sizes.of[AXIS_LONGEST_KV] = length;

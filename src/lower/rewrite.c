@@ -98,8 +98,17 @@ static bool has(const rewrite *rule, int k)
     return k < REWRITE_NODES && (k == 0 || rule->of[k].operand);
 }
 
+static int find_nearest(const match *m, const pattern *p)
+{
+    int n = m->node[p->from] - 1;
+    while (n >= 0 && (m->of->dead[n] || m->draft->nodes[n].op != p->op))
+        n--;
+    return n;
+}
+
 static int find(const match *m, const pattern *p)
 {
+    if (p->nearest) return find_nearest(m, p);
     int from = p->from, t = -1;
     for (;; from = m->of->rule->of[from].from) {
         if (m->node[from] >= 0)
@@ -206,10 +215,15 @@ void match_take_paging(const match *m, plan_node *to, int k)
         match_take(m, to, names[i], k, names[i]);
 }
 
-void match_put(match *m, int k, const plan_node *node)
+void match_remove(match *m)
 {
     for (int i = 0; has(m->of->rule, i); i++)
         if (m->node[i] >= 0 && !m->of->rule->of[i].stays) m->of->dead[m->node[i]] = true;
+}
+
+void match_put(match *m, int k, const plan_node *node)
+{
+    match_remove(m);
     m->draft->nodes[m->node[k]] = *node;
     m->of->dead[m->node[k]] = false;
 }
@@ -232,11 +246,6 @@ static void add_at(rewriter *w, int at, const plan_node *node)
     w->added[i] = (struct added){at, *node};
 }
 
-void match_add_before(match *m, int k, const plan_node *node)
-{
-    add_at(m->of, m->node[k], node);
-}
-
 void match_add_after(match *m, int k, const plan_node *node)
 {
     add_at(m->of, m->node[k] + 1, node);
@@ -249,10 +258,20 @@ void match_join_steps(match *m, int from, int to)
         if (m->draft->nodes[n].step == gone) m->draft->nodes[n].step = step;
 }
 
-void match_visit_after(match *m, int k, rewrite_visit *visit, void *context)
+void match_visit(const match *m, int k, int end, rewrite_visit *visit, void *context)
 {
-    for (int n = m->node[k] + 1; n < m->draft->n_nodes; n++)
+    const int last = end < 0 ? m->draft->n_nodes : m->node[end];
+    for (int n = m->node[k] + 1; n < last; n++)
         if (!m->of->dead[n]) visit(context, &m->draft->nodes[n]);
+}
+
+int match_add_tensor(match *m, const char *name, const plan_tensor *like)
+{
+    program *p = m->draft->program;
+    assert(p->n_tensors < PLAN_MAX_TENSORS); /* rules add a few, and each is taken once */
+    p->tensors[p->n_tensors] = *like;
+    p->tensors[p->n_tensors].name = name;
+    return p->n_tensors++;
 }
 
 /* ---- a rule over the whole draft ------------------------------------------------------------ */

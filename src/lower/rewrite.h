@@ -22,6 +22,7 @@ typedef struct pattern {
     int from;
     int nth;       /* 1: not the last one that wrote a part of it, but the one before that */
     bool optional; /* may be absent */
+    bool nearest;  /* it is the last such operator before `from`, whatever it writes */
     bool stays;    /* is no part of what is replaced */
 } pattern;
 
@@ -64,14 +65,19 @@ void match_take_paging(const match *match, plan_node *to, int k);
 /* Puts the new node in the place of node k, and removes the other matched nodes but those that
  * stay. */
 void match_put(match *match, int k, const plan_node *node);
-/* Adds a node before or after node k. */
-void match_add_before(match *match, int k, const plan_node *node);
+/* Removes the matched nodes that do not stay. */
+void match_remove(match *match);
+/* Adds a node after node k. */
 void match_add_after(match *match, int k, const plan_node *node);
 /* The nodes of node `from`'s step belong to that of node `to`. */
 void match_join_steps(match *match, int from, int to);
 
-/* Calls `visit` for each node of the draft after match node k. */
+/* Calls `visit` for each node of the draft after node k, and before node `end` if that is not -1.
+ */
 typedef void rewrite_visit(void *context, plan_node *node);
-void match_visit_after(match *match, int k, rewrite_visit *visit, void *context);
+void match_visit(const match *match, int k, int end, rewrite_visit *visit, void *context);
+
+/* A tensor of the draft like `like` with another name; its number. */
+int match_add_tensor(match *match, const char *name, const plan_tensor *like);
 
 #endif

@@ -111,7 +111,7 @@ static void look(void *context, plan_node *node)
 static const char *refuse_sums(const match *m)
 {
     numbering n = {0};
-    match_visit_after((match *)(uintptr_t)m, 0, look, &n);
+    match_visit(m, 0, -1, look, &n);
     if (match_operand(m, 0, "out")->id != PLAN_X) return "";
     return n.in_f32 ? "a step works on the residual in float32" : NULL;
 }
@@ -148,7 +148,7 @@ static void replace_sums(match *m)
     match_take(m, &node, "table", 0, "table");
     see_value(&node, "x", &n, 0);
     node_tensor(&node, "x_next", PLAN_SUMS_NEXT);
-    match_visit_after(m, 0, renumber, &n);
+    match_visit(m, 0, -1, renumber, &n);
     match_put(m, 0, &node);
 }
 

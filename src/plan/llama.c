@@ -39,6 +39,7 @@ static void declare_inputs(plan_builder *b)
                    sequences = {"n_sequences", "s", -AXIS_SEQUENCES};
     const plan_dim ends = {"n_sequences + 1", "s + 1", -AXIS_SEQUENCE_ENDS};
     const plan_dim outputs = {"n_outputs", "no", -AXIS_OUTPUTS};
+    const plan_dim wanted = {"n_wanted", "nw", -AXIS_WANTED};
     const plan_dim cache[] = {{"n_pages", "np", -AXIS_PAGES},
                               {"page_size", "ps", o->page_size},
                               {"n_kv_heads", "nkvh", c->n_kv_heads},
@@ -52,7 +53,7 @@ static void declare_inputs(plan_builder *b)
                    DIMS({"n_page_refs", "npr", -AXIS_PAGE_REFS}));
     builder_tensor(b, PLAN_KV_LAST_PAGE_LEN, "kv_last_page_len", PLAN_INPUT, DTYPE_I32,
                    DIMS(sequences));
-    builder_tensor(b, PLAN_OUTPUT_ROWS, "output_rows", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
+    builder_tensor(b, PLAN_OUTPUT_ROWS, "output_rows", PLAN_INPUT, DTYPE_I32, DIMS(wanted));
     builder_tensor(b, PLAN_SEEDS, "seeds", PLAN_INPUT, DTYPE_I64, DIMS(outputs));
     builder_tensor(b, PLAN_SAMPLE_POSITIONS, "sample_pos", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
     builder_tensor(b, PLAN_TEMPERATURES, "temperatures", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
@@ -94,7 +95,7 @@ static void declare_activations(plan_builder *b)
     const model_config *c = &b->program->config;
     const plan_options *o = &b->program->options;
     const plan_dim n = {"n_tokens", "n", -AXIS_TOKENS};
-    const plan_dim outputs = {"n_outputs", "no", -AXIS_OUTPUTS};
+    const plan_dim wanted = {"n_wanted", "nw", -AXIS_WANTED};
     const plan_dim hidden = {"hidden_size", "d", c->hidden_size};
     builder_tensor(b, PLAN_X, "x", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
     builder_tensor(b, PLAN_ATTN, "attn", PLAN_ACTIVATION, o->act_type,
@@ -102,7 +103,7 @@ static void declare_activations(plan_builder *b)
     builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, o->act_type,
                    DIMS(n, {"2 * intermediate_size", "2 di", 2 * c->intermediate_size}));
     builder_tensor(b, PLAN_X_NORM, "x_", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
-    builder_tensor(b, PLAN_X_OUT, "x_out", PLAN_ACTIVATION, DTYPE_F32, DIMS(outputs, hidden));
+    builder_tensor(b, PLAN_X_OUT, "x_out", PLAN_OUTPUT, DTYPE_F32, DIMS(wanted, hidden));
     if (gathers(b)) {
         const model_config *whole = &b->program->whole;
         builder_tensor(b, PLAN_ATTN_ALL, "attn_all", PLAN_ACTIVATION, DTYPE_F32,
@@ -389,6 +390,7 @@ void llama_head(plan_builder *b)
     builder_graph_if(b, b->program->options.ranks > 1, "lm_head");
     plan_node *head = builder_node(b, OP_LINEAR);
     node_tensor(head, "x", PLAN_X_OUT);
+    node_rows(head, "x", AXIS_OUTPUTS, "n_outputs");
     node_weight(head, "weight", WEIGHT_OUTPUT);
     node_bias(head, "bias", WEIGHT_OUTPUT);
     logits_columns(b, head);

@@ -177,6 +177,7 @@ static void count_capacity(program *p)
     of[AXIS_SEQUENCE_ENDS] = o->max_sequences + 1;
     of[AXIS_PAGE_REFS] = pages_each * o->max_sequences; /* sequences may share pages */
     of[AXIS_OUTPUTS] = o->max_outputs;
+    of[AXIS_WANTED] = o->max_outputs + o->max_tokens;
     of[AXIS_PREFILL_TOKENS] = of[AXIS_DECODE_TOKENS] = o->max_tokens;
     of[AXIS_PREFILL_ENDS] = of[AXIS_DECODE_ENDS] = o->max_sequences + 1;
     of[AXIS_PAST_REFS] = of[AXIS_PAGE_REFS];

@@ -27,8 +27,8 @@ static int add_area(program *p, program_area area)
 static uint64_t row_bytes_of(const plan_tensor *t)
 {
     int64_t rows = t->rank ? t->dims[0].size : 0;
-    if (rows != -AXIS_TOKENS && rows != -AXIS_OUTPUTS && rows != -AXIS_PAGES &&
-        rows != -AXIS_PREFILL_TOKENS)
+    if (rows != -AXIS_TOKENS && rows != -AXIS_OUTPUTS && rows != -AXIS_WANTED &&
+        rows != -AXIS_PAGES && rows != -AXIS_PREFILL_TOKENS)
         return 0;
     uint64_t bytes = dtype_block_bytes(t->type);
     for (int d = 1; d < t->rank; d++)
@@ -263,8 +263,8 @@ static int find_view(tables *t, const program_view *view)
 /* Whether an axis counts rows of the batch. */
 static bool counts_rows(program_axis axis)
 {
-    return axis == AXIS_TOKENS || axis == AXIS_OUTPUTS || axis == AXIS_SEQUENCES ||
-           axis == AXIS_PREFILL_TOKENS || axis == AXIS_DECODE_TOKENS;
+    return axis == AXIS_TOKENS || axis == AXIS_OUTPUTS || axis == AXIS_WANTED ||
+           axis == AXIS_SEQUENCES || axis == AXIS_PREFILL_TOKENS || axis == AXIS_DECODE_TOKENS;
 }
 
 /* Rows that a node's instructions may share: those of the first operand that it writes by rows, or

@@ -25,6 +25,8 @@ typedef enum program_axis {
     AXIS_SEQUENCE_ENDS, /* sequences + 1: an indptr array */
     AXIS_PAGE_REFS,     /* entries of kv_indices */
     AXIS_OUTPUTS,       /* rows whose logits are wanted */
+    AXIS_WANTED,        /* rows that the end of the pass works on: those, then rows whose hidden
+                         * states are wanted */
     AXIS_PAGES,         /* pages of the KV cache */
     AXIS_POSITIONS,     /* rows of the RoPE table */
     /* Of the form PLAN_FLASHINFER, by program_set_phase(): */
@@ -43,6 +45,12 @@ typedef enum program_axis {
 typedef struct program_sizes {
     int64_t of[AXES];
 } program_sizes;
+
+/* Rows of logits, where no hidden states are wanted. */
+static inline void program_set_outputs(int64_t of[AXES], int64_t rows)
+{
+    of[AXIS_OUTPUTS] = of[AXIS_WANTED] = rows;
+}
 
 /* A batch reads prompts if any sequence has several tokens, else it decodes. */
 static inline void program_set_phase(program_sizes *sizes)
@@ -183,6 +191,12 @@ typedef enum plan_form {
 const char *plan_form_name(plan_form form);
 qp_status plan_form_find(const char *name, plan_form *out, qp_error *error);
 
+/* What a program is made for. */
+typedef enum plan_target {
+    PLAN_FOR_ANY,
+    PLAN_FOR_CPU,
+} plan_target;
+
 typedef struct plan_options {
     int64_t max_tokens;    /* new tokens in one batch, all sequences together */
     int64_t max_sequences; /* sequences in one batch */
@@ -206,6 +220,7 @@ typedef struct plan_options {
     int64_t kv_partitions; /* fused: parts of a sequence's positions that attention is split in, on
                             * which bits depend; 0: 1 */
     plan_copies bf16_copies;
+    plan_target target;
     uint32_t rules_added, rules_left_out; /* besides those of the options above, a bit each:
                                            * lower/lower.h */
 } plan_options;

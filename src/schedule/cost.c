@@ -174,7 +174,7 @@ static void usual_init(usual_batch *u, const draft *d, int64_t rows, int64_t con
     u->sizes[AXIS_SEQUENCES] = 1;
     u->sizes[AXIS_SEQUENCE_ENDS] = 2;
     u->sizes[AXIS_PAGE_REFS] = pages;
-    u->sizes[AXIS_OUTPUTS] = 1;
+    program_set_outputs(u->sizes, 1);
     u->sizes[AXIS_LONGEST_Q] = rows;
     u->sizes[AXIS_LONGEST_KV] = context;
     u->sizes[AXIS_PAGES] = d->out->program->capacity.of[AXIS_PAGES];
@@ -190,7 +190,8 @@ static void usual_init(usual_batch *u, const draft *d, int64_t rows, int64_t con
 
 int64_t cost_usual_rows(const draft *d, int node)
 {
-    return d->out->program->nodes[node].row_axis == AXIS_OUTPUTS ? 1 : d->out->options.tokens;
+    const program_axis axis = d->out->program->nodes[node].row_axis;
+    return axis == AXIS_OUTPUTS || axis == AXIS_WANTED ? 1 : d->out->options.tokens;
 }
 
 dtype cost_type_of(const schedule *s, int node, bool *weights)

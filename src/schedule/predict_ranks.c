@@ -40,7 +40,8 @@ static double bytes_given(const schedule *s, int node)
     for (int axis = 0; axis < AXES; axis++)
         sizes[axis] = p->capacity.of[axis];
     sizes[AXIS_TOKENS] = s->options.tokens;
-    sizes[AXIS_OUTPUTS] = sizes[AXIS_SEQUENCES] = 1;
+    program_set_outputs(sizes, 1);
+    sizes[AXIS_SEQUENCES] = 1;
     program_bind(p, node, NULL, sizes, &call);
     const bool gathers = p->nodes[node].op == OP_ALL_GATHER;
     const int out = op_n_tensors(op_get(p->nodes[node].op)) - 1;

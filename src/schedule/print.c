@@ -327,6 +327,7 @@ static qp_status build_program(report *r, const model *model, const schedule_opt
     const bool latency = of->setting == SCHEDULE_LATENCY;
     plan_options options = plan_default_options(config);
     options.form = o->form;
+    options.target = PLAN_FOR_CPU;
     options.context = o->context;
     if (o->context == 0)
         options.context = config_usual_context(config) < USUAL_MOST_CONTEXT

@@ -65,7 +65,7 @@ void batch_clear(batch *b)
     b->sizes.of[AXIS_SEQUENCES] = 0;
     b->sizes.of[AXIS_SEQUENCE_ENDS] = 1;
     b->sizes.of[AXIS_PAGE_REFS] = 0;
-    b->sizes.of[AXIS_OUTPUTS] = 0;
+    program_set_outputs(b->sizes.of, 0);
     b->sizes.of[AXIS_PAST_REFS] = 0;
     b->sizes.of[AXIS_LONGEST_Q] = b->sizes.of[AXIS_LONGEST_KV] = 0;
     program_set_phase(&b->sizes);
@@ -155,7 +155,15 @@ void batch_want(batch *b, int64_t row)
     assert(*outputs < b->program->capacity.of[AXIS_OUTPUTS]);
     batch_i32(b, PLAN_LAST)[*outputs] = batch_i32(b, PLAN_TOKEN_IDS)[row];
     batch_i32(b, PLAN_USES)[*outputs] = 0; /* no adjustment of the logits */
-    batch_i32(b, PLAN_OUTPUT_ROWS)[(*outputs)++] = (int32_t)row;
+    batch_i32(b, PLAN_OUTPUT_ROWS)[*outputs] = (int32_t)row;
+    program_set_outputs(b->sizes.of, *outputs + 1);
+}
+
+void batch_want_hidden(batch *b, int64_t row)
+{
+    int64_t *wanted = &b->sizes.of[AXIS_WANTED];
+    assert(*wanted < b->program->capacity.of[AXIS_WANTED]);
+    batch_i32(b, PLAN_OUTPUT_ROWS)[(*wanted)++] = (int32_t)row;
 }
 
 void batch_set_angles(batch *b, int64_t row, int64_t past, int64_t count, int64_t length)

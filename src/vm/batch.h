@@ -68,6 +68,10 @@ void batch_make_later(const batch *first, int pass, const int32_t *tokens, batch
 /* Requests the logits of a row of the batch. Logits are returned in the order of the requests. */
 void batch_want(batch *batch, int64_t row);
 
+/* Requests the last hidden state of a row, after all rows of logits: it is the row of x_out after
+ * those. */
+void batch_want_hidden(batch *batch, int64_t row);
+
 static inline int64_t batch_tokens(const batch *batch)
 {
     return batch->sizes.of[AXIS_TOKENS];

@@ -45,7 +45,8 @@ static void choose_kernel(const executor *x, int n, const op_call *call, const o
     op_call least;
     executor_select(x, op, call, variant);
     if (!given || *variant != given || !given->accepts) return;
-    one.of[AXIS_TOKENS] = one.of[AXIS_SEQUENCES] = one.of[AXIS_OUTPUTS] = 1;
+    program_set_outputs(one.of, 1);
+    one.of[AXIS_TOKENS] = one.of[AXIS_SEQUENCES] = 1;
     one.of[AXIS_SEQUENCE_ENDS] = 2;
     one.of[AXIS_LONGEST_Q] = one.of[AXIS_LONGEST_KV] = 1;
     one.of[AXIS_PREFILL_TOKENS] = one.of[AXIS_DECODE_TOKENS] = 1;

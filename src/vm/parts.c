@@ -27,7 +27,7 @@ static int64_t larger(int64_t a, int64_t b)
 static void find_sizes(parts *p)
 {
     const program *program = p->program;
-    p->n_rows = larger(program->capacity.of[AXIS_TOKENS], program->capacity.of[AXIS_OUTPUTS]);
+    p->n_rows = larger(program->capacity.of[AXIS_TOKENS], program->capacity.of[AXIS_WANTED]);
     for (int n = 0; n < program->n_nodes; n++) {
         op_call call;
         program_bind(program, n, NULL, program->capacity.of, &call);

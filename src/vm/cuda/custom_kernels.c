@@ -54,7 +54,8 @@ static bool runs_node(const cuda_kernel *table, const program *p, op_code op, in
 static program_sizes single_sizes(const program *p)
 {
     program_sizes sizes = p->capacity;
-    sizes.of[AXIS_TOKENS] = sizes.of[AXIS_SEQUENCES] = sizes.of[AXIS_OUTPUTS] = 1;
+    program_set_outputs(sizes.of, 1);
+    sizes.of[AXIS_TOKENS] = sizes.of[AXIS_SEQUENCES] = 1;
     sizes.of[AXIS_SEQUENCE_ENDS] = 2;
     return sizes;
 }

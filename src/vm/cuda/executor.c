@@ -185,7 +185,8 @@ static launch_class class_of_chains(const program *p)
 {
     launch_class of = {
         .sizes = p->capacity, .last = p->logits_end, .n_chunks = 1, .likeliest = true};
-    of.sizes.of[AXIS_TOKENS] = of.sizes.of[AXIS_SEQUENCES] = of.sizes.of[AXIS_OUTPUTS] = 2;
+    program_set_outputs(of.sizes.of, 2);
+    of.sizes.of[AXIS_TOKENS] = of.sizes.of[AXIS_SEQUENCES] = 2;
     of.sizes.of[AXIS_SEQUENCE_ENDS] = 3;
     program_set_phase(&of.sizes);
     return of;
