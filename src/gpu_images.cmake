@@ -60,8 +60,8 @@ gpu_image(mega_ranks_f16_choosing       vm/mega/kernels.cu -DMEGA_RANKS=1 -DMEGA
 gpu_image(mega_ranks_mixed              vm/mega/kernels.cu -DMEGA_RANKS=1 ${MIXED})
 gpu_image(mega_ranks_mixed_choosing     vm/mega/kernels.cu -DMEGA_RANKS=1 ${MIXED} -DMEGA_CHOOSES=1)
 
-# Chains: by the form of their products, and for heads of 128. For weights in BF16 and heads of 64, kernels
-# with code for biases and for norms of heads are 1.5% slower, so Llamas have others there.
+# Chains: by the form of their products, and for heads of 128. For weights in BF16 / FP8 and heads of 64,
+# kernels with code for biases and for norms of heads are 1.5 / 2.4% slower, so Llamas have others there.
 macro(chain_image suffix)
   gpu_image(linear_chain${suffix} op/linear/linear_chain.cu -DCHAIN_SUFFIX=${suffix} ${ARGN})
 endmacro()
@@ -73,7 +73,8 @@ chain_image(_families           ${FAMILIES})
 chain_image(_128                ${HEADS_OF_128})
 chain_image(_packed             -DCHAIN_PACKED=1 ${FAMILIES})
 chain_image(_packed_128         -DCHAIN_PACKED=1 ${HEADS_OF_128})
-chain_image(_f8                 -DCHAIN_PACKED=1 -DCHAIN_F8=1 ${FAMILIES})
+chain_image(_f8                 -DCHAIN_PACKED=1 -DCHAIN_F8=1)
+chain_image(_f8_families        -DCHAIN_PACKED=1 -DCHAIN_F8=1 ${FAMILIES})
 chain_image(_f8_128             -DCHAIN_PACKED=1 -DCHAIN_F8=1 ${HEADS_OF_128})
 # Several GPUs, whose rows are summed over ranks inside the chain; rows of up to 8,192 features.
 chain_image(_ranks              -DCHAIN_RANKS=1)

@@ -29,7 +29,7 @@ static const char *image_of(const linear_chain *chain)
     static const char *const images[][3] = {
         {"linear_chain", "linear_chain_families", "linear_chain_128"},
         {"linear_chain_packed", "linear_chain_packed", "linear_chain_packed_128"},
-        {"linear_chain_f8", "linear_chain_f8", "linear_chain_f8_128"},
+        {"linear_chain_f8", "linear_chain_f8_families", "linear_chain_f8_128"},
         {"linear_chain_ranks", "linear_chain_ranks_families", "linear_chain_ranks_128"},
     };
     const int form = chain->packed == CHAIN_PACKED_IN_F8 ? 2
