@@ -44,7 +44,7 @@ def what_no_endpoint_has_is_refused_by_all(s):
                for path in ASKS}
     for path, names in refused.items():
         assert {"mirostat", "typical_p", "allowed_token_ids", "bad_words", "functions", "lora", "images",
-                "guided_regex"} <= names, (path, names)
+                "guided_regex", "no_repeat_ngram_size"} <= names, (path, names)
 
 
 @test
@@ -76,6 +76,13 @@ def settings_mean_the_same_everywhere(s):
         assert status == 200, (path, reply)
         status, reply = ask(s, path, {"json_schema": {"type": "quipu"}}, inside)
         assert status == 400 and "json_schema" in str(reply), (path, reply)
+
+
+@test
+def what_only_names_a_way_binds_nothing(s):
+    for path in ASKS:
+        status, reply = ask(s, path, {"guided_decoding_backend": "outlines"})
+        assert status == 200, (path, reply)
 
 
 @test
