@@ -46,7 +46,7 @@ def test_classes_of_pydantic_are_schemas(model):
 
 def test_stop_is_a_text_or_a_list(model):
     whole = model.generate("the cat", temperature=0, max_tokens=30, stop_tokens=()).text()
-    stop = whole[8:10]
+    stop = next(whole[i:i + 2] for i in range(2, len(whole)) if whole[i:i + 2].isascii())
     cut = whole[:whole.index(stop)]
     for given in (stop, [stop], ("zzzzzz", stop)):
         answer = model.generate("the cat", temperature=0, max_tokens=30, stop_tokens=(), stop=given)
