@@ -7,7 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ID_LENGTH = 9 };
+enum {
+    ID_LENGTH = 9,
+    LOOK_AT = 256, /* results of a message's calls, of which the one of a call is looked for */
+};
 
 static const char *text_of(const cJSON *object, const char *name)
 {
@@ -139,13 +142,15 @@ static cJSON *message_of_call(const cJSON *message, cJSON *call)
     return out;
 }
 
-/* Takes the result of the call from those that begin the list; NULL: there is none. */
+/* Takes the result of the call from the first of those that begin the list; NULL: it is not there.
+ */
 static cJSON *take_result(cJSON *messages, const cJSON *call)
 {
+    int looked = 0;
     cJSON *message;
     cJSON_ArrayForEach(message, messages)
     {
-        if (!is_result(message)) break;
+        if (!is_result(message) || looked++ == LOOK_AT) break;
         if (strcmp(text_of(message, "tool_call_id"), text_of(call, "id")) == 0)
             return cJSON_DetachItemViaPointer(messages, message);
     }
