@@ -512,6 +512,32 @@ static void values_that_are_no_numbers_are_refused(void **state)
     assert_ok(qp_convert(&as_it_is, &error));
 }
 
+/* F16 ends at 65504, and so do the scales of blocks: larger values would become infinities. */
+static void values_that_a_type_cannot_hold_are_refused(void **state)
+{
+    (void)state;
+    static const char name[] = "blk.0.ffn_down.weight";
+    static const struct {
+        const char *type;
+        float most, more;
+    } types[] = {{"F16", 65504, 65520},  {"Q8_0", 8.31e6f, 8.33e6f}, {"Q4_0", 5.2e5f, 5.3e5f},
+                 {"Q4_1", 9e5f, 1.1e6f}, {"Q5_0", 1.04e6f, 1.06e6f}, {"Q5_1", 1.9e6f, 2.2e6f}};
+    char copy[128];
+    convert("synthetic:tiny", "F32");
+    snprintf(copy, sizeof copy, "%s/config.json", folder); /* a name that the teardown knows */
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        qp_convert_options options = {
+            .size = sizeof options, .model = out, .out = copy, .type = types[i].type};
+        damage(name, types[i].most);
+        assert_ok(qp_convert(&options, &error));
+        assert_int_equal(unlink(copy), 0);
+        damage(name, types[i].more);
+        refuses(options, QP_UNSUPPORTED, "too large for");
+        assert_non_null(strstr(error.message, name));
+        assert_int_equal(access(copy, F_OK), -1);
+    }
+}
+
 static void remember_warning(void *context, qp_log_level level, const char *message)
 {
     if (level == QP_LOG_WARNING) snprintf(context, 256, "%s", message);
@@ -555,6 +581,7 @@ int main(void)
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(cancelling_leaves_nothing),
         cmocka_unit_test(values_that_are_no_numbers_are_refused),
+        cmocka_unit_test(values_that_a_type_cannot_hold_are_refused),
         cmocka_unit_test(losses_are_told),
         cmocka_unit_test(only_known_files_are_left),
     };

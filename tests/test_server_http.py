@@ -150,6 +150,11 @@ def pages_of_others_are_refused(s):
     here = f"127.0.0.1:{s.port}"
     assert s.post("/tokenize", body, Origin=f"http://{here}", Host=here)[0] == 200
     assert s.post("/tokenize", body, Origin="http://evil:1", Host="evil:1")[0] == 403
+    # A page that made its name resolve to this computer sends no origin with a GET.
+    for path in ("/health", "/props", "/slots", "/metrics", "/v1/models", "/nothing"):
+        for host, status in (("evil:1", 403), ("localhost.evil", 403), (here, None), ("localhost", None)):
+            found = s.request("GET", path, headers={"Host": host})[0]
+            assert (found == status) if status else found != 403, (path, host, found)
 
 
 # ---- Servers of their own ----------------------------------------------------------------------

@@ -27,10 +27,11 @@ typedef struct piece {
     const convert_job *job;
     const target *target;
     int64_t first, rows;
-    char *out;               /* [rows] as they will be stored */
-    char *stored;            /* [threads] a row as it is stored; of the types' larger size */
-    float *values;           /* [threads][columns] */
-    _Atomic int64_t bad_row; /* a row that holds a value that is not finite; -1: none */
+    char *out;                 /* [rows] as they will be stored */
+    char *stored;              /* [threads] a row as it is stored; of the types' larger size */
+    float *values;             /* [threads][columns] */
+    _Atomic int64_t bad_row;   /* a row that holds a value that is not finite; -1: none */
+    _Atomic int64_t large_row; /* a row whose values the new type cannot hold; -1: none */
 } piece;
 
 /* The old tensor's row for row `row` of the new one. Rotary embedding pairs neighbours 2i and 2i +
@@ -82,6 +83,9 @@ static void convert_share(void *context, int worker, int n_workers)
         dtype_decode(t->from, stored, values, t->columns);
         if (!all_finite(values, t->columns)) p->bad_row = row;
         dtype_encode(t->to, values, out, t->columns);
+        /* F16, and the scales of blocks, end at 65504. */
+        dtype_decode(t->to, out, values, t->columns);
+        if (!all_finite(values, t->columns)) p->large_row = row;
     }
 }
 
@@ -107,6 +111,22 @@ static qp_status not_finite(const target *t, int64_t row, qp_error *error)
                      (int)t->name.length, t->name.data, (long long)row, dtype_name(t->to));
 }
 
+static qp_status too_large(const piece *p, qp_error *error)
+{
+    const target *t = p->target;
+    const long long row = p->large_row;
+    double most = 0;
+    read_rows(p, row, 1, p->stored);
+    dtype_decode(t->from, p->stored, p->values, t->columns);
+    for (int64_t i = 0; i < t->columns; i++)
+        if (fabs((double)p->values[i]) > fabs(most)) most = p->values[i];
+    return error_set(
+        error, QP_UNSUPPORTED,
+        "tensor %.*s: row %lld holds %g, which is too large for %s (F16 and the scales "
+        "of blocks end at 65504); give --type BF16 or F32",
+        (int)t->name.length, t->name.data, row, most, dtype_name(t->to));
+}
+
 static qp_status write_tensor(convert_job *job, const target *t, qp_error *error)
 {
     size_t threads = (size_t)thread_pool_size(job->pool);
@@ -120,9 +140,12 @@ static qp_status write_tensor(convert_job *job, const target *t, qp_error *error
         status = buffer_alloc(&values, threads * (size_t)t->columns * sizeof(float), "rows", error);
     for (int64_t row = 0; status == QP_OK && row < t->rows; row += at_once) {
         int64_t rows = t->rows - row < at_once ? t->rows - row : at_once;
-        piece p = {job, t, row, rows, out.data, stored.data, values.data, -1};
+        piece p = {job, t, row, rows, out.data, stored.data, values.data, -1, -1};
         thread_pool_run(job->pool, convert_share, &p);
-        status = p.bad_row < 0 ? QP_OK : not_finite(t, p.bad_row, error);
+        if (p.bad_row >= 0)
+            status = not_finite(t, p.bad_row, error);
+        else if (p.large_row >= 0)
+            status = too_large(&p, error);
         if (status == QP_OK)
             status = gguf_writer_data(job->writer, out.data, (size_t)rows * to_bytes, error);
         progress_advance(&job->progress, (size_t)rows * to_bytes);

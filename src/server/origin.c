@@ -17,6 +17,41 @@ static bool is_local(const char *host)
     return false;
 }
 
+/* Whether the server listens only for this computer, and to anyone on it. */
+static bool is_open_on_loopback(const server_options *o, bool has_keys)
+{
+    const bool loopback = strcmp(o->host, "localhost") == 0 || strcmp(o->host, "::1") == 0 ||
+                          strncmp(o->host, "127.", 4) == 0;
+    return loopback && !has_keys && !o->insecure;
+}
+
+/* Whether "host[:port]" is the address that the server listens at, or that of a named origin. */
+static bool is_expected(const server_options *o, const char *host)
+{
+    const size_t length = strlen(o->host);
+    if (strncmp(host, o->host, length) == 0 && (!host[length] || host[length] == ':')) return true;
+    for (size_t i = 0; i < o->n_origins; i++) {
+        const char *page = strstr(o->origins[i], "://");
+        if (strcmp(o->origins[i], "*") == 0 || (page && strcasecmp(page + 3, host) == 0))
+            return true;
+    }
+    return false;
+}
+
+/* A page whose name was made to resolve to this computer reads what it gets without an Origin. */
+static qp_status check_host(const server_options *o, bool has_keys, const char *host,
+                            api_error *error)
+{
+    if (!host || !is_open_on_loopback(o, has_keys) || is_local(host) || is_expected(o, host))
+        return QP_OK;
+    return api_refuse(
+        error, 403, NULL,
+        "this server answers as localhost only, not as %.200s: a page could have made "
+        "that name resolve to this computer; start it with --cors-origin "
+        "http://%.200s, or with keys",
+        host, host);
+}
+
 /* Whether the option names the page's origin; "localhost": pages of this computer, at any port. */
 static bool is_named(const server_options *o, const char *origin)
 {
@@ -42,6 +77,7 @@ qp_status origin_check(const server_options *o, bool has_keys, exchange *x, api_
     const http_parser *request = exchange_request(x);
     const char *origin = http_parser_header(request, "origin");
     char header[512];
+    TRY(check_host(o, has_keys, http_parser_header(request, "host"), error));
     if (!origin) return QP_OK;
     if (is_named(o, origin)) {
         snprintf(header, sizeof header, "Access-Control-Allow-Origin: %.400s", origin);

@@ -2,8 +2,8 @@
  *
  * A browser says which page a request comes from ("Origin"). Any page can make a browser send
  * requests to this computer, so requests with another origin are refused unless --cors-origin names
- * it. Without keys, so are requests of pages whose host name was made to resolve to this computer
- * (DNS rebinding).
+ * it. A page whose host name was made to resolve to this computer (DNS rebinding) sends no origin
+ * with a GET; so a server on loopback without keys answers only requests to this computer's names.
  */
 #ifndef QUIPU_SERVER_ORIGIN_H
 #define QUIPU_SERVER_ORIGIN_H
