@@ -28,6 +28,7 @@ test    zsh                 command -v zsh
 test    fish                command -v fish
 page    chromium            command -v chromium || command -v chromium-browser || command -v google-chrome
 test    g++                 command -v g++
+test    python3-jinja2      /usr/bin/python3 -c "import jinja2"
 test    python3             command -v python3
 arm     gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
 arm     qemu-user-static    command -v qemu-aarch64-static
@@ -39,6 +40,19 @@ model   python3-pip         python3 -m pip --version
 fuzz    clang               command -v clang
 fuzz    libclang-rt-dev     test -e "$(clang --print-file-name=libclang_rt.fuzzer-x86_64.a)"
 END
+}
+
+# Of PyPI, for ./dev differential; ./dev test takes the small ones.
+DIFFERENTIAL_SMALL='jsonschema jinja2 tokenizers sentencepiece protobuf gguf'
+DIFFERENTIAL_LARGE='torch transformers'
+
+# differential_python PACKAGE...: the Python build-differential/bin/python with them.
+differential_python() {
+    local python=build-differential/bin/python packages=$*
+    [ -x $python ] || python3 -m venv build-differential || return 1
+    packages=${packages/protobuf/google.protobuf}
+    $python -c "$(printf 'import %s\n' $packages)" 2>/dev/null ||
+        $python -m pip install --quiet --disable-pip-version-check "$@"
 }
 
 # missing_packages PURPOSE...: prints the packages whose probe fails, one a line.

@@ -44,9 +44,10 @@ check() {
     fi
 }
 
-# run_suites DIR: every suite of a built tree, counted by test function.
+# run_suites DIR [CTEST-OPTION...]: every suite of a built tree, counted by test function.
 run_suites() {
     local dir=$1 run=()
+    shift
     say "== suites in $dir"
     # On some Linux kernels ThreadSanitizer needs address space randomisation turned off.
     if [[ $dir == *tsan* ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
@@ -56,7 +57,7 @@ run_suites() {
     rm -f "$dir/suites.xml"
     "${run[@]}" ctest --test-dir "$dir" --output-on-failure --no-tests=error -j "$(($(jobs) + 1))" \
         --test-output-size-passed 1000000 --test-output-size-failed 1000000 \
-        --output-junit suites.xml </dev/null >&2 || true
+        --output-junit suites.xml "$@" </dev/null >&2 || true
     scripts/tally "$dir" "$dir/suites.xml" >>"$TALLY"
 }
 
@@ -103,12 +104,28 @@ check_format() {
     list_sources | xargs -0 clang-format-14 --dry-run --Werror
 }
 
+# test_changed COMMIT: the suites that are near to the files that differ from it.
+test_changed() {
+    local changed suites
+    begin_tally
+    changed=$(git diff --name-only "$1" && git ls-files --others --exclude-standard)
+    [ -n "$changed" ] || die "test --changed: nothing differs from $1; name a commit to compare with"
+    suites=$(scripts/reach.py --within "$((120 * $(jobs)))" build-test $changed | cut -d' ' -f2 | tr '\n' '|')
+    if check "build with -Werror" build_tree build-test -DCMAKE_C_COMPILER=gcc \
+        -DCMAKE_BUILD_TYPE=Release -DQUIPU_WERROR=ON; then
+        [ -z "$suites" ] || run_suites build-test -R "^(${suites%|})\$"
+    fi
+    check "layers" scripts/layers || true
+    end_tally
+}
+
 test_everything() {
     begin_tally
     local data
     data=$(find_test_data)
     say "test data: ${data:-none (set QUIPU_TEST_DATA); suites that need it skip}"
     scripts/fetch-model --complete || check "the default model" scripts/fetch-model || true
+    check "packages of PyPI for the comparisons" differential_python $DIFFERENTIAL_SMALL || true
     if check "build with -Werror" build_tree build-test -DCMAKE_C_COMPILER=gcc \
         -DCMAKE_BUILD_TYPE=Release -DQUIPU_WERROR=ON; then
         check "every header compiles alone" in_tree build-test ninja_quietly headers || true

@@ -149,4 +149,5 @@ def main():
         write_best_of_ggml(out)
 
 
-main()
+if __name__ == "__main__":
+    main()
