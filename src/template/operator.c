@@ -399,7 +399,7 @@ qp_status op_slice(run *run, value object, value start, value stop, value step, 
         return slice_text(run, object.as.text, &bounds, out);
     }
     if (object.kind != VALUE_LIST || object.as.items->kind > LIST_RANGE)
-        return run_undefined(run, "what is sliced has no elements in an order", out);
+        return run_fail(run, "'%s' object cannot be sliced", value_type(object));
     const list *from = object.as.items;
     TRY(slice_bounds(run, from->count, start, stop, step, &bounds));
     TRY(run_list(run, from->kind, bounds.count, out));
