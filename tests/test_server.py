@@ -3,10 +3,13 @@
 with "N passed, N failed"."""
 import base64
 import json
+import shutil
 import struct
 import sys
+import tempfile
+from pathlib import Path
 
-from server_process import HELLO, Server, refusal, run_tests, test
+from server_process import HELLO, MODEL, Server, refusal, run_tests, test
 
 # ---- OpenAI ------------------------------------------------------------------------------------
 
@@ -412,6 +415,30 @@ def embeddings_of_the_last_token(s):
 
 
 # ---- Anthropic and Ollama ----------------------------------------------------------------------
+
+@test
+def embeddings_as_the_model_says(_):
+    """1_Pooling/config.json of sentence-transformers names the kind; --pooling is before it."""
+    def vector(s):
+        status, reply = s.post("/v1/embeddings", {"input": "the cat sat"})
+        return reply["data"][0]["embedding"] if status == 200 else reply["error"]["message"]
+
+    with tempfile.TemporaryDirectory() as top:
+        model = Path(top) / "model"
+        shutil.copytree(MODEL.parent / "llama-text", model)
+        vectors = {}
+        for mode in (None, "mean_tokens", "lasttoken", "cls_token"):
+            for how in ((), ("--pooling", "mean"), ("--pooling", "last")):
+                if mode:
+                    (model / "1_Pooling").mkdir(exist_ok=True)
+                    (model / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
+                with Server(*how, model=model) as s:
+                    vectors[mode, how[1:]] = vector(s)
+        mean, last = vectors[None, ("mean",)], vectors[None, ("last",)]
+        assert mean != last and vectors[None, ()] == vectors["mean_tokens", ()] == mean
+        assert vectors["lasttoken", ()] == last and vectors["lasttoken", ("mean",)] == mean
+        assert "--pooling" in vectors["cls_token", ()] and vectors["cls_token", ("last",)] == last
+
 
 @test
 def anthropic_messages(s):

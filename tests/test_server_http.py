@@ -317,6 +317,19 @@ def other_hosts_need_a_key(_):
 
 
 @test
+def a_stream_says_that_it_lives(_):
+    """It begins at once, and comments come while a long prompt is read."""
+    with Server("--sse-ping", "0.02", "-c", "2048", model="synthetic:smollm2-135m") as s:
+        connection = s.connect()
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": [7] * 2000, "stream": True}))
+        reply = connection.getresponse()
+        assert reply.status == 200 and reply.getheader("Content-Type") == "text/event-stream"
+        lines = [reply.readline() for _line in range(6)]
+        assert lines == [b": ping\n", b"\n"] * 3, lines
+        connection.close()
+
+
+@test
 def the_queue_is_bounded(_):
     with Server("--parallel", "1", "--max-queued", "2") as s:
         assert "3 answers" in refusal(s, "/v1/completions", {"prompt": "a", "n": 3}, "n")["message"]

@@ -84,7 +84,7 @@ typedef struct cli_settings {
     bool words;
     int64_t streams, requests, warmup, input_tokens, output_tokens, shared_prefix, prefix_groups;
     int64_t vocab_size, skip, sample;
-    double rate, duration, speed, scale, silence;
+    double rate, duration, speed, scale, silence, sse_ping;
     /* serve; the key file is that of load */
     const char *host, *alias, *template_kwargs;
     option_strings origins;

@@ -3,7 +3,7 @@
 
 #define SETTINGS cli_settings
 
-const char *const cli_poolings[] = {"mean", "last", NULL};
+const char *const cli_poolings[] = {"model", "mean", "last", NULL}; /* as server_pooling */
 
 static const option_spec serve_options[] = {
     {"host", 0, OPTION_STRING_AT(SETTINGS, host), .argument = "ADDRESS", .fallback = "127.0.0.1",
@@ -30,10 +30,11 @@ static const option_spec serve_options[] = {
          "variables of the chat template, as {\"enable_thinking\": false}, for requests that do "
          "not set them"},
     {"pooling", 0, OPTION_CHOICE_AT(SETTINGS, pooling), .expert = true, .choices = cli_poolings,
-     .fallback = "mean", .argument = "HOW",
-     .help = "how a text becomes a vector. mean: the mean of the last hidden states of its "
-             "tokens; last: the state of its last token, as models such as Qwen3-Embedding "
-             "were trained"},
+     .fallback = "model", .argument = "HOW",
+     .help =
+         "how a text becomes a vector. model: as its files say, else the mean; mean: the mean of "
+         "the last hidden states of its tokens; last: the state of its last token, as models "
+         "such as Qwen3-Embedding were trained"},
     {"drain", 0, OPTION_NUMBER_AT(SETTINGS, drain), .argument = "SECONDS", .fallback = "30",
      .high = 86400, .help = "time for answers to end after SIGTERM"},
     {0}};
@@ -73,6 +74,11 @@ static const option_spec limit_options[] = {
      .fallback = "0", .maximum = 1 << 30,
      .help = "pages of the KV cache, which all answers share; 0: enough for a whole context "
              "of each of --parallel"},
+    {"sse-ping", 0, OPTION_NUMBER_AT(SETTINGS, sse_ping), .expert = true, .argument = "SECONDS",
+     .fallback = "1", .high = 1e6,
+     .help =
+         "a stream that says nothing for so long gets a comment, by which clients and proxies see "
+         "that it lives; 0: none"},
     {"http-workers", 0, OPTION_INTEGER_AT(SETTINGS, http_workers), .expert = true, .argument = "N",
      .fallback = "2", .minimum = 1, .maximum = 64,
      .help = "threads that read requests and write text"},

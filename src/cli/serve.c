@@ -15,8 +15,6 @@ static void name_model(const char *path, char *name, size_t size)
     if (length > 5 && strcmp(name + length - 5, ".gguf") == 0) name[length - 5] = '\0';
 }
 
-enum { POOLING_LAST = 1 }; /* of cli_poolings */
-
 /* Rows of logits in a pass: one for each answer, and for prompts whose tokens are all scored.
  * Passes of fixed shapes always compute all of them. */
 enum { OUTPUTS_LEAST = 128, OUTPUTS_LEAST_FIXED = 32 };
@@ -55,7 +53,7 @@ static qp_status serve(const cli_call *call, const cJSON *template_variables)
                               .insecure = s->insecure,
                               .shared_cache = s->shared_cache,
                               .template_variables = template_variables,
-                              .pool_last = s->pooling == POOLING_LAST,
+                              .pooling = (server_pooling)s->pooling,
                               .prompt_cache = s->prompt_cache,
                               .prompt_cache_size = s->prompt_cache_size,
                               .workers = (int)s->http_workers,
@@ -65,6 +63,7 @@ static qp_status serve(const cli_call *call, const cJSON *template_variables)
                               .max_queued = (size_t)s->max_queued,
                               .drain_seconds = s->drain,
                               .timeout = s->silence,
+                              .ping_seconds = s->sse_ping,
                               .open = open_model,
                               .context = (void *)call,
                               .log = cli_log};

@@ -25,6 +25,17 @@ static inline void layer_set_add(layer_set *set, int64_t layer)
 /* How many of the first n_layers it has. */
 int64_t layer_set_count(const layer_set *set, int64_t n_layers);
 
+/* How a text becomes a vector, as the model's files say; the numbers are those of GGUF's key
+ * pooling_type. */
+typedef enum model_pooling {
+    POOLING_NONE, /* they do not say */
+    POOLING_MEAN, /* the mean of the last hidden states */
+    POOLING_FIRST,
+    POOLING_LAST, /* the last token's state */
+    POOLING_RANK, /* a score, not a vector */
+    POOLING_COUNT
+} model_pooling;
+
 typedef struct model_config {
     const struct model_family *family;
     const char *name; /* for people: general.name, the folder's or the preset's name */
@@ -48,6 +59,7 @@ typedef struct model_config {
     int64_t fp8_block_rows, fp8_block_columns;
     bool fp8_by_rows; /* all elements of a row share a scale in all matrices of F8_128 */
     rope_config rope;
+    model_pooling pooling;
 } model_config;
 
 /* A context within which no window matters: every machine and every plan computes it. */

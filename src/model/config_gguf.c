@@ -168,6 +168,17 @@ static void refuse_other_arithmetic(key_reader *r)
     }
 }
 
+static void read_pooling(key_reader *r, model_pooling *out)
+{
+    int64_t kind = POOLING_NONE;
+    read_i64(r, "pooling_type", &kind);
+    if (r->status == QP_OK && (kind < 0 || kind >= POOLING_COUNT))
+        r->status = error_set(r->error, QP_UNSUPPORTED,
+                              "%s: key \"%s\" is %lld; expected a kind of pooling from 0 to %d",
+                              gguf_path(r->file), r->key, (long long)kind, POOLING_COUNT - 1);
+    *out = (model_pooling)kind;
+}
+
 qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp_error *error)
 {
     *out = (model_config){0};
@@ -203,6 +214,7 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
     const stored_tensor *table = gguf_find_tensor(file, "token_embd.weight");
     if (table && table->rank == 2) out->vocab_size = table->shape[0];
     read_rope(&r, out, &out->rope);
+    read_pooling(&r, &out->pooling);
     TRY(r.status);
     text_slice name = {0};
     TRY(gguf_get_string(file, "general.name", &name, error));

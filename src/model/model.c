@@ -228,6 +228,29 @@ static qp_status open_config(model *m, qp_error *error)
     return QP_OK;
 }
 
+/* sentence-transformers' file beside a model that was trained for embeddings. */
+static qp_status read_pooling(model *m, qp_error *error)
+{
+    char path[4096], *text;
+    size_t length;
+    const bool fits =
+        snprintf(path, sizeof path, "%s/1_Pooling/config.json", m->path) < (int)sizeof path;
+    if (!fits || !file_exists(path)) return QP_OK;
+    TRY(file_read_text(path, CONFIG_JSON_LIMIT, &text, &length, error));
+    cJSON *json;
+    qp_status status = json_parse(text, length, path, &json, error);
+    free(text);
+    TRY(status);
+    if (cJSON_IsTrue(json_get(json, "pooling_mode_lasttoken")))
+        m->config.pooling = POOLING_LAST;
+    else if (cJSON_IsTrue(json_get(json, "pooling_mode_mean_tokens")))
+        m->config.pooling = POOLING_MEAN;
+    else if (cJSON_IsTrue(json_get(json, "pooling_mode_cls_token")))
+        m->config.pooling = POOLING_FIRST;
+    cJSON_Delete(json);
+    return QP_OK;
+}
+
 static qp_status open_directory(model *m, qp_error *error)
 {
     char path[4096];
@@ -239,6 +262,7 @@ static qp_status open_directory(model *m, qp_error *error)
                          "folder as Hugging Face has it",
                          m->path);
     TRY(read_config(m, path, error));
+    TRY(read_pooling(m, error));
     if (m->options.config_is_enough && !holds_safetensors(m->path)) {
         m->config.biases_if_any = 0; /* there are none to find */
         return QP_OK;

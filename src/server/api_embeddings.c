@@ -83,6 +83,12 @@ static qp_status read_embeddings(call *c, const cJSON *body, api_error *error)
 {
     (void)body;
     c->embeds = true;
+    if (c->server->pooling == POOLING_FIRST || c->server->pooling == POOLING_RANK)
+        return api_refuse(
+            error, 400, NULL,
+            "the model's file asks for vectors of a kind that this server does not make "
+            "(pooling_type %d); start it with --pooling mean or last for others",
+            (int)c->server->pooling);
     if (c->p.dimensions && c->p.dimensions != hidden_size(c))
         return api_refuse(error, 400, "dimensions",
                           "\"dimensions\" must be %lld, the model's hidden size, found %lld: this "

@@ -178,7 +178,7 @@ static qp_status fill_request(const call *c, request *r, api_error *error)
     r->prompt_logprobs = p->echo && p->logprobs;
     r->progress = p->progress && p->stream && c->dialect->progress;
     r->embed = c->embeds;
-    r->embed_last = c->server->options->pool_last;
+    r->embed_last = c->server->pooling == POOLING_LAST;
     r->cache_key = c->cache_key;
     if (p->timeout > 0) r->deadline = c->arrived + (uint64_t)(p->timeout * 1e9);
     r->context = (void *)c;
@@ -275,6 +275,15 @@ static void answer_at_once(call *c)
     exchange_release(x);
 }
 
+/* A stream begins as soon as its request is accepted, so that proxies see that it is. */
+static void begin(call *c)
+{
+    if (c->streaming || c->replied || !c->p.stream) return;
+    c->streaming = true;
+    exchange_begin(c->exchange, 200, c->dialect->stream_type);
+    c->dialect->begin(c);
+}
+
 /* The dialect has written the reply while it read: nothing is to be made. */
 static void reply_at_once(call *c)
 {
@@ -313,6 +322,8 @@ static void start(worker_task *task)
     if (status == QP_OK) {
         exchange_handler handler = {c, on_gone, go_on, call_free};
         exchange_set_handler(x, &handler);
+        begin(c);
+        flush(c);
     } else {
         reply_error(c, &error);
     }
@@ -329,15 +340,6 @@ static bool all_over(const call *c, size_t prompt)
         if (!c->answers[i].over) return false;
     }
     return true;
-}
-
-/* The first event of a call decides whether its reply is a stream. */
-static void begin(call *c)
-{
-    if (c->streaming || c->replied || !c->p.stream) return;
-    c->streaming = true;
-    exchange_begin(c->exchange, 200, c->dialect->stream_type);
-    c->dialect->begin(c);
 }
 
 static void fail(call *c, const request *r)

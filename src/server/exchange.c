@@ -206,14 +206,29 @@ void exchange_begin(exchange *x, int status, const char *type)
 {
     pthread_mutex_lock(&x->lock);
     put_head(x, status, type, -1);
+    x->takes_pings = strcmp(type, "text/event-stream") == 0;
     unlock_and_queue(x);
 }
 
 void exchange_send(exchange *x, const void *bytes, size_t length)
 {
     pthread_mutex_lock(&x->lock);
+    x->said = true;
     put_body(x, bytes, length);
     unlock_and_queue(x);
+}
+
+void exchange_ping(exchange *x)
+{
+    static const char comment[] = ": ping\n\n"; /* clients of events pass over it */
+    pthread_mutex_lock(&x->lock);
+    const bool silent = x->takes_pings && !x->ended && !x->said && x->unsent + x->out.length == 0;
+    x->said = false;
+    if (silent) put_body(x, comment, sizeof comment - 1);
+    if (silent)
+        unlock_and_queue(x);
+    else
+        pthread_mutex_unlock(&x->lock);
 }
 
 void exchange_end(exchange *x)

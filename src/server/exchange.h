@@ -37,6 +37,7 @@ struct exchange {
     size_t unsent;        /* bytes that the connection has not written yet */
     bool queued;          /* in the outbox */
     bool ended, gone, paused;
+    bool takes_pings, said; /* a stream of events; something was sent since the last ping */
     exchange_handler handler;
     exchange *next; /* in the outbox */
 };
@@ -45,6 +46,9 @@ exchange *exchange_new(outbox *box, http_parser *request); /* takes the request 
 
 /* The client has left: calls the handler; nothing is queued afterwards. */
 void exchange_leave(exchange *x);
+
+/* Sends a comment if the reply is a stream of events that has been silent since the last call. */
+void exchange_ping(exchange *x);
 
 /* The connection has this many unwritten bytes left. */
 void exchange_set_unsent(exchange *x, size_t unsent);

@@ -13,6 +13,7 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/listener.h>
+#include <math.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -46,7 +47,7 @@ struct http_server {
     http_options options;
     struct event_base *base;
     struct evconnlistener *listener;
-    struct event *outgoing;
+    struct event *outgoing, *pinging; /* NULL: no pings */
     outbox *box;
     connection *connections;
     size_t n_connections;
@@ -311,6 +312,25 @@ static void on_outgoing(evutil_socket_t event, short events, void *context)
     }
 }
 
+/* Proxies and clients end streams that are silent for long, as those that wait for a slot are. */
+static void on_ping(evutil_socket_t socket, short events, void *context)
+{
+    (void)socket, (void)events;
+    const http_server *s = context;
+    for (connection *c = s->connections; c; c = c->next)
+        if (c->current) exchange_ping(c->current);
+}
+
+static qp_status start_pings(http_server *s, qp_error *error)
+{
+    const double seconds = s->options.ping_seconds;
+    const struct timeval often = {(time_t)seconds, (suseconds_t)(fmod(seconds, 1) * 1e6)};
+    if (seconds <= 0) return QP_OK;
+    s->pinging = event_new(s->base, -1, EV_PERSIST, on_ping, s);
+    if (s->pinging && event_add(s->pinging, &often) == 0) return QP_OK;
+    return error_no_memory(error, "the server's events", 0);
+}
+
 /* ---- Opening and closing ------------------------------------------------------------------- */
 
 static qp_status listen_at(http_server *s, qp_error *error)
@@ -359,6 +379,7 @@ qp_status http_open(const http_options *options, struct event_base *base, http_s
     qp_status status = s->outgoing && event_add(s->outgoing, NULL) == 0
                            ? listen_at(s, error)
                            : error_no_memory(error, "the server's events", 0);
+    if (status == QP_OK) status = start_pings(s, error);
     if (status == QP_OK) return QP_OK;
     http_close(s);
     *out = NULL;
@@ -379,6 +400,7 @@ void http_close(http_server *s)
     if (!s) return;
     http_disconnect(s);
     if (s->outgoing) event_free(s->outgoing);
+    if (s->pinging) event_free(s->pinging);
     for (exchange *x; s->box && (x = outbox_take(s->box));)
         exchange_release(x);
     if (s->box) outbox_release(s->box);

@@ -1,4 +1,5 @@
 /* The server's I/O thread: loading, signals, keys, routes. See server.h. */
+#include "engine/engine.h"
 #include "server/server_state.h"
 
 #include "server/json_memory.h"
@@ -158,6 +159,18 @@ static void wake(void *context)
     workers_wake(s->workers);
 }
 
+static model_pooling pooling_of(const server_options *options, const qp_engine *engine)
+{
+    switch (options->pooling) {
+    case SERVER_POOLING_MEAN:
+        return POOLING_MEAN;
+    case SERVER_POOLING_LAST:
+        return POOLING_LAST;
+    default:
+        return model_get_config(engine->model)->pooling;
+    }
+}
+
 /* The loader's thread: opens the engine and the batcher. */
 static void *load(void *context)
 {
@@ -167,6 +180,7 @@ static void *load(void *context)
     if (status == QP_OK) {
         s->vocabulary = qp_engine_vocabulary(s->engine);
         s->takes_tools = vocabulary_takes_tools(s->vocabulary);
+        s->pooling = pooling_of(s->options, s->engine);
         s->info = *qp_engine_get_info(s->engine);
         if (s->options->prompt_cache) prompt_cache_restore(s->options, s->engine);
         batcher_options options = {
@@ -307,6 +321,7 @@ static qp_status open_server(server *s, struct event *events[N_EVENTS], qp_error
                             .port = o->port,
                             .body_most = o->max_body,
                             .max_connections = o->max_connections,
+                            .ping_seconds = o->ping_seconds,
                             .on_request = on_request,
                             .context = s};
     TRY(http_open(&options, s->base, &s->http, error));

@@ -13,6 +13,12 @@
 
 #include <stdint.h>
 
+typedef enum server_pooling {
+    SERVER_POOLING_MODEL, /* as the model's files say, else the mean */
+    SERVER_POOLING_MEAN,  /* the mean of the last hidden states */
+    SERVER_POOLING_LAST,  /* the last token's state */
+} server_pooling;
+
 typedef struct server_options {
     const char *host;
     int port;
@@ -22,9 +28,9 @@ typedef struct server_options {
     const char *const *origins; /* [n_origins] origins of pages that may call; "*": all;
                                  * "localhost": those of this computer */
     size_t n_origins;
-    bool insecure;     /* other computers may connect without a key */
-    bool shared_cache; /* clients with different keys share prefixes */
-    bool pool_last;    /* embeddings are the last token's state, not the mean of all */
+    bool insecure;                   /* other computers may connect without a key */
+    bool shared_cache;               /* clients with different keys share prefixes */
+    server_pooling pooling;          /* how texts become vectors */
     const cJSON *template_variables; /* an object: of chat templates, unless a request has others;
                                       * NULL: none */
     const char *prompt_cache;   /* folder of cached prompts that outlive the server; NULL: none */
@@ -32,6 +38,7 @@ typedef struct server_options {
     int workers;                /* threads that parse and format */
     size_t parallel;            /* answers generated at a time */
     size_t max_body, max_connections, max_queued;
+    double ping_seconds;  /* of silence in a stream, after which a comment is sent; 0: none */
     double drain_seconds; /* time for answers to end after SIGTERM */
     double timeout;       /* seconds that an answer may take; 0: any */
     /* Opens the engine. Called on a thread of its own. */
