@@ -171,6 +171,7 @@ static void files_are_chosen(void **state)
          "vocab.json"},
         {"x/model.safetensors config.json", "", NULL},
         {"model.safetensors config.json", "Q8_0", NULL},
+        {"adapter.safetensors config.json", "", NULL}, /* no weights of a model */
         {"README.md", "", NULL},
         {"", "", NULL},
     };

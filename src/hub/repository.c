@@ -70,11 +70,21 @@ static qp_status read_answer(const cJSON *json, const char *where, repository *o
     return QP_OK;
 }
 
+qp_status repository_parse(const char *text, size_t length, const char *where, repository *out,
+                           qp_error *error)
+{
+    cJSON *json = NULL;
+    *out = (repository){0};
+    TRY(json_parse(text, length, where, &json, error));
+    qp_status status = read_answer(json, where, out, error);
+    cJSON_Delete(json);
+    return status;
+}
+
 qp_status repository_read(const hub *hub, const hub_reference *r, repository *out, qp_error *error)
 {
     char url[4 * HUB_NAME_SIZE], name[2 * HUB_NAME_SIZE];
     strbuf answer = {0};
-    cJSON *json = NULL;
     long code;
     *out = (repository){0};
     snprintf(name, sizeof name, "%s/%s", r->owner, r->name);
@@ -82,9 +92,7 @@ qp_status repository_read(const hub *hub, const hub_reference *r, repository *ou
     qp_status status = transfer_get(hub, url, &answer, &code, error);
     if (status == QP_OK && code != 200) status = transfer_refused(hub, name, code, error);
     if (status == QP_OK)
-        status = json_parse(strbuf_text(&answer), answer.length, url, &json, error);
-    if (status == QP_OK) status = read_answer(json, url, out, error);
-    cJSON_Delete(json);
+        status = repository_parse(strbuf_text(&answer), answer.length, url, out, error);
     strbuf_free(&answer);
     return status;
 }
@@ -191,8 +199,8 @@ qp_status repository_choose(repository *r, const hub_reference *reference, qp_er
     if (chosen < r->n_files) return keep_file(r, chosen), QP_OK;
     bool weights = false;
     for (size_t i = 0; i < r->n_files; i++)
-        weights |=
-            name_ends_with(r->files[i].name, ".safetensors") && !strchr(r->files[i].name, '/');
+        weights |= name_ends_with(r->files[i].name, ".safetensors") &&
+                   belongs_to_directory(r->files[i].name);
     if (*select || !weights) return nothing_chosen(r, reference, error);
     for (size_t i = 0; i < r->n_files; i++)
         if (belongs_to_directory(r->files[i].name)) r->files[kept++] = r->files[i];

@@ -22,6 +22,11 @@ qp_status repository_read(const hub *hub, const hub_reference *reference, reposi
                           qp_error *error);
 void repository_free(repository *repository);
 
+/* Reads the hub's answer, in JSON; `where` names it in messages. Files whose names are no plain
+ * paths, and those without a hash, are left out. repository_free() as above. */
+qp_status repository_parse(const char *text, size_t length, const char *where, repository *out,
+                           qp_error *error);
+
 /* Keeps only the files that running the model needs: the GGUF file that the reference selects,
  * all parts of it, or the files of a safetensors model. QP_INVALID lists the available files or
  * types. */
