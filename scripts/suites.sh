@@ -129,7 +129,9 @@ test_everything() {
     if check "build with -Werror" build_tree build-test -DCMAKE_C_COMPILER=gcc \
         -DCMAKE_BUILD_TYPE=Release -DQUIPU_WERROR=ON; then
         check "every header compiles alone" in_tree build-test ninja_quietly headers || true
+        : >build-test/refusals.log
         run_suites build-test
+        check "sentences of refusal" scripts/refusals build-test/refusals.log || true
     fi
     check "layers" scripts/layers || true
     if command -v clang-format-14 >/dev/null; then
