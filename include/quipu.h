@@ -5,7 +5,11 @@
  * of an engine: its tokens and their pages of the KV cache. Every function that can fail returns a
  * qp_status and writes a sentence into the caller's qp_error, which may be NULL.
  *
- * An engine and its sessions belong to one thread at a time; a vocabulary may be shared.
+ * An engine has one owner at a time: a call with it, its sessions, samplers or trace runs alone. A
+ * call that another thread makes meanwhile returns QP_BUSY and changes nothing; functions without a
+ * status wait for the end of the call that is under way. Callbacks of a call may open, fork and
+ * close sessions and samplers, and set masks; other calls with the engine return QP_BUSY there.
+ * Vocabularies and grammars may be shared; other objects belong to one thread at a time.
  *
  * Structs that begin with `size` may get more members at their end in later versions. The caller
  * sets `size` and may leave all other members zero, which is their default:
@@ -51,6 +55,7 @@ typedef enum qp_status {
     QP_NO_MEMORY,   /* memory ran out, or is too small */
     QP_CANCELLED,   /* stopped on request */
     QP_DEVICE,      /* a GPU or its driver failed */
+    QP_BUSY,        /* another call uses the engine: see the top of this file */
 } qp_status;
 
 enum { QP_ERROR_SIZE = 1024 };
@@ -320,7 +325,12 @@ typedef struct qp_engine_options {
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);
-void qp_engine_close(qp_engine *engine); /* close its sessions first */
+
+/* May be called while another thread's call is under way: its sequences make no more progress, it
+ * ends as if it were cancelled, and this call waits for it. In a callback the engine is closed when
+ * the callback's call ends. Sessions, samplers and traces may be closed before or after their
+ * engine; calls with these return QP_INVALID once it is closed. NULL is allowed. */
+void qp_engine_close(qp_engine *engine);
 
 /* The rank of this process among those that mpirun has started; -1: it has not started this one. */
 int qp_rank(void);
@@ -413,13 +423,15 @@ qp_status qp_convert(const qp_convert_options *options, qp_error *error);
 typedef struct qp_session qp_session;
 
 qp_status qp_session_open(qp_engine *engine, qp_session **out, qp_error *error);
+
+/* NULL is allowed. In a callback the session is closed when the callback's call ends. */
 void qp_session_close(qp_session *session);
 
-/* The tokens of the session, in order, and their number. */
+/* The tokens of the session, in order, and their number; valid until the session changes. */
 const int32_t *qp_session_tokens(const qp_session *session, size_t *count);
 
-/* Forgets all but the first `keep` tokens. */
-void qp_session_truncate(qp_session *session, size_t keep);
+/* Forgets all but the first `keep` tokens; nothing happens if it holds no more. */
+qp_status qp_session_truncate(qp_session *session, size_t keep, qp_error *error);
 
 /* Opens another session of the same engine with the same tokens. Both share the pages of the KV
  * cache that these tokens fill. Each takes its own pages for later tokens, and a copy of the last
@@ -547,7 +559,7 @@ qp_status qp_sampling_set(qp_sampling *sampling, qp_setting setting, double valu
 
 /* Chooses the tokens of one sequence. It holds the settings, the biases, the tokens of the answer
  * so far (for penalties), and the set of allowed tokens. The answer begins with the first token
- * that it chooses. It belongs to the thread of its engine, and to one session. */
+ * that it chooses. It belongs to its engine, and to one session. */
 typedef struct qp_sampler qp_sampler;
 
 /* Copies the settings, biases and stop tokens, at which a GPU stops by itself; stop texts are not
@@ -732,8 +744,7 @@ typedef struct qp_trace_options {
     int tracks;
 } qp_trace_options;
 
-/* Records the engine's next forward passes. The engine has one trace at a time, and must outlive
- * it. QP_INVALID for fewer than 0 or more than 64 tracks. QP_UNSUPPORTED if the machine does not
+/* Records the engine's next forward passes. The engine has one trace at a time. QP_INVALID for fewer than 0 or more than 64 tracks. QP_UNSUPPORTED if the machine does not
  * have the parts that were asked for (a GPU, fused operators), or if it has no schedule to trace
  * ("operators", "reference" on a CPU). */
 qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_trace **out,
@@ -747,7 +758,8 @@ typedef enum qp_trace_form {
     QP_TRACE_HTML,   /* a page with the planned schedule above the measured passes */
 } qp_trace_form;
 
-/* Prints the record; to qp_free(). QP_INVALID if no pass was recorded. */
+/* Prints the record; to qp_free(). QP_INVALID if no pass was recorded. Once max_passes are recorded,
+ * another thread may run the engine meanwhile, but not close it. */
 qp_status qp_trace_print(const qp_trace *trace, qp_trace_form form, char **text, size_t *length,
                          qp_error *error);
 

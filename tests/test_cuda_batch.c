@@ -79,7 +79,7 @@ static void run_steps(sequences *s, int turned)
     qp_error error;
     logit_sink sink = {rows, (size_t)qp_engine_get_info(s->engine)->vocab_size};
     for (int i = 0; i < s->n; i++)
-        qp_session_truncate(s->sessions[i], (size_t)prompt_of(i, s->n, s->one_long));
+        qp_session_truncate(s->sessions[i], (size_t)prompt_of(i, s->n, s->one_long), NULL);
     for (int step = 0; step < STEPS; step++) {
         for (int row = 0; row < s->n; row++) {
             int i = (row + turned) % s->n;

@@ -130,7 +130,7 @@ static void run_steps(const sequences *s, const company *c, float *logits)
     qp_error error;
     for (int row = 0; row < c->n; row++) {
         int i = sequence_of(c, row);
-        qp_session_truncate(s->sessions[i], (size_t)prompt_of(i));
+        qp_session_truncate(s->sessions[i], (size_t)prompt_of(i), NULL);
     }
     for (int step = 0; step < STEPS; step++) {
         int32_t tokens[MOST];
@@ -283,11 +283,11 @@ static void check_decoding(sequences *s)
     logit_sink sink = {rows, s->vocab_size};
     for (int i = 0; i < MOST; i++) {
         tokens[i] = token_of(i, prompt_of(i));
-        qp_session_truncate(s->sessions[i], (size_t)prompt_of(i));
+        qp_session_truncate(s->sessions[i], (size_t)prompt_of(i), NULL);
     }
     assert_ok(qp_decode(s->engine, s->sessions, MOST, DECODED, tokens, NULL, &error));
     for (int i = 0; i < MOST; i++)
-        qp_session_truncate(s->sessions[i], (size_t)prompt_of(i));
+        qp_session_truncate(s->sessions[i], (size_t)prompt_of(i), NULL);
     for (int pass = 0; pass < DECODED; pass++) {
         const int32_t *read = tokens + pass * MOST, *made = read + MOST;
         for (int i = 0; i < MOST; i++) {

@@ -88,7 +88,7 @@ static void check_decoding(qp_engine *engine, int n, int calls)
         expected[i] = found[i] = token_of(i, 7);
     follow_likeliest(engine, n, sessions, expected);
     for (int i = 0; i < n; i++)
-        qp_session_truncate(sessions[i], (size_t)prompt_of(i));
+        qp_session_truncate(sessions[i], (size_t)prompt_of(i), NULL);
     for (int call = 0; call < calls; call++) {
         size_t first = (size_t)(PASSES * call / calls), end = (size_t)(PASSES * (call + 1) / calls);
         assert_ok(qp_decode(engine, sessions, (size_t)n, end - first, found + first * (size_t)n,
@@ -153,7 +153,7 @@ static void test_cancelling(void **state)
         expected[i] = found[i] = token_of(i, 7);
     assert_ok(qp_decode(engine, sessions, FEW, MANY, expected, NULL, &error));
     for (int i = 0; i < FEW; i++)
-        qp_session_truncate(sessions[i], (size_t)prompt_of(i));
+        qp_session_truncate(sessions[i], (size_t)prompt_of(i), NULL);
     assert_int_equal(pthread_create(&other, NULL, cancel_soon, (void *)&cancel), 0);
     qp_status status = qp_decode(engine, sessions, FEW, MANY, found, &cancel, &error);
     pthread_join(other, NULL);

@@ -59,7 +59,7 @@ static bool take_token(void *context, int32_t token)
 static void begin_all(qp_session **sessions, int n, int32_t *tokens)
 {
     for (int i = 0; i < n; i++) {
-        qp_session_truncate(sessions[i], PROMPT + (size_t)i);
+        qp_session_truncate(sessions[i], PROMPT + (size_t)i, NULL);
         tokens[i] = token_of(i, 7);
     }
 }

@@ -25,11 +25,11 @@ static void truncated_sessions_continue_as_fresh_ones(void **state)
     memcpy(second, first, KEEP * sizeof *first);
     qp_session *session = open_session(engine), *other = open_session(engine);
     free(eval_rows(engine, session, first, 40));
-    qp_session_truncate(session, 99); /* more than there is: nothing happens */
+    qp_session_truncate(session, 99, NULL); /* more than there is: nothing happens */
     size_t count;
     assert_memory_equal(qp_session_tokens(session, &count), first, sizeof first);
     assert_int_equal(count, 40);
-    qp_session_truncate(session, KEEP);
+    qp_session_truncate(session, KEEP, NULL);
     free(eval_rows(engine, other, first, 30)); /* takes the pages that were given back */
     float *got = eval_rows(engine, session, second + KEEP, NEW);
     assert_memory_equal(qp_session_tokens(session, &count), second, sizeof second);
@@ -79,7 +79,7 @@ static void a_full_context_is_refused_with_both_numbers(void **state)
     assert_non_null(strstr(error.message, "holds 20 tokens, 1 more"));
     input.count = SIZE_MAX;
     assert_int_equal(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error), QP_INVALID);
-    qp_session_truncate(session, 19);
+    qp_session_truncate(session, 19, NULL);
     input.count = 1;
     assert_ok(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error));
     qp_session_close(session);
@@ -159,7 +159,7 @@ static void sessions_decode_side_by_side(void **state)
         qp_input input = {.session = sessions[i], .tokens = prompt, .count = 5 * i};
         assert_ok(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error));
         follow_likeliest(engine, sessions[i], prompt[i], COUNT, expected[i]);
-        qp_session_truncate(sessions[i], 5 * i);
+        qp_session_truncate(sessions[i], 5 * i, NULL);
         tokens[i] = prompt[i];
     }
     assert_ok(qp_decode(engine, sessions, SESSIONS, COUNT, tokens, NULL, &error));

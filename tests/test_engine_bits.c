@@ -72,7 +72,7 @@ static void check_beside(const way *w, qp_engine *engine, const int32_t *ids, co
         assert_same_bits(w->name, rows[1], want, PROMPT * vocab_size);
         for (int i = 0; i < 3; i++) {
             free(rows[i]);
-            qp_session_truncate(sessions[i], 0);
+            qp_session_truncate(sessions[i], 0, NULL);
         }
     }
     for (int i = 0; i < 3; i++)
@@ -442,7 +442,7 @@ static void dynamic_angles_do_not_depend_on_chunks(void **state)
             logit_sink sink = {rows, 71};
             const qp_input inputs[] = {{a, other, 9, true}, {b, ids, PROMPT, true}};
             assert_ok(qp_eval(engine, inputs, 2, take_logits, &sink, NULL, &error));
-            qp_session_truncate(a, 0);
+            qp_session_truncate(a, 0, NULL);
             float *alone = eval_rows(engine, a, ids, PROMPT);
             if (!want) want = alone;
             assert_same_bits(models[m], alone, want, PROMPT * 71);

@@ -48,7 +48,7 @@ static void check_random_forks(qp_engine_options options)
             continue;
         }
         if (held + count > CONTEXT || id_of(&random) % 5 == 0) {
-            qp_session_truncate(sessions[i], held / 2 + 1);
+            qp_session_truncate(sessions[i], held / 2 + 1, NULL);
             continue;
         }
         if (to != i && id_of(&random) % 6 == 0) {

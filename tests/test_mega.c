@@ -166,7 +166,7 @@ static void check_runs(qp_engine *engine, int n_prompt, cuda_function delayed)
     float *first = eval_rows(engine, session, prompt + n_prompt, 1);
     for (int run = 1; run < RUNS; run++) {
         mega_of(engine)->kernel = delayed && run % 2 ? delayed : usual;
-        qp_session_truncate(session, (size_t)n_prompt);
+        qp_session_truncate(session, (size_t)n_prompt, NULL);
         float *again = eval_rows(engine, session, prompt + n_prompt, 1);
         if (memcmp(first, again, bytes) != 0)
             fail_msg("other logits behind %d tokens in run %d", n_prompt, run);

@@ -161,7 +161,7 @@ static void check_choices(const char *model, int count)
         set_choice(engine, &choices[i], biases, &sampling);
         qp_session *session = open_session(engine);
         pick_tokens(session, &sampling, prompt, PROMPT, expected, count);
-        qp_session_truncate(session, 0);
+        qp_session_truncate(session, 0, NULL);
         qp_generate_result result =
             generate(session, &sampling, prompt, PROMPT, count, intervals[i % 4], &r);
         assert_int_equal(r.count, count);
@@ -199,7 +199,7 @@ static void end_likeliest(qp_session *session, const int32_t *prompt)
     qp_sampling sampling = {.size = sizeof sampling};
     receiver all = {0}, r = {0};
     set_choice(session->engine, &likeliest, biases, &sampling);
-    qp_session_truncate(session, 0);
+    qp_session_truncate(session, 0, NULL);
     generate(session, &sampling, prompt, PROMPT, COUNT, 256, &all);
     for (int last = 1; last < COUNT; last += 4) {
         int stop = 0;
@@ -207,7 +207,7 @@ static void end_likeliest(qp_session *session, const int32_t *prompt)
             stop++;
         sampling.stop_tokens[0] = all.tokens[last];
         sampling.n_stop_tokens = 1;
-        qp_session_truncate(session, 0);
+        qp_session_truncate(session, 0, NULL);
         qp_generate_result result = generate(session, &sampling, prompt, PROMPT, COUNT, 256, &r);
         assert_int_equal(result.finish, QP_FINISH_STOP_TOKEN);
         assert_int_equal(r.count, stop);
@@ -240,7 +240,7 @@ static void it_does_by_every_strategy(void **state)
         assert_ok(cuda_mega_init(mega_of(engine), cuda_of(engine), &ways[i], &error));
         qp_session *session = open_session(engine);
         if (i == 0) pick_tokens(session, &sampling, prompt, PROMPT, expected, COUNT);
-        qp_session_truncate(session, 0);
+        qp_session_truncate(session, 0, NULL);
         generate(session, &sampling, prompt, PROMPT, COUNT, 16, &r);
         assert_int_equal(r.count, COUNT);
         compare(c, expected, r.tokens, COUNT);
@@ -323,9 +323,9 @@ static void a_stop_token_ends_a_launch(void **state)
         int last = 31 + i, stop = 0;
         while (expected[stop] != expected[last])
             stop++;
-        qp_session_truncate(session, PROMPT + (size_t)stop);
+        qp_session_truncate(session, PROMPT + (size_t)stop, NULL);
         pick_tokens(session, &sampling, prompt + 3, 5, next, MORE);
-        qp_session_truncate(session, 0);
+        qp_session_truncate(session, 0, NULL);
         int32_t never = 0;
         for (int j = 0; j < stop; j++)
             if (expected[j] == never) never++, j = -1;
@@ -379,7 +379,7 @@ static void launches_end_in_long_contexts(void **state)
             if (first == j && j < COUNT - 5) last = j;
         }
         assert_true(last > 0);
-        qp_session_truncate(session, 0);
+        qp_session_truncate(session, 0, NULL);
         sampling.stop_tokens[0] = all.tokens[last];
         sampling.n_stop_tokens = 1;
         qp_generate_result result = generate(session, &sampling, prompt, LONG, COUNT, 256, &r);
@@ -407,7 +407,7 @@ static void cancelling_ends_a_launch(void **state)
         set_choice(engine, i < 2 ? &choices[i ? 7 : 16] : &likeliest, biases, &sampling);
         qp_session *session = open_session(engine);
         generate(session, &sampling, prompt, PROMPT, 100, 256, &all);
-        qp_session_truncate(session, 0);
+        qp_session_truncate(session, 0, NULL);
         qp_generate_result result = generate(session, &sampling, prompt, PROMPT, 250, 256, &r);
         assert_int_equal(result.finish, QP_FINISH_CANCELLED);
         assert_int_equal(result.generated_tokens, 7);
@@ -437,7 +437,7 @@ static void tokens_come_one_by_one(void **state)
         set_choice(engine, i ? &likeliest : &choices[1], biases, &sampling);
         qp_session *session = open_session(engine);
         generate(session, &sampling, prompt, PROMPT, 10, 16, &r);
-        qp_session_truncate(session, 0);
+        qp_session_truncate(session, 0, NULL);
         qp_generate_result result = generate(session, &sampling, prompt, PROMPT, 201, 256, &r);
         double between = (double)(r.last_ns - r.first_ns) * 1e-9;
         assert_true(between > 0.9 * result.generate_seconds);

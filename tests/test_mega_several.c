@@ -117,7 +117,7 @@ static void eval_several(qp_engine *engine, qp_session *const *sessions, const i
     for (int i = 0; i < n; i++) {
         qp_session *session = sessions[which[i]];
         tokens[i] = first_token(which[i]);
-        qp_session_truncate(session, (size_t)prompt_lengths[which[i]]);
+        qp_session_truncate(session, (size_t)prompt_lengths[which[i]], NULL);
         inputs[i] = (qp_input){.session = session, .tokens = &tokens[i], .count = 1};
     }
     assert_ok(qp_eval(engine, inputs, (size_t)n, take_logits, &sink, NULL, &error));

@@ -282,7 +282,7 @@ static void settings_are_those_of_the_model_without_others(void **state)
     size_t count;
     assert_ok(qp_sampling_defaults(engine, &sampling, &error));
     for (int i = 0; i < 2; i++) {
-        qp_session_truncate(session, 0);
+        qp_session_truncate(session, 0, NULL);
         options.sampling = i ? &sampling : NULL;
         assert_ok(qp_generate(session, &options, NULL, &error));
         const int32_t *tokens = qp_session_tokens(session, &count);

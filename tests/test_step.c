@@ -125,7 +125,7 @@ static void shorten(expected *x)
     size_t held;
     qp_session_tokens(x->session, &held);
     if (held < 2) return;
-    qp_session_truncate(x->session, held - 1 - draw((uint32_t)held - 1));
+    qp_session_truncate(x->session, held - 1 - draw((uint32_t)held - 1), NULL);
     qp_session_tokens(x->session, &held);
     x->count = held + 1; /* the next one is read again */
     if (x->answer > x->count) {

@@ -274,7 +274,7 @@ static double perplexity(const char *model, const char *text, size_t length)
         int32_t replaced = ids[0];
         ids[0] = 1;
         s.next = ids + N / 2 + 1;
-        qp_session_truncate(session, 0);
+        qp_session_truncate(session, 0, NULL);
         const qp_input head = {session, ids, N / 2, false};
         const qp_input tail = {session, ids + N / 2, N / 2 - 1, true};
         assert_ok(qp_eval(engine, &head, 1, NULL, NULL, NULL, &error));

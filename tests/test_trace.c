@@ -230,7 +230,7 @@ static void test_same_answer(void **state)
     memcpy(kept, tokens, count * sizeof *kept);
     qp_trace_close(r.trace);
     r.trace = NULL;
-    qp_session_truncate(r.session, 0);
+    qp_session_truncate(r.session, 0, NULL);
     generate(&r);
     tokens = qp_session_tokens(r.session, &again);
     assert_int_equal(count, again);

@@ -97,7 +97,7 @@ static double step(size_t rows)
     check(qp_step(engine, all, n, &error), &error);
     const double ms = (double)(clock_ns() - begin) * 1e-6;
     for (int i = 0; i < MOST_PROMPTS; i++)
-        qp_session_truncate(prompts[i], BEFORE);
+        qp_session_truncate(prompts[i], BEFORE, NULL);
     return ms;
 }
 

@@ -63,7 +63,7 @@ static bool on_token(void *context, int32_t token)
 static double call(qp_session *session, qp_sampler *sampler, size_t context, int wanted)
 {
     const size_t made = (size_t)wanted;
-    qp_session_truncate(session, context);
+    qp_session_truncate(session, context, NULL);
     qp_sequence s = {.size = sizeof s,
                      .session = session,
                      .tokens = &last,

@@ -58,7 +58,7 @@ static qp_status open_variant(variant *v, const char *model, size_t context, boo
 static qp_status time_tokens(variant *v, size_t context, double *us, qp_error *error)
 {
     int32_t tokens[TOKENS + 1] = {7};
-    qp_session_truncate(v->session, context);
+    qp_session_truncate(v->session, context, NULL);
     uint64_t begin = clock_ns();
     TRY(qp_decode(v->engine, &v->session, 1, TOKENS, tokens, NULL, error));
     *us = (double)(clock_ns() - begin) * 1e-3 / TOKENS;

@@ -126,7 +126,7 @@ static qp_status generate(bench *b, size_t depth, size_t count)
 qp_status bench_time_run(bench *b, size_t depth, size_t count, bool one_by_one, double *seconds)
 {
     for (size_t i = 0; i < parallel_of(b); i++)
-        qp_session_truncate(b->sessions[i], depth);
+        TRY(qp_session_truncate(b->sessions[i], depth, b->call->error));
     cli_hold_progress(true);
     uint64_t start = clock_ns();
     qp_status status = one_by_one ? generate(b, depth, count) : eval(b, depth, count);

@@ -62,7 +62,7 @@ static qp_status full_context(const chat *c, size_t needed)
 static qp_status generate(chat *c, const qp_tokens *tokens)
 {
     size_t shared = shared_tokens(c->session, tokens);
-    qp_session_truncate(c->session, shared);
+    TRY(qp_session_truncate(c->session, shared, c->call->error));
     qp_generate_options options = {.size = sizeof options,
                                    .prompt = tokens->data + shared,
                                    .n_prompt = tokens->count - shared,

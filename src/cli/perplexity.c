@@ -56,7 +56,7 @@ static qp_status score_chunk(qp_engine *engine, qp_session *session, const int32
                              size_t n, score *s, qp_error *error)
 {
     size_t first = n / 2;
-    qp_session_truncate(session, 0);
+    TRY(qp_session_truncate(session, 0, error));
     s->tokens = tokens + first;
     s->count = n - 1 - first;
     qp_input head = {.session = session, .tokens = tokens, .count = first};

@@ -71,7 +71,7 @@ static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_
     TRY(qp_session_open(engine, &session, call->error));
     /* A warm-up pass: it reads the weights from the file and starts the threads. */
     qp_status status = generate(call, session, tokens, &sampling, 2);
-    qp_session_truncate(session, 0);
+    if (status == QP_OK) status = qp_session_truncate(session, 0, call->error);
     const qp_engine_info info = *qp_engine_get_info(engine);
     const char *device = strcmp(info.device, "cpu") == 0 ? "cpu" : "cuda";
     const qp_trace_options options = {.size = sizeof options,

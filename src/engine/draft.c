@@ -119,7 +119,7 @@ static void shorten(draft_session *d, const qp_sequence *s)
     while (common < held && common < s->session->count &&
            d->session->tokens[common] == s->session->tokens[common])
         common++;
-    if (common < held) qp_session_truncate(d->session, common);
+    if (common < held) session_truncate(d->session, common);
 }
 
 /* Reads the text but for its last few tokens. */
@@ -133,7 +133,7 @@ static qp_status read_text(draft *d, draft_session *session, const qp_sequence *
                             .count = s->session->count - held,
                             .cancel = s->cancel};
         TRY(qp_step(d->engine, &call, 1, error));
-        if (call.read == 0) return error_set(error, QP_CANCELLED, "cancelled");
+        if (call.read == 0 || engine_is_closing(s->session->engine)) return error_set(error, QP_CANCELLED, "cancelled");
     }
     return QP_OK;
 }
@@ -230,7 +230,7 @@ static void forget_others(draft *d)
 {
     for (int64_t i = 0; i < d->n_sessions; i++)
         if (d->sessions[i].session && d->sessions[i].wanted == 0)
-            qp_session_truncate(d->sessions[i].session, 0);
+            session_truncate(d->sessions[i].session, 0);
 }
 
 static qp_status propose(proposer *self, const speculated_sequence *all, size_t n, int most,

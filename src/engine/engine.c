@@ -120,7 +120,7 @@ static qp_status open_decoding(qp_engine *e, int64_t sessions, bool fixed, qp_er
     if (!e->sessions)
         return error_no_memory(error, "sessions", (size_t)e->max_sessions * sizeof *e->sessions);
     TRY(step_init(&e->step, &e->program, error));
-    TRY(qp_sampler_open(e, &greedy, &e->greedy, error));
+    TRY(engine_open_sampler(e, &greedy, &e->greedy, error));
     e->greedy->begun = true; /* its answers need no first token */
     return fixed ? step_fix_shapes(e, error) : QP_OK;
 }
@@ -264,6 +264,9 @@ static qp_status open_once(const qp_engine_options *options, const engine_part *
     *on_gpu = false;
     qp_engine *e = calloc(1, sizeof *e);
     if (!e) return error_no_memory(error, "the engine", sizeof *e);
+    qp_error own = {0}, *why = error ? error : &own;
+    qp_status status = engine_owner_init(&e->owner, why);
+    if (status != QP_OK) return free(e), status;
     e->layers = part->layers;
     e->costs_path = part->costs;
     e->at_once = part->at_once;
@@ -274,8 +277,7 @@ static qp_status open_once(const qp_engine_options *options, const engine_part *
     if (options->progress) e->progress = (progress){.sink = on_progress, .context = e};
     progress_begin_stages(&e->progress);
     engine_schedule chosen;
-    qp_error own = {0}, *why = error ? error : &own;
-    qp_status status = engine_schedule_read(options->schedule, &chosen, why);
+    status = engine_schedule_read(options->schedule, &chosen, why);
     chosen.skip = part->skip;
     e->partial = engine_schedule_leaves_out(&chosen);
     if (status == QP_OK) status = open_engine(e, options, &chosen, why);
@@ -314,9 +316,12 @@ qp_status qp_engine_open(const qp_engine_options *given, qp_engine **out, qp_err
     return engine_open_part(given, &all, out, error);
 }
 
-void qp_engine_close(qp_engine *e)
+void engine_shut(qp_engine *e)
 {
-    if (!e) return;
+    if (e->trace) trace_stop(e->trace);
+    if (e->greedy) engine_close_object(e, &e->greedy->object);
+    for (int64_t i = 0; e->sessions && i < e->max_sessions; i++)
+        if (e->sessions[i]) page_list_free(&e->sessions[i]->pages, &e->pages);
     qp_vocabulary_close(e->vocabulary);
     prefix_tree_close(&e->prefixes);
     page_pool_free(&e->pages);
@@ -324,7 +329,6 @@ void qp_engine_close(qp_engine *e)
     step_drop(e);
     step_free(&e->step);
     speculation_free(&e->speculation);
-    qp_sampler_close(e->greedy);
     free(e->sessions);
     free(e->costs);
     for (int i = 0; i < ENGINE_MACHINES; i++)
@@ -334,7 +338,15 @@ void qp_engine_close(qp_engine *e)
     program_free(&e->program);
     model_close(e->model);
     thread_pool_destroy(e->pool);
-    free(e);
+    e->owner.closed = true;
+    e->owner.references--;
+}
+
+void qp_engine_close(qp_engine *e)
+{
+    if (!e || !engine_begin_close(e)) return;
+    engine_shut(e);
+    engine_leave(e);
 }
 
 static qp_status follow(qp_engine *e, const qp_engine_options *options,
@@ -358,12 +370,14 @@ qp_status qp_rank_follow(const qp_engine_options *given, qp_error *error)
     TRY(SIZED_READ(qp_engine_options, given, &options, error));
     qp_engine *e = calloc(1, sizeof *e);
     if (!e) return error_no_memory(error, "the engine", sizeof *e);
+    qp_error own = {0}, *why = error ? error : &own;
+    qp_status status = engine_owner_init(&e->owner, why);
+    if (status != QP_OK) return free(e), status;
     e->log = options.log;
     e->log_context = options.log_context;
     if (!options.transport || strcmp(options.transport, "messages") != 0) options.transport = "mpi";
     engine_schedule chosen;
-    qp_error own = {0}, *why = error ? error : &own;
-    qp_status status = engine_schedule_read(options.schedule, &chosen, why);
+    status = engine_schedule_read(options.schedule, &chosen, why);
     if (status == QP_OK) status = follow(e, &options, &chosen, why);
     engine_schedule_free(&chosen);
     if (status != QP_OK) engine_ranks_abort(&e->ranks, why->message);
@@ -384,12 +398,15 @@ const qp_vocabulary *qp_engine_vocabulary(const qp_engine *e)
 qp_status qp_measure_read(qp_engine *e, double *bytes_per_second, qp_error *error)
 {
     machine_profile limits;
+    TRY(engine_enter(e, error));
     step_drop(e);
-    if (!e->device.context)
-        return error_set(error, QP_UNSUPPORTED, "reading is measured on a GPU: use --device cuda");
-    TRY(machine_limits(engine_memory(e), &limits, error));
-    *bytes_per_second = limits.bytes_per_second;
-    return QP_OK;
+    qp_status status = e->device.context
+                           ? machine_limits(engine_memory(e), &limits, error)
+                           : error_set(error, QP_UNSUPPORTED,
+                                       "reading is measured on a GPU: use --device cuda");
+    if (status == QP_OK) *bytes_per_second = limits.bytes_per_second;
+    engine_leave(e);
+    return status;
 }
 
 const char *engine_family(const qp_engine *e)

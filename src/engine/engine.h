@@ -3,6 +3,7 @@
 #define QUIPU_ENGINE_ENGINE_H
 
 #include "engine/generation_config.h"
+#include "engine/owner.h"
 #include "engine/pages.h"
 #include "engine/prefix_tree.h"
 #include "engine/ranks.h"
@@ -19,6 +20,7 @@
 enum { ENGINE_MACHINES = 2 };
 
 struct qp_engine {
+    engine_owner owner;
     model *model;
     program program;
     uint32_t cpu_features; /* that kernels may use */
@@ -62,6 +64,17 @@ struct qp_engine {
     void *progress_context;
 };
 
+/* Frees all that the engine has, but for the struct. Sessions lose their pages, a trace its passes.
+ */
+void engine_shut(struct qp_engine *engine);
+
+/* The calls of quipu.h with these names, for callers that have entered the engine. */
+qp_status engine_step(struct qp_engine *engine, qp_sequence *sequences, size_t n_sequences,
+                      qp_error *error);
+qp_status engine_open_sampler(struct qp_engine *engine, const qp_sampling *sampling,
+                              qp_sampler **out, qp_error *error);
+qp_status engine_open_session(struct qp_engine *engine, struct qp_session **out, qp_error *error);
+
 /* The model's family, for people and as GGUF calls it. */
 const char *engine_family(const struct qp_engine *e);
 const char *engine_gguf_family(const struct qp_engine *e);
@@ -73,6 +86,9 @@ const char *engine_about_context(const struct qp_engine *e);
  * other sessions hold too are copied first. QP_NO_MEMORY changes nothing. */
 struct qp_session;
 qp_status session_take_pages(struct qp_session *session, size_t ahead, size_t n, qp_error *error);
+
+/* Forgets all but the first `keep` tokens. */
+void session_truncate(struct qp_session *session, size_t keep);
 
 /* Gives back the pages past the session's tokens and `ahead` more. */
 void session_give_pages_back(struct qp_session *session, size_t ahead);
@@ -114,6 +130,7 @@ void engine_begin_reading(struct qp_engine *engine, const qp_sequence *sequences
 void engine_end_reading(struct qp_engine *engine);
 
 struct qp_session {
+    engine_object object;
     qp_engine *engine;
     int32_t *tokens; /* [context], the first `count` are in the cache */
     size_t count;

@@ -44,8 +44,8 @@ static qp_status read_all(qp_engine *e, qp_sequence *sequences, evaluated *input
                           const volatile int *cancel, qp_error *error)
 {
     for (size_t left = 1; left > 0;) {
-        if (cancel && *cancel) return error_set(error, QP_CANCELLED, "cancelled");
-        TRY(qp_step(e, sequences, n, error));
+        if (engine_is_closing(e) || (cancel && *cancel)) return error_set(error, QP_CANCELLED, "cancelled");
+        TRY(engine_step(e, sequences, n, error));
         left = 0;
         for (size_t i = 0; i < n; i++) {
             qp_sequence *s = &sequences[i];
@@ -58,7 +58,7 @@ static qp_status read_all(qp_engine *e, qp_sequence *sequences, evaluated *input
     return QP_OK;
 }
 
-qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
+static qp_status eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
                   qp_logits_callback *on_logits, void *context, const volatile int *cancel,
                   qp_error *error)
 {
@@ -81,6 +81,16 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
     engine_end_reading(e);
     free(sequences);
     free(places);
+    return status;
+}
+
+qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
+                  qp_logits_callback *on_logits, void *context, const volatile int *cancel,
+                  qp_error *error)
+{
+    TRY(engine_enter(e, error));
+    const qp_status status = eval(e, inputs, n_inputs, on_logits, context, cancel, error);
+    engine_leave(e);
     return status;
 }
 
@@ -118,7 +128,7 @@ static qp_status make_tokens(qp_engine *e, qp_sequence *sequences, const column 
                              const volatile int *cancel, qp_error *error)
 {
     for (size_t left = 1; left > 0;) {
-        if (cancel && *cancel) return error_set(error, QP_CANCELLED, "cancelled");
+        if (engine_is_closing(e) || (cancel && *cancel)) return error_set(error, QP_CANCELLED, "cancelled");
         left = 0;
         for (size_t i = 0; i < n; i++) {
             const column *c = &columns[i];
@@ -127,12 +137,12 @@ static qp_status make_tokens(qp_engine *e, qp_sequence *sequences, const column 
             sequences[i].max_tokens = c->left;
             left += c->left;
         }
-        if (left > 0) TRY(qp_step(e, sequences, n, error));
+        if (left > 0) TRY(engine_step(e, sequences, n, error));
     }
     return QP_OK;
 }
 
-qp_status qp_decode(qp_engine *e, qp_session *const *sessions, size_t n, size_t count,
+static qp_status decode(qp_engine *e, qp_session *const *sessions, size_t n, size_t count,
                     int32_t *tokens, const volatile int *cancel, qp_error *error)
 {
     if (n == 0) return QP_OK;
@@ -152,5 +162,14 @@ qp_status qp_decode(qp_engine *e, qp_session *const *sessions, size_t n, size_t 
                            : error_no_memory(error, "decoding", n * sizeof *sequences);
     free(sequences);
     free(columns);
+    return status;
+}
+
+qp_status qp_decode(qp_engine *e, qp_session *const *sessions, size_t n, size_t count,
+                    int32_t *tokens, const volatile int *cancel, qp_error *error)
+{
+    TRY(engine_enter(e, error));
+    const qp_status status = decode(e, sessions, n, count, tokens, cancel, error);
+    engine_leave(e);
     return status;
 }

@@ -77,7 +77,7 @@ static qp_status open_all(gathering *t, const qp_answer *answers)
 /* One call of qp_step() for the sequences that were collected. */
 static qp_status call(gathering *t)
 {
-    qp_status status = qp_step(t->engine, t->sequences, t->n_called, t->error);
+    qp_status status = engine_step(t->engine, t->sequences, t->n_called, t->error);
     for (size_t k = 0; k < t->n_called; k++)
         generation_take(&t->all[t->called[k]], &t->sequences[k]);
     for (size_t k = 0; k < t->n_called && status == QP_OK; k++) {
@@ -153,11 +153,13 @@ static qp_status close_all(gathering *t, qp_status status)
 
 static qp_status generate(gathering *t, const qp_answer *answers)
 {
+    TRY(engine_enter(t->engine, t->error));
     qp_status status = allocate(t);
     if (status == QP_OK) status = open_all(t, answers);
     if (status == QP_OK) status = make_answers(t);
     if (t->all) status = close_all(t, status);
     release(t);
+    engine_leave(t->engine);
     return status;
 }
 

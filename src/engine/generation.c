@@ -109,7 +109,7 @@ static bool on_token(void *context, int32_t token)
 
 bool generation_is_cancelled(const generation *g)
 {
-    return g->options.cancel && *g->options.cancel;
+    return engine_is_closing(g->session->engine) || (g->options.cancel && *g->options.cancel);
 }
 
 qp_sequence generation_sequence(generation *g, const qp_sequence *like)
@@ -190,7 +190,7 @@ qp_status generation_open(generation *g, qp_session *session, const qp_generate_
                                TOKENIZER_DECODE_CONTINUE |
                                    (g->options.special ? TOKENIZER_DECODE_CONTROL : 0));
     TRY(check_options(&g->options, error));
-    TRY(qp_sampler_open(session->engine, &g->sampling, &g->sampler, error));
+    TRY(engine_open_sampler(session->engine, &g->sampling, &g->sampler, error));
     return open_matcher(g);
 }
 

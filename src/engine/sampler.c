@@ -41,6 +41,14 @@ static qp_status copy_biases(qp_sampler *s, const qp_logit_bias *biases, size_t 
     return QP_OK;
 }
 
+static void free_sampler(engine_object *object)
+{
+    qp_sampler *s = (qp_sampler *)object;
+    free(s->biases);
+    free(s->allowed);
+    free(s);
+}
+
 /* `sampling`: of this library's size. */
 static qp_status open_sampler(qp_engine *e, const qp_sampling *sampling, qp_sampler **out,
                               qp_error *error)
@@ -48,7 +56,8 @@ static qp_status open_sampler(qp_engine *e, const qp_sampling *sampling, qp_samp
     TRY(check_biases(e, sampling, error));
     qp_sampler *s = calloc(1, sizeof *s);
     if (!s) return error_no_memory(error, "the sampler", sizeof *s);
-    s->program = &e->program;
+    engine_add_object(e, &s->object, free_sampler);
+    s->engine = e;
     s->id = ++e->n_samplers;
     memcpy(s->value, sampling->value, sizeof s->value);
     memcpy(s->stops, sampling->stop_tokens, sizeof s->stops);
@@ -57,7 +66,7 @@ static qp_status open_sampler(qp_engine *e, const qp_sampling *sampling, qp_samp
     if (status == QP_OK)
         *out = s;
     else
-        free(s);
+        engine_close_object(e, &s->object);
     return status;
 }
 
@@ -69,7 +78,8 @@ qp_status sampler_set_biases(qp_engine *e, qp_sampler *s, const qp_logit_bias *b
     return QP_OK;
 }
 
-qp_status qp_sampler_open(qp_engine *e, const qp_sampling *given, qp_sampler **out, qp_error *error)
+qp_status engine_open_sampler(qp_engine *e, const qp_sampling *given, qp_sampler **out,
+                              qp_error *error)
 {
     qp_sampling sampling;
     *out = NULL;
@@ -77,18 +87,24 @@ qp_status qp_sampler_open(qp_engine *e, const qp_sampling *given, qp_sampler **o
     return open_sampler(e, &sampling, out, error);
 }
 
-void qp_sampler_close(qp_sampler *s)
+qp_status qp_sampler_open(qp_engine *e, const qp_sampling *given, qp_sampler **out, qp_error *error)
 {
-    if (!s) return;
-    free(s->biases);
-    free(s->allowed);
-    free(s);
+    *out = NULL;
+    TRY(engine_enter_within(e, error));
+    const qp_status status = engine_open_sampler(e, given, out, error);
+    engine_leave(e);
+    return status;
 }
 
-qp_status qp_sampler_allow(qp_sampler *s, const uint32_t *allowed, qp_error *error)
+void qp_sampler_close(qp_sampler *s)
+{
+    if (s) engine_close_object(s->engine, &s->object);
+}
+
+static qp_status allow(qp_sampler *s, const uint32_t *allowed, qp_error *error)
 {
     const size_t bytes =
-        (size_t)ADJUST_MASK_WORDS(s->program->config.vocab_size) * sizeof *s->allowed;
+        (size_t)ADJUST_MASK_WORDS(s->engine->program.config.vocab_size) * sizeof *s->allowed;
     if (allowed && s->allowed && memcmp(s->allowed, allowed, bytes) == 0) return QP_OK;
     s->masks++;
     if (!allowed) {
@@ -100,6 +116,14 @@ qp_status qp_sampler_allow(qp_sampler *s, const uint32_t *allowed, qp_error *err
     if (!s->allowed) return error_no_memory(error, "the mask", bytes);
     memcpy(s->allowed, allowed, bytes);
     return QP_OK;
+}
+
+qp_status qp_sampler_allow(qp_sampler *s, const uint32_t *allowed, qp_error *error)
+{
+    TRY(engine_enter_within(s->engine, error));
+    const qp_status status = allow(s, allowed, error);
+    engine_leave(s->engine);
+    return status;
 }
 
 static bool penalises(const qp_sampler *s)
@@ -148,7 +172,7 @@ static void count(int32_t *history, int32_t token, bool in_answer)
 static qp_status write_history(const qp_sampler *s, const sampler_history *h, const machine *m,
                                int64_t slot, int32_t *scratch, qp_error *error)
 {
-    const size_t bytes = (size_t)s->program->config.vocab_size * sizeof *scratch;
+    const size_t bytes = (size_t)s->engine->program.config.vocab_size * sizeof *scratch;
     memset(scratch, 0, bytes);
     for (size_t i = 0; i < h->n_held; i++)
         count(scratch, h->held[i], i >= s->answer);
@@ -160,7 +184,7 @@ static qp_status write_history(const qp_sampler *s, const sampler_history *h, co
 static qp_status write_biases(const qp_sampler *s, const machine *m, int64_t slot, float *scratch,
                               qp_error *error)
 {
-    const size_t bytes = (size_t)s->program->config.vocab_size * sizeof *scratch;
+    const size_t bytes = (size_t)s->engine->program.config.vocab_size * sizeof *scratch;
     memset(scratch, 0, bytes);
     for (size_t i = 0; i < s->n_biases; i++)
         scratch[s->biases[i].token] += s->biases[i].bias;
@@ -176,7 +200,7 @@ qp_status sampler_prepare(const qp_sampler *s, sampler_slot *state, const sample
     if (*uses & ADJUST_BIAS && !known) TRY(write_biases(s, m, slot, scratch, error));
     if (*uses & ADJUST_MASK && (!known || state->mask != s->masks))
         TRY(machine_write(m, PLAN_ALLOWED, slot, s->allowed,
-                          (size_t)ADJUST_MASK_WORDS(s->program->config.vocab_size) * 4, error));
+                          (size_t)ADJUST_MASK_WORDS(s->engine->program.config.vocab_size) * 4, error));
     if (*uses & ADJUST_PENALISE) {
         const bool lacks_last = h->n_more == 1 && state->counted == (int64_t)h->n_held;
         if (known && lacks_last && !h->shared && !(counts && batch_tokens(b) == 1))

@@ -8,12 +8,14 @@
 #ifndef QUIPU_ENGINE_SAMPLER_H
 #define QUIPU_ENGINE_SAMPLER_H
 
+#include "engine/owner.h"
 #include "quipu.h"
 #include "vm/batch.h"
 #include "vm/machine.h"
 
 struct qp_sampler {
-    const program *program;
+    engine_object object;
+    struct qp_engine *engine;
     uint64_t id; /* unique among the samplers of an engine */
     double value[QP_SETTING_COUNT];
     qp_logit_bias *biases; /* [n_biases] */

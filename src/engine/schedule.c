@@ -161,5 +161,8 @@ qp_status engine_reschedule_part(qp_engine *e, const qp_schedule_options *given,
 qp_status qp_engine_reschedule(qp_engine *e, const qp_schedule_options *given, qp_error *error)
 {
     const engine_part all = {.layers = 0};
-    return engine_reschedule_part(e, given, &all, error);
+    TRY(engine_enter(e, error));
+    const qp_status status = engine_reschedule_part(e, given, &all, error);
+    engine_leave(e);
+    return status;
 }

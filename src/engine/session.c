@@ -4,7 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-qp_status qp_session_open(qp_engine *engine, qp_session **out, qp_error *error)
+static void free_session(engine_object *object)
+{
+    qp_session *s = (qp_session *)object;
+    qp_engine *e = s->engine;
+    if (!e->owner.closed) {
+        page_list_free(&s->pages, &e->pages);
+        e->n_sessions--;
+        e->sessions[s->slot] = NULL;
+    }
+    free(s->tokens);
+    free(s);
+}
+
+qp_status engine_open_session(qp_engine *engine, qp_session **out, qp_error *error)
 {
     *out = NULL;
     if (engine->n_sessions == engine->max_sessions)
@@ -15,6 +28,7 @@ qp_status qp_session_open(qp_engine *engine, qp_session **out, qp_error *error)
     const plan_options *o = &engine->program.options;
     qp_session *s = calloc(1, sizeof *s);
     if (!s) return error_no_memory(error, "a session", sizeof *s);
+    engine_add_object(engine, &s->object, free_session);
     s->engine = engine;
     s->id = ++engine->n_opened;
     while (engine->sessions[s->slot])
@@ -44,30 +58,47 @@ void session_share(qp_session *to, const qp_session *from)
     to->n_kept = from->n_kept;
 }
 
+qp_status qp_session_open(qp_engine *engine, qp_session **out, qp_error *error)
+{
+    *out = NULL;
+    TRY(engine_enter_within(engine, error));
+    const qp_status status = engine_open_session(engine, out, error);
+    engine_leave(engine);
+    return status;
+}
+
 qp_status qp_session_fork(const qp_session *session, qp_session **out, qp_error *error)
 {
-    TRY(qp_session_open(session->engine, out, error));
-    session_share(*out, session);
-    return QP_OK;
+    *out = NULL;
+    TRY(engine_enter_within(session->engine, error));
+    const qp_status status = engine_open_session(session->engine, out, error);
+    if (status == QP_OK) session_share(*out, session);
+    engine_leave(session->engine);
+    return status;
 }
 
 void qp_session_close(qp_session *s)
 {
-    if (!s) return;
-    page_list_free(&s->pages, &s->engine->pages);
-    s->engine->n_sessions--;
-    s->engine->sessions[s->slot] = NULL;
-    free(s->tokens);
-    free(s);
+    if (s) engine_close_object(s->engine, &s->object);
 }
 
 const int32_t *qp_session_tokens(const qp_session *s, size_t *count)
 {
+    engine_wait(s->engine);
     *count = s->count;
+    engine_leave(s->engine);
     return s->tokens;
 }
 
-void qp_session_truncate(qp_session *s, size_t keep)
+qp_status qp_session_truncate(qp_session *s, size_t keep, qp_error *error)
+{
+    TRY(engine_enter(s->engine, error));
+    session_truncate(s, keep);
+    engine_leave(s->engine);
+    return QP_OK;
+}
+
+void session_truncate(qp_session *s, size_t keep)
 {
     if (s->count == 0) keep = 0; /* pages may have been taken for tokens that were never read */
     if (keep >= s->count && keep > 0) return;
@@ -136,7 +167,7 @@ qp_status session_park(qp_session *s, parked_pages *out, qp_error *error)
     *out = (parked_pages){s->pages, s->count, s->n_kept, s->rope_length};
     s->pages = empty;
     s->n_kept = 0;
-    qp_session_truncate(s, 0);
+    session_truncate(s, 0);
     return QP_OK;
 }
 

@@ -6,7 +6,7 @@
 
 static inline bool step_is_cancelled(const qp_sequence *s)
 {
-    return s->cancel && *s->cancel;
+    return (s->cancel && *s->cancel) || engine_is_closing(s->session->engine);
 }
 
 /* Whether the sequence has only its last token to read, and wants the next one chosen. */

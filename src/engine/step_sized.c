@@ -65,7 +65,7 @@ static qp_status step_copies(qp_engine *e, const sequence_array *given, qp_seque
     return status;
 }
 
-qp_status qp_step(qp_engine *e, qp_sequence *sequences, size_t n, qp_error *error)
+qp_status engine_step(qp_engine *e, qp_sequence *sequences, size_t n, qp_error *error)
 {
     qp_sequence first;
     if (n == 0) return step_sequences(e, sequences, 0, error);
@@ -78,5 +78,13 @@ qp_status qp_step(qp_engine *e, qp_sequence *sequences, size_t n, qp_error *erro
     if (!copies) return error_no_memory(error, "the sequences", n * sizeof *copies);
     qp_status status = step_copies(e, &given, copies, error);
     free(copies);
+    return status;
+}
+
+qp_status qp_step(qp_engine *e, qp_sequence *sequences, size_t n, qp_error *error)
+{
+    TRY(engine_enter(e, error));
+    const qp_status status = engine_step(e, sequences, n, error);
+    engine_leave(e);
     return status;
 }

@@ -140,17 +140,34 @@ static qp_status open(qp_trace *t, const qp_trace_options *o, qp_error *error)
     return find_limits(t, error);
 }
 
-qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *given, qp_trace **out,
-                        qp_error *error)
+void trace_stop(qp_trace *t)
+{
+    if (t->engine->owner.closed) return;
+    if (t->engine->trace == t) t->engine->trace = NULL;
+    machine_time(t->machine, NULL, NULL);
+}
+
+static void free_trace(engine_object *object)
+{
+    qp_trace *t = (qp_trace *)object;
+    trace_stop(t);
+    free(t->parts);
+    buffer_free(&t->timings);
+    arena_free(&t->memory);
+    free(t);
+}
+
+static qp_status open_trace(qp_engine *engine, const qp_trace_options *given, qp_trace **out,
+                            qp_error *error)
 {
     qp_trace_options options;
-    *out = NULL;
     TRY(SIZED_READ(qp_trace_options, given, &options, error));
     if (engine->trace)
         return error_set(error, QP_INVALID, "the engine has a trace already; close that first");
     step_drop(engine);
     qp_trace *t = calloc(1, sizeof *t);
     if (!t) return error_no_memory(error, "the trace", sizeof *t);
+    engine_add_object(engine, &t->object, free_trace);
     t->engine = engine;
     t->machine = engine_machine(engine, 0);
     t->costs = options.costs;
@@ -165,15 +182,19 @@ qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *given, qp_tra
     return QP_OK;
 }
 
+qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_trace **out,
+                        qp_error *error)
+{
+    *out = NULL;
+    TRY(engine_enter(engine, error));
+    const qp_status status = open_trace(engine, options, out, error);
+    engine_leave(engine);
+    return status;
+}
+
 void qp_trace_close(qp_trace *t)
 {
-    if (!t) return;
-    if (t->engine->trace == t) t->engine->trace = NULL;
-    machine_time(t->machine, NULL, NULL);
-    free(t->parts);
-    buffer_free(&t->timings);
-    arena_free(&t->memory);
-    free(t);
+    if (t) engine_close_object(t->engine, &t->object);
 }
 
 /* The sizes and indices of the pass that comes `later` passes after that of the batch. */
@@ -222,4 +243,5 @@ void trace_end_run(qp_trace *t, const machine_request *request)
         if (record->chosen)
             t->samplings[t->n_samplings++] = (trace_span){record->end, record->chosen};
     }
+    if (t && t->n_passes == t->max_passes) atomic_store(&t->full, true);
 }

@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "base/buffer.h"
+#include "engine/owner.h"
 #include "quipu.h"
 #include "schedule/schedule.h"
 #include "schedule/timeline.h"
@@ -26,6 +27,7 @@ typedef struct trace_span {
 } trace_span;
 
 struct qp_trace {
+    engine_object object;
     qp_engine *engine;
     const machine *machine;    /* whose instructions are timed: the first that the engine asks */
     const schedule *schedule;  /* that it runs; of several ranks the first one's */
@@ -38,6 +40,7 @@ struct qp_trace {
     machine_record *records; /* [max_passes]; of a pass that another machine ran, only its begin and
                               * end are known */
     size_t n_passes, max_passes;
+    atomic_bool full; /* it records no more passes */
     size_t prompt_passes;  /* the first of them, as qp_trace_options has it */
     trace_span *samplings; /* [max_passes]: between passes */
     size_t n_samplings;
@@ -52,6 +55,9 @@ struct qp_trace {
 
 /* The number of instructions that are timed in a pass of the first `ranks` ranks. */
 size_t trace_places(const qp_trace *trace, int ranks);
+
+/* Ends the recording. */
+void trace_stop(qp_trace *trace);
 
 /* Each may be called with a trace of NULL, where nothing is recorded.
  *

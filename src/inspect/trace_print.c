@@ -412,10 +412,9 @@ static qp_status print_form(const qp_trace *t, timeline *line, qp_trace_form for
     return error_set(error, QP_INVALID, "a trace has no format %d", (int)form);
 }
 
-qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, size_t *length,
-                         qp_error *error)
+static qp_status print_trace(const qp_trace *t, qp_trace_form form, char **text, size_t *length,
+                             qp_error *error)
 {
-    *text = NULL;
     if (t->n_passes == 0)
         return error_set(error, QP_INVALID, "nothing has been traced: no pass has been run");
     if (all_bare(t))
@@ -442,5 +441,19 @@ qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, siz
     if (status == QP_OK && !(*text = strbuf_take(&out)))
         status = error_no_memory(error, "the trace's text", out.length);
     strbuf_free(&out);
+    return status;
+}
+
+qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, size_t *length,
+                         qp_error *error)
+{
+    qp_engine *e = t->engine;
+    *text = NULL;
+    /* Nothing writes to a full trace, so the engine may run meanwhile. */
+    if (atomic_load(&t->full) && !engine_is_closing(e))
+        return print_trace(t, form, text, length, error);
+    TRY(engine_enter_within(e, error));
+    const qp_status status = print_trace(t, form, text, length, error);
+    engine_leave(e);
     return status;
 }

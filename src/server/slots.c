@@ -108,7 +108,7 @@ void batcher_keep_prefix(batcher *b, choice *c)
 void batcher_leave_slot(batcher *b, choice *c, bool keep)
 {
     if (keep) batcher_keep_prefix(b, c);
-    qp_session_truncate(c->session, 0);
+    session_truncate(c->session, 0);
     b->in_use[c->session->slot] = false;
     c->session = NULL;
     uncount_slot(b, c->request);
