@@ -11,6 +11,12 @@
  * close sessions and samplers, and set masks; other calls with the engine return QP_BUSY there.
  * Vocabularies and grammars may be shared; other objects belong to one thread at a time.
  *
+ * Callbacks have one convention. The context that the caller gave comes first. A callback that can
+ * end something returns a status: QP_OK goes on, and any other ends the call with that status, and
+ * with the message that the callback wrote into the call's qp_error, if it wrote one. Only a
+ * receiver of tokens may also end its own sequence or answer and nothing else, by QP_CANCELLED.
+ * Callbacks that only inform return nothing.
+ *
  * Structs that begin with `size` may get more members at their end in later versions. The caller
  * sets `size` and may leave all other members zero, which is their default:
  *
@@ -212,8 +218,8 @@ typedef struct qp_engine_options {
     int64_t pages;        /* of the KV cache, for all sessions; at least those of one context.
                            * Default: enough for every session's context */
     const char *kv_type;  /* "F16" (default), "BF16", "F32" or "F8" (E4M3, scale 1) */
-    /* "cpu" (default); "cuda": an NVIDIA GPU; "auto": the GPU if it can be used and the model fits,
-     * with a notice that says so. */
+    /* "auto" (default): an NVIDIA GPU if it can be used and the model fits, with a notice that says
+     * so, else the CPU; "cpu"; "cuda": the GPU, or an error. */
     const char *device;
     /* The machine that runs passes; "auto" is the default.
      * On the CPU: "threads" (default), a schedule with a queue of instructions for each thread;
@@ -350,8 +356,11 @@ typedef struct qp_engine_info {
     uint64_t weight_bytes; /* bytes of all weights, as stored */
     uint64_t read_bytes;   /* bytes of them that a forward pass of one token reads */
     int threads;
-    int workers;        /* blocks of the GPU's megakernel, if it runs; else the threads */
-    const char *device; /* "cpu", or the GPU's name */
+    int workers;          /* blocks of the GPU's megakernel, if it runs; else the threads */
+    const char *device;   /* "cpu", or the GPU's name */
+    int64_t hidden_size;  /* floats of a hidden state */
+    int64_t page_size;    /* positions in a page of the KV cache */
+    int64_t max_sessions; /* sessions at once */
 } qp_engine_info;
 
 /* Owned by the engine. */
@@ -438,6 +447,18 @@ qp_status qp_session_truncate(qp_session *session, size_t keep, qp_error *error)
  * page if that is only partly filled. QP_INVALID when all of the engine's sessions are in use. */
 qp_status qp_session_fork(const qp_session *session, qp_session **out, qp_error *error);
 
+/* Writes the session's tokens and their pages of the KV cache to a file, from which a session of
+ * the same model, settings and build goes on without reading the tokens again. The file appears
+ * whole or not at all; its size is that of the pages. QP_IO says what failed. */
+qp_status qp_session_save(qp_session *session, const char *path, qp_error *error);
+
+/* Makes an empty session hold what qp_session_save() wrote. QP_FORMAT: the file is no session,
+ * damaged, cut off, or of another model, other settings or another build of quipu; QP_INVALID: the
+ * session is not empty, or its context has no room; QP_NO_MEMORY: pages are missing. The session
+ * then stays empty. The file need not be trusted: each page has a checksum, but whoever may write
+ * the file decides what the model has read. */
+qp_status qp_session_load(qp_session *session, const char *path, qp_error *error);
+
 /* New tokens for one session. */
 typedef struct qp_input {
     qp_session *session;
@@ -447,7 +468,7 @@ typedef struct qp_input {
 } qp_input;
 
 /* Receives the logits after token `token` of input `input`: float32 [vocab_size], valid during the
- * call. A status other than QP_OK ends the evaluation with that status. */
+ * call. */
 typedef qp_status qp_logits_callback(void *context, size_t input, size_t token,
                                      const float *logits);
 
@@ -497,10 +518,9 @@ void qp_grammar_close(qp_grammar *grammar);
 /* Where a setting's value came from, in rising order of precedence. */
 typedef enum qp_source {
     QP_FROM_NEUTRAL,
-    QP_FROM_MODEL, /* generation_config.json, or MODEL.generation_config.json beside MODEL.gguf */
-    QP_FROM_ENVIRONMENT, /* a variable such as QUIPU_TOP_K */
-    QP_FROM_COMMAND_LINE,
-    QP_FROM_REQUEST,
+    QP_FROM_MODEL,   /* generation_config.json, or MODEL.generation_config.json beside MODEL.gguf */
+    QP_FROM_PROGRAM, /* what the program was started with */
+    QP_FROM_REQUEST, /* what one answer was asked for with */
 } qp_source;
 
 typedef enum qp_setting {
@@ -615,15 +635,14 @@ typedef struct qp_sequence {
     /* Set by another thread or a signal handler: the sequence makes no progress. May be NULL. */
     const volatile int *cancel;
     /* Receives the logits after new token `token`: float32 [vocab_size], valid until on_token() of
-     * the same sequence has returned; the token is chosen from them. A status other than QP_OK ends
-     * qp_step() with that status. */
+     * the same sequence has returned; the token is chosen from them. */
     qp_status (*on_logits)(void *context, size_t token, const float *logits);
     /* Receives the last hidden state after new token `token`, of which the logits are made: float32
-     * [hidden_size], after the final norm, valid during the call. Statuses as for on_logits(). */
+     * [hidden_size], after the final norm, valid during the call. */
     qp_status (*on_hidden)(void *context, size_t token, const float *hidden);
-    /* Receives each token when it is chosen; returns false to end the sequence. The session holds
-     * all tokens before it; this token is read next. */
-    bool (*on_token)(void *context, int32_t token);
+    /* Receives each token when it is chosen. The session holds all tokens before it; this token is
+     * read next. */
+    qp_status (*on_token)(void *context, int32_t token);
     void *context;
     /* Results of the call: how many new tokens were read (pass the others to the next call), how
      * many tokens were chosen, and in how many forward passes the sequence took part. */
@@ -649,6 +668,74 @@ typedef struct qp_sequence {
  * Nothing is run then, and `read`, `chosen` and `passes` are 0. */
 qp_status qp_step(qp_engine *engine, qp_sequence *sequences, size_t n_sequences, qp_error *error);
 
+/* ---- Text of an answer --------------------------------------------------------------------- */
+
+/* Turns the tokens of one answer into text: whole UTF-8 sequences, never the beginning of a stop
+ * text, with thoughts and calls of tools apart from what the answer says. For callers of qp_step();
+ * qp_generate() and the server are built on it. It belongs to one thread at a time, and its
+ * vocabulary must outlive it.
+ *
+ *     in on_token():  qp_text_stream_add(stream, token, error), and at the end of the answer
+ *                     qp_text_stream_end(stream, error); after each of them
+ *                     while (qp_text_stream_next(stream, &piece)) ...
+ *     return qp_text_stream_ended(stream, &finish, &stop) ? QP_CANCELLED : QP_OK;
+ */
+typedef struct qp_text_stream qp_text_stream;
+
+typedef enum qp_text_kind {
+    QP_TEXT_CONTENT,   /* what the answer says */
+    QP_TEXT_THINKING,  /* thoughts, without their marks and the white space beside these */
+    QP_TEXT_CALL,      /* a call of a tool begins: `text` is the tool's name */
+    QP_TEXT_ARGUMENTS, /* the next bytes of that call's arguments, an object of JSON as the model
+                        * writes it */
+    QP_TEXT_CALL_END,  /* the call ends: `text` is all that the model wrote for it */
+} qp_text_kind;
+
+/* Set `size`. */
+typedef struct qp_text_piece {
+    size_t size;      /* sizeof(qp_text_piece) */
+    const char *text; /* [length], without a NUL; valid until the next call for the stream */
+    size_t length;
+    size_t call; /* number of the call, from 0 on */
+    qp_text_kind kind;
+    int broken; /* of QP_TEXT_CALL_END: not 0: the call is cut off, or is not JSON */
+} qp_text_piece;
+
+/* Set `size`; any other field that is zero (or NULL) takes its default. What pointers lead to is
+ * copied. */
+typedef struct qp_text_stream_options {
+    size_t size;                 /* sizeof(qp_text_stream_options) */
+    const qp_sampling *sampling; /* its stop texts and stop tokens end the answer; NULL: nothing */
+    /* [n_tools]: names of the tools that may be called. With some, calls in the forms of Llama 3,
+     * Qwen, Hermes and Mistral are found; a form without marks only if it names one of these. */
+    const char *const *tools;
+    size_t n_tools;
+    /* Thoughts are found by the marks that the model's chat template has, such as <think> and
+     * </think>. Without marks in the template, all is content. */
+    bool thinking;
+    bool special; /* control tokens appear in the text */
+    /* [n_prompt]: the tokens before the answer. If they end with the mark that opens a thought, the
+     * answer begins inside one. */
+    const int32_t *prompt;
+    size_t n_prompt;
+} qp_text_stream_options;
+
+/* `vocabulary`: NULL has no texts, and only stop tokens have an effect. QP_INVALID: a stop text is
+ * empty. */
+qp_status qp_text_stream_open(const qp_vocabulary *vocabulary,
+                              const qp_text_stream_options *options, qp_text_stream **out,
+                              qp_error *error);
+void qp_text_stream_close(qp_text_stream *stream);
+
+/* Adds the next token. Once the answer has ended it does nothing. */
+qp_status qp_text_stream_add(qp_text_stream *stream, int32_t token, qp_error *error);
+
+/* There are no further tokens: what was held back becomes certain. */
+qp_status qp_text_stream_end(qp_text_stream *stream, qp_error *error);
+
+/* The next piece that is certain; false: none without another token. */
+bool qp_text_stream_next(qp_text_stream *stream, qp_text_piece *piece);
+
 /* ---- Generation ---------------------------------------------------------------------------- */
 
 typedef enum qp_finish {
@@ -658,6 +745,10 @@ typedef enum qp_finish {
     QP_FINISH_CONTEXT,    /* the session is full */
     QP_FINISH_CANCELLED,
 } qp_finish;
+
+/* Whether the answer has ended at a stop token or a stop text, which *stop (may be NULL) is: the
+ * caller's copy in the stream, or NULL. *finish (may be NULL) is set if it has. */
+bool qp_text_stream_ended(const qp_text_stream *stream, qp_finish *finish, const char **stop);
 
 enum { QP_MAX_EOS_INTERVAL = 256 };
 
@@ -677,9 +768,16 @@ typedef struct qp_generate_options {
     bool special;               /* control tokens appear in the text */
     const volatile int *cancel; /* set from a signal handler or another thread; may be NULL */
     /* Receives each new token and the text that is certain by then: whole UTF-8 sequences, never
-     * the beginning of a stop text, `length` bytes, possibly none. May be NULL. */
+     * the beginning of a stop text, `length` bytes, possibly none. May be NULL. After QP_CANCELLED
+     * the answer's finish is QP_FINISH_CANCELLED. */
     qp_status (*on_token)(void *context, int32_t token, const char *text, size_t length);
     void *context;
+    /* Receives the answer in pieces, with thoughts and calls of tools apart; on_token() then gets
+     * no text. May be NULL. The names of the tools that may be called, [n_tools]: see
+     * qp_text_stream_options. */
+    qp_status (*on_text)(void *context, const qp_text_piece *piece);
+    const char *const *tools;
+    size_t n_tools;
 } qp_generate_options;
 
 typedef struct qp_generate_result {
@@ -716,6 +814,52 @@ qp_status qp_generate_together(const qp_answer *answers, size_t n_answers, qp_er
 /* "stop", "length", ...: the usual name of a finish reason. */
 const char *qp_finish_name(qp_finish finish);
 
+/* ---- Conversations ------------------------------------------------------------------------- */
+
+/* A conversation with the model: its messages, and a session that holds what the model has read of
+ * them, so that each answer reads only what is new. It takes one of the engine's sessions. */
+typedef struct qp_chat qp_chat;
+
+/* Set `size`; any other field that is zero (or NULL) takes its default. What pointers lead to must
+ * outlive the chat. */
+typedef struct qp_chat_options {
+    size_t size;                 /* sizeof(qp_chat_options) */
+    const qp_sampling *sampling; /* NULL: those of qp_sampling_defaults() */
+    int64_t max_tokens;          /* of an answer; 0: until the context is full */
+    /* JSON: an object of further variables of the chat template, such as {"enable_thinking":
+     * false}. "tools", an array of {"type": "function", "function": {"name": ...}}, are offered to
+     * the model. */
+    const char *variables;
+    const volatile int *cancel; /* ends an answer; may be NULL */
+    /* Receives the answer in pieces: see qp_text_stream. May be NULL. */
+    qp_status (*on_text)(void *context, const qp_text_piece *piece);
+    void *context;
+} qp_chat_options;
+
+/* QP_UNSUPPORTED: the model has no chat template. */
+qp_status qp_chat_open(qp_engine *engine, const qp_chat_options *options, qp_chat **out,
+                       qp_error *error);
+void qp_chat_close(qp_chat *chat);
+
+/* Adds a message, such as {"role": "system", "content": "Be brief."}, or an array of messages, as
+ * JSON in qp_tokenize_chat()'s form; control tokens in them stay text. */
+qp_status qp_chat_add(qp_chat *chat, const char *json, size_t length, qp_error *error);
+
+/* Makes the model's answer to the messages, and adds it to them: its text, its thoughts as
+ * "reasoning_content", and its calls as "tool_calls". A cancelled answer is added as far as it
+ * came. QP_INVALID: the context has no room for the messages; nothing is cut. `result` may be NULL;
+ * its prompt_tokens are those that were new. */
+qp_status qp_chat_answer(qp_chat *chat, qp_generate_result *result, qp_error *error);
+
+/* Adds a message of the user, and makes the answer. After an error the message is not added. */
+qp_status qp_chat_ask(qp_chat *chat, const char *text, qp_generate_result *result, qp_error *error);
+
+/* Forgets the last `count` messages, or all if there are fewer. */
+qp_status qp_chat_drop(qp_chat *chat, size_t count, qp_error *error);
+
+/* The messages as an array of JSON, to qp_free(). */
+qp_status qp_chat_messages(const qp_chat *chat, char **json, qp_error *error);
+
 /* ---- Trace --------------------------------------------------------------------------------- */
 
 /* A record of when each worker waited, worked and signalled in every instruction. With the machine
@@ -744,8 +888,9 @@ typedef struct qp_trace_options {
     int tracks;
 } qp_trace_options;
 
-/* Records the engine's next forward passes. The engine has one trace at a time. QP_INVALID for fewer than 0 or more than 64 tracks. QP_UNSUPPORTED if the machine does not
- * have the parts that were asked for (a GPU, fused operators), or if it has no schedule to trace
+/* Records the engine's next forward passes. The engine has one trace at a time. QP_INVALID for
+ * fewer than 0 or more than 64 tracks. QP_UNSUPPORTED if the machine does not have the parts that
+ * were asked for (a GPU, fused operators), or if it has no schedule to trace
  * ("operators", "reference" on a CPU). */
 qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_trace **out,
                         qp_error *error);
@@ -758,8 +903,8 @@ typedef enum qp_trace_form {
     QP_TRACE_HTML,   /* a page with the planned schedule above the measured passes */
 } qp_trace_form;
 
-/* Prints the record; to qp_free(). QP_INVALID if no pass was recorded. Once max_passes are recorded,
- * another thread may run the engine meanwhile, but not close it. */
+/* Prints the record; to qp_free(). QP_INVALID if no pass was recorded. Once max_passes are
+ * recorded, another thread may run the engine meanwhile, but not close it. */
 qp_status qp_trace_print(const qp_trace *trace, qp_trace_form form, char **text, size_t *length,
                          qp_error *error);
 

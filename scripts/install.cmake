@@ -3,13 +3,18 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 # libquipu.so: the same objects; only the functions of quipu.h are visible.
+# Before 1.0 each second number may change the interface, so it is a part of the library's name.
+set(QUIPU_SOVERSION ${PROJECT_VERSION_MAJOR})
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(QUIPU_SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+endif()
 add_library(quipu_shared SHARED $<TARGET_OBJECTS:quipu_core> ${SIMD_OBJECTS})
 target_link_libraries(quipu_shared PRIVATE PkgConfig::PCRE2 PkgConfig::CJSON Threads::Threads m
   ${CMAKE_DL_LIBS})
 target_link_options(quipu_shared PRIVATE
   -Wl,--version-script=${PROJECT_SOURCE_DIR}/packaging/libquipu.map -Wl,--no-undefined)
 set_target_properties(quipu_shared PROPERTIES OUTPUT_NAME quipu EXPORT_NAME quipu LINKER_LANGUAGE C
-  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+  VERSION ${PROJECT_VERSION} SOVERSION ${QUIPU_SOVERSION}
   LINK_DEPENDS ${PROJECT_SOURCE_DIR}/packaging/libquipu.map)
 target_include_directories(quipu_shared INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

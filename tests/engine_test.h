@@ -6,12 +6,15 @@
 
 #include "test.h"
 
+/* On one thread of the CPU, unless the options say otherwise. */
 static inline qp_engine *open_engine(qp_engine_options options)
 {
     qp_error error;
     qp_engine *engine = NULL;
     options.size = sizeof options;
     if (!options.threads) options.threads = 1;
+    if (!options.exec && !options.device && !options.gpus && !options.cuda_kernels)
+        options.device = "cpu";
     if (qp_engine_open(&options, &engine, &error) != QP_OK)
         fail_msg("%s: %s", options.model, error.message);
     return engine;

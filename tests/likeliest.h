@@ -57,7 +57,7 @@ static inline qp_status generate(qp_engine *engine, int64_t count, int64_t inter
     make_prompt(prompt);
     TRY(qp_sampling_defaults(engine, &sampling, error));
     sampling.n_stop_tokens = 0;
-    TRY(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_COMMAND_LINE, error));
+    TRY(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_PROGRAM, error));
     return generate_by(engine, &sampling, prompt, PROMPT, count, interval, out, error);
 }
 

@@ -36,7 +36,7 @@ static inline void draw(qp_engine *e, token_list *out)
     sampling.n_stop_tokens = 0;
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         assert_ok(qp_sampling_set(&sampling, settings[i].setting, settings[i].value,
-                                  QP_FROM_COMMAND_LINE, &error));
+                                  QP_FROM_PROGRAM, &error));
     assert_ok(generate_by(e, &sampling, &prompt, 1, DRAWN, 16, out, &error));
     assert_int_equal(out->count, DRAWN);
 }

@@ -23,11 +23,11 @@ typedef struct made {
     size_t vocab_size;
 } made;
 
-static inline bool take(void *context, int32_t token)
+static inline qp_status take(void *context, int32_t token)
 {
     made *m = context;
     m->tokens[m->count++] = token;
-    return m->count < m->prompt + MOST;
+    return m->count < m->prompt + MOST ? QP_OK : QP_CANCELLED;
 }
 
 static inline qp_status take_row(void *context, size_t token, const float *logits)

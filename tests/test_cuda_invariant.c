@@ -27,11 +27,11 @@ static qp_status on_logits(void *context, size_t token, const float *row)
     return QP_OK;
 }
 
-static bool on_token(void *context, int32_t token)
+static qp_status on_token(void *context, int32_t token)
 {
     answer *a = context;
     if (a->n_tokens <= STEPS) a->tokens[a->n_tokens++] = token;
-    return true;
+    return QP_OK;
 }
 
 static qp_engine *open_invariant(const char *model, int64_t sessions)

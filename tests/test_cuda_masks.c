@@ -15,10 +15,10 @@ static qp_sampler *samplers[SESSIONS];
 static int32_t last[SESSIONS];
 static uint32_t masks[SESSIONS][WORDS];
 
-static bool on_token(void *context, int32_t token)
+static qp_status on_token(void *context, int32_t token)
 {
     *(int32_t *)context = token;
-    return true;
+    return QP_OK;
 }
 
 static void open_all(void)

@@ -49,11 +49,11 @@ typedef struct taken {
     int pitch;
 } taken;
 
-static bool take_token(void *context, int32_t token)
+static qp_status take_token(void *context, int32_t token)
 {
     taken *t = context;
     *(t->next += t->pitch) = token;
-    return true;
+    return QP_OK;
 }
 
 static void begin_all(qp_session **sessions, int n, int32_t *tokens)

@@ -322,6 +322,8 @@ static void wrong_options_are_named(void **state)
         {{.model = NULL}, QP_INVALID, "no model"},
         {{.model = "absent.gguf"}, QP_IO, "absent.gguf"},
         {{.model = "golden"}, QP_IO, "config.json"},
+        {{.model = "llama3.2:1b"}, QP_IO, "`quipu pull llama3.2:1b` fetches it"},
+        {{.model = "hf:owner/model"}, QP_IO, "`quipu pull hf:owner/model` fetches it"},
         {{.model = "golden/models/internlm2/model.safetensors"}, QP_INVALID, "directory"},
         {{.model = "synthetic:huge"}, QP_INVALID, "huge"},
         {{.model = small_model, .exec = "fast"}, QP_INVALID, "\"fast\""},

@@ -34,12 +34,12 @@ static qp_status count_logits(void *context, size_t token, const float *logits)
     return QP_OK;
 }
 
-static bool count_token(void *context, int32_t token)
+static qp_status count_token(void *context, int32_t token)
 {
     states *s = context;
     (void)token;
     s->n_chosen++;
-    return true;
+    return QP_OK;
 }
 
 static const int32_t *text(void)

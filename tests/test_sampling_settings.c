@@ -48,26 +48,26 @@ static void settings_have_ranges(void **state)
 static void higher_sources_win(void **state)
 {
     (void)state;
-    static const qp_source sources[] = {QP_FROM_NEUTRAL, QP_FROM_MODEL, QP_FROM_ENVIRONMENT,
-                                        QP_FROM_COMMAND_LINE, QP_FROM_REQUEST};
-    for (int order = 0; order < 120; order++) {
+    static const qp_source sources[] = {QP_FROM_NEUTRAL, QP_FROM_MODEL, QP_FROM_PROGRAM,
+                                        QP_FROM_REQUEST};
+    for (int order = 0; order < 24; order++) {
         qp_sampling s = {.size = sizeof s};
-        int left[5] = {0, 1, 2, 3, 4}, code = order;
-        for (int n = 5; n > 0; n--) {
+        int left[4] = {0, 1, 2, 3}, code = order;
+        for (int n = 4; n > 0; n--) {
             int pick = code % n, source = left[pick];
             code /= n;
             left[pick] = left[n - 1];
             assert_ok(qp_sampling_set(&s, QP_TEMPERATURE, 1 + source, sources[source], &error));
         }
-        assert_true(s.value[QP_TEMPERATURE] == 5);
+        assert_true(s.value[QP_TEMPERATURE] == 4);
         assert_int_equal(s.source[QP_TEMPERATURE], QP_FROM_REQUEST);
     }
     qp_sampling s = {.size = sizeof s};
-    assert_ok(qp_sampling_set(&s, QP_TOP_K, 5, QP_FROM_COMMAND_LINE, &error));
-    assert_ok(qp_sampling_set(&s, QP_TOP_K, 7, QP_FROM_COMMAND_LINE, &error));
+    assert_ok(qp_sampling_set(&s, QP_TOP_K, 5, QP_FROM_PROGRAM, &error));
+    assert_ok(qp_sampling_set(&s, QP_TOP_K, 7, QP_FROM_PROGRAM, &error));
     assert_ok(qp_sampling_set(&s, QP_TOP_K, 9, QP_FROM_MODEL, &error));
     assert_true(s.value[QP_TOP_K] == 7);
-    assert_int_equal(s.source[QP_TOP_K], QP_FROM_COMMAND_LINE);
+    assert_int_equal(s.source[QP_TOP_K], QP_FROM_PROGRAM);
 }
 
 /* A folder with the text model's files and this generation_config.json (NULL: none). */

@@ -156,12 +156,12 @@ typedef struct chosen {
     size_t count;
 } chosen;
 
-static bool take_token(void *context, int32_t token)
+static qp_status take_token(void *context, int32_t token)
 {
     chosen *c = context;
     assert_true(c->count < TOKENS);
     c->tokens[c->count++] = token;
-    return true;
+    return QP_OK;
 }
 
 /* A prompt that one sequence reads for two, and their answers, by sequences of `size` bytes. */

@@ -59,7 +59,7 @@ static void check_session(const expected *x, size_t held)
     assert_memory_equal(tokens, x->tokens, held * sizeof *tokens);
 }
 
-static bool take(void *context, int32_t token)
+static qp_status take(void *context, int32_t token)
 {
     expected *x = context;
     check_session(x, x->count);
@@ -68,7 +68,7 @@ static bool take(void *context, int32_t token)
     assert_int_equal(x->received, x->receives);
     x->received = 0;
     x->tokens[x->count++] = token;
-    return --x->until != 0;
+    return --x->until != 0 ? QP_OK : QP_CANCELLED;
 }
 
 static qp_status receive(void *context, size_t token, const float *logits)
@@ -334,11 +334,11 @@ typedef struct answer {
     size_t count;
 } answer;
 
-static bool keep(void *context, int32_t token)
+static qp_status keep(void *context, int32_t token)
 {
     answer *a = context;
     a->tokens[a->count++] = token;
-    return true;
+    return QP_OK;
 }
 
 /* A mask that changes from token to token. */
@@ -434,10 +434,10 @@ static void wrong_calls_are_refused(void **state)
     qp_engine_close(engine);
 }
 
-static bool keep_last(void *last, int32_t token)
+static qp_status keep_last(void *last, int32_t token)
 {
     *(int32_t *)last = token;
-    return true;
+    return QP_OK;
 }
 
 /* Callers write SIZE_MAX for "without limit". */

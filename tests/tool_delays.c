@@ -184,7 +184,7 @@ static qp_status set_up(task *t, qp_error *error)
     for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++)
         if (t->draws || i == 0)
             TRY(qp_sampling_set(&t->sampling, drawn[i].setting, t->draws ? drawn[i].value : 0,
-                                QP_FROM_COMMAND_LINE, error));
+                                QP_FROM_PROGRAM, error));
     return QP_OK;
 }
 

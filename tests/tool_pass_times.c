@@ -36,10 +36,10 @@ static void check(qp_status status, const qp_error *error)
     exit(1);
 }
 
-static bool on_token(void *context, int32_t token)
+static qp_status on_token(void *context, int32_t token)
 {
     *(int32_t *)context = token;
-    return false;
+    return QP_CANCELLED;
 }
 
 static qp_sequence sequence(qp_session *s, const int32_t *tokens, size_t count)

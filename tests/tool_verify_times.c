@@ -52,11 +52,11 @@ static void set_times(qp_session *session, bool many)
     p->right_at = many ? 0 : session->count;
 }
 
-static bool on_token(void *context, int32_t token)
+static qp_status on_token(void *context, int32_t token)
 {
     int *wanted = context;
     last = token;
-    return --*wanted > 0;
+    return --*wanted > 0 ? QP_OK : QP_CANCELLED;
 }
 
 /* Milliseconds of a call that makes `wanted` tokens, each. */

@@ -54,6 +54,15 @@ def test_the_library_exports_what_the_header_declares():
     assert exported == {name for name in dir(_native.lib) if name.startswith("qp_")}
 
 
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf prints the library's name")
+def test_the_librarys_name_has_the_numbers_that_may_change_the_interface():
+    path = _native._find("libquipu.so", "QUIPU_LIBRARY", interface.ROOT / "build" / "libquipu.so")
+    said = subprocess.run(["readelf", "-d", str(path)], check=True, text=True, capture_output=True)
+    major, minor, _ = interface.version().split(".")
+    number = f"0.{minor}" if major == "0" else major
+    assert re.search(r"SONAME.*\[(.*)\]", said.stdout)[1] == f"libquipu.so.{number}"
+
+
 def test_what_to_do_about_a_change():
     old = "version 0.1.0\n\nint qp_a(int)\n"
     assert interface.changed(old, old, released=True) is None

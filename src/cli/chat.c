@@ -213,7 +213,7 @@ static qp_status open_chat(chat *c)
                          "with it");
     TRY(qp_session_open(c->engine, &c->session, call->error));
     TRY(cli_sampling_likely(call, c->engine, &c->sampling));
-    if (call->settings->verbose) cli_report_sampling(&c->sampling);
+    if (call->settings->verbose) cli_report_sampling(call, &c->sampling);
     TRY(conversation_init(&c->conversation, call->error));
     const char *system = call->settings->system;
     return system ? conversation_set_system(&c->conversation, system, call->error) : QP_OK;

@@ -212,7 +212,7 @@ void cli_sampling_free(qp_sampling *sampling);
 bool cli_form_is_input(const cli_settings *settings);
 
 /* Prints every sampling setting with its value and source to stderr. */
-void cli_report_sampling(const qp_sampling *sampling);
+void cli_report_sampling(const cli_call *call, const qp_sampling *sampling);
 
 /* Reads all of standard input or of a file; to free(). QP_FORMAT if it holds more than `most`
  * bytes, because a device such as /dev/zero never ends. */

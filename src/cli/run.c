@@ -349,7 +349,7 @@ static qp_status answer(const cli_call *call, qp_engine *engine, const qp_tokens
 {
     qp_sampling sampling = {.size = sizeof sampling};
     qp_status status = cli_sampling_likely(call, engine, &sampling);
-    if (status == QP_OK && call->settings->verbose) cli_report_sampling(&sampling);
+    if (status == QP_OK && call->settings->verbose) cli_report_sampling(call, &sampling);
     cli_catch_interrupt();
     if (status == QP_OK)
         status = (call->settings->parallel > 1 ? answer_together : answer_once)(call, engine,

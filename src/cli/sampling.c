@@ -11,10 +11,30 @@
 
 enum { CLI_FORM_MOST = 1 << 20 };
 
-static qp_source source_of(const cli_call *call, const void *field)
+/* The value that an option has for a setting, and the option's field. */
+static double given_setting(const cli_settings *s, qp_setting setting, const void **field)
 {
-    return option_source_at(call->options, field) == OPTION_FROM_ENVIRONMENT ? QP_FROM_ENVIRONMENT
-                                                                             : QP_FROM_COMMAND_LINE;
+    switch (setting) {
+    case QP_TEMPERATURE:
+        return *field = &s->temperature, s->temperature;
+    case QP_TOP_K:
+        return *field = &s->top_k, (double)s->top_k;
+    case QP_TOP_P:
+        return *field = &s->top_p, s->top_p;
+    case QP_MIN_P:
+        return *field = &s->min_p, s->min_p;
+    case QP_REPETITION_PENALTY:
+        return *field = &s->repetition_penalty, s->repetition_penalty;
+    case QP_PRESENCE_PENALTY:
+        return *field = &s->presence_penalty, s->presence_penalty;
+    case QP_FREQUENCY_PENALTY:
+        return *field = &s->frequency_penalty, s->frequency_penalty;
+    case QP_SEED:
+        return *field = &s->seed, (double)s->seed;
+    case QP_SETTING_COUNT:
+        break;
+    }
+    return *field = NULL, 0;
 }
 
 /* Copies one setting when the command line or the environment gave it. */
@@ -22,7 +42,7 @@ static qp_status overlay(const cli_call *call, qp_sampling *out, qp_setting sett
                          const void *field, double value)
 {
     if (option_source_at(call->options, field) == OPTION_FROM_DEFAULT) return QP_OK;
-    return qp_sampling_set(out, setting, value, source_of(call, field), call->error);
+    return qp_sampling_set(out, setting, value, QP_FROM_PROGRAM, call->error);
 }
 
 static qp_status parse_bias(const char *text, qp_logit_bias *out, qp_error *error)
@@ -100,29 +120,16 @@ qp_status cli_sampling(const cli_call *call, qp_engine *engine, qp_sampling *out
     const cli_settings *s = call->settings;
     *out = (qp_sampling){.size = sizeof *out};
     TRY(qp_sampling_defaults(engine, out, call->error));
-    const struct {
-        qp_setting setting;
+    for (int i = 0; i < QP_SETTING_COUNT; i++) {
         const void *field;
-        double value;
-    } given[] = {
-        {QP_TEMPERATURE, &s->temperature, s->temperature},
-        {QP_TOP_K, &s->top_k, (double)s->top_k},
-        {QP_TOP_P, &s->top_p, s->top_p},
-        {QP_MIN_P, &s->min_p, s->min_p},
-        {QP_REPETITION_PENALTY, &s->repetition_penalty, s->repetition_penalty},
-        {QP_PRESENCE_PENALTY, &s->presence_penalty, s->presence_penalty},
-        {QP_FREQUENCY_PENALTY, &s->frequency_penalty, s->frequency_penalty},
-        {QP_SEED, &s->seed, (double)s->seed},
-    };
-    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
-        qp_status status = overlay(call, out, given[i].setting, given[i].field, given[i].value);
-        if (status != QP_OK) return status;
+        const double value = given_setting(s, (qp_setting)i, &field);
+        TRY(overlay(call, out, (qp_setting)i, field, value));
     }
     out->stops = s->stops.items;
     out->n_stops = (size_t)s->stops.count;
     if (s->ignore_eos) {
         out->n_stop_tokens = 0;
-        out->stop_tokens_source = source_of(call, &s->ignore_eos);
+        out->stop_tokens_source = QP_FROM_PROGRAM;
     }
     TRY(read_forms(call, engine, out));
     return read_biases(call, out);
@@ -143,16 +150,28 @@ void cli_sampling_free(qp_sampling *sampling)
     sampling->grammar = NULL;
 }
 
-void cli_report_sampling(const qp_sampling *sampling)
+/* Where a value comes from, for people; `field`: the option that can give it. */
+static const char *name_source(const cli_call *call, qp_source source, const void *field)
 {
-    static const char *const sources[] = {"default", "generation_config.json", "environment",
-                                          "command line", "request"};
-    for (int s = 0; s < QP_SETTING_COUNT; s++)
+    static const char *const names[] = {"default", "generation_config.json", NULL, "request"};
+    if (source != QP_FROM_PROGRAM) return names[source];
+    return option_source_at(call->options, field) == OPTION_FROM_ENVIRONMENT ? "environment"
+                                                                             : "command line";
+}
+
+void cli_report_sampling(const cli_call *call, const qp_sampling *sampling)
+{
+    const void *fields[QP_SETTING_COUNT];
+    for (int s = 0; s < QP_SETTING_COUNT; s++) {
+        given_setting(call->settings, (qp_setting)s, &fields[s]);
         fprintf(stderr, "quipu: %s = %.10g (%s)\n", qp_setting_name((qp_setting)s),
-                sampling->value[s], sources[sampling->source[s]]);
+                sampling->value[s], name_source(call, sampling->source[s], fields[s]));
+    }
     fprintf(stderr, "quipu: stop tokens =");
     for (size_t i = 0; i < sampling->n_stop_tokens; i++)
         fprintf(stderr, " %d", sampling->stop_tokens[i]);
-    bool own = sampling->stop_tokens_source == QP_FROM_MODEL;
-    fprintf(stderr, " (%s)\n", own ? "the model" : sources[sampling->stop_tokens_source]);
+    const qp_source source = sampling->stop_tokens_source;
+    fprintf(stderr, " (%s)\n",
+            source == QP_FROM_MODEL ? "the model"
+                                    : name_source(call, source, &call->settings->ignore_eos));
 }

@@ -133,7 +133,8 @@ static qp_status read_text(draft *d, draft_session *session, const qp_sequence *
                             .count = s->session->count - held,
                             .cancel = s->cancel};
         TRY(qp_step(d->engine, &call, 1, error));
-        if (call.read == 0 || engine_is_closing(s->session->engine)) return error_set(error, QP_CANCELLED, "cancelled");
+        if (call.read == 0 || engine_is_closing(s->session->engine))
+            return error_set(error, QP_CANCELLED, "cancelled");
     }
     return QP_OK;
 }
@@ -169,12 +170,12 @@ static qp_status follow(draft *d, draft_session *session, const qp_sequence *s, 
 
 /* ---- proposals ----------------------------------------------------------------------------- */
 
-static bool take(void *context, int32_t token)
+static qp_status take(void *context, int32_t token)
 {
     draft_session *session = context;
     speculated *p = session->slot;
     p->tokens[p->n_found++] = token;
-    return p->n_found < session->wanted;
+    return p->n_found < session->wanted ? QP_OK : QP_CANCELLED;
 }
 
 static qp_sequence call_of(draft_session *session)

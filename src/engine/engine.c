@@ -175,7 +175,10 @@ static qp_engine_info info_of(const qp_engine *e)
                             .read_bytes = read_bytes_of(e),
                             .threads = thread_pool_size(e->pool),
                             .workers = engine_workers(e),
-                            .device = e->device_text};
+                            .device = e->device_text,
+                            .hidden_size = config->hidden_size,
+                            .page_size = e->program.options.page_size,
+                            .max_sessions = e->max_sessions};
 }
 
 /* The machine that the chosen schedule is for: the one that decodes. */
@@ -196,7 +199,7 @@ static qp_status open_basis(qp_engine *e, const qp_engine_options *options,
     if (!threads) TRY(engine_schedule_workers(chosen, &threads, error));
     if (!threads) threads = engine_ranks_threads(&e->ranks);
     engine_ranks_bind(&e->ranks, threads);
-    if (!options->model) return error_set(error, QP_INVALID, "no model was named");
+    TRY(engine_check_model(options, error));
     TRY(engine_choose_machine(options, &type, error));
     TRY(engine_choose_features(e, options, error));
     TRY(engine_take_kernels(e, options, error));
@@ -301,7 +304,7 @@ qp_status engine_open_part(const qp_engine_options *given, const engine_part *pa
     *out = NULL;
     TRY(SIZED_READ(qp_engine_options, given, &options, error));
     qp_status status = open_once(&options, part, out, &on_gpu, why);
-    if (status != QP_NO_MEMORY || !on_gpu || !option_is(options.device, "auto") ||
+    if (status != QP_NO_MEMORY || !on_gpu || !option_is_automatic(options.device) ||
         !option_is_automatic(options.exec))
         return status;
     snprintf(message, sizeof message, "running on the CPU: %s", why->message);
@@ -400,13 +403,19 @@ qp_status qp_measure_read(qp_engine *e, double *bytes_per_second, qp_error *erro
     machine_profile limits;
     TRY(engine_enter(e, error));
     step_drop(e);
-    qp_status status = e->device.context
-                           ? machine_limits(engine_memory(e), &limits, error)
-                           : error_set(error, QP_UNSUPPORTED,
-                                       "reading is measured on a GPU: use --device cuda");
+    qp_status status =
+        e->device.context
+            ? machine_limits(engine_memory(e), &limits, error)
+            : error_set(error, QP_UNSUPPORTED, "reading is measured on a GPU: use --device cuda");
     if (status == QP_OK) *bytes_per_second = limits.bytes_per_second;
     engine_leave(e);
     return status;
+}
+
+qp_status error_of_callback(qp_status status, qp_error *error)
+{
+    if (status == QP_OK || (error && error->status == status)) return status;
+    return error_set(error, status, "a callback ended the call");
 }
 
 const char *engine_family(const qp_engine *e)

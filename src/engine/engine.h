@@ -73,7 +73,12 @@ qp_status engine_step(struct qp_engine *engine, qp_sequence *sequences, size_t n
                       qp_error *error);
 qp_status engine_open_sampler(struct qp_engine *engine, const qp_sampling *sampling,
                               qp_sampler **out, qp_error *error);
+qp_status engine_generate(struct qp_session *session, const qp_generate_options *options,
+                          qp_generate_result *result, qp_error *error);
 qp_status engine_open_session(struct qp_engine *engine, struct qp_session **out, qp_error *error);
+
+/* The status of a callback, which may have written the message itself. */
+qp_status error_of_callback(qp_status status, qp_error *error);
 
 /* The model's family, for people and as GGUF calls it. */
 const char *engine_family(const struct qp_engine *e);

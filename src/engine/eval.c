@@ -44,7 +44,8 @@ static qp_status read_all(qp_engine *e, qp_sequence *sequences, evaluated *input
                           const volatile int *cancel, qp_error *error)
 {
     for (size_t left = 1; left > 0;) {
-        if (engine_is_closing(e) || (cancel && *cancel)) return error_set(error, QP_CANCELLED, "cancelled");
+        if (engine_is_closing(e) || (cancel && *cancel))
+            return error_set(error, QP_CANCELLED, "cancelled");
         TRY(engine_step(e, sequences, n, error));
         left = 0;
         for (size_t i = 0; i < n; i++) {
@@ -59,8 +60,8 @@ static qp_status read_all(qp_engine *e, qp_sequence *sequences, evaluated *input
 }
 
 static qp_status eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
-                  qp_logits_callback *on_logits, void *context, const volatile int *cancel,
-                  qp_error *error)
+                      qp_logits_callback *on_logits, void *context, const volatile int *cancel,
+                      qp_error *error)
 {
     qp_sequence *sequences = calloc(n_inputs + 1, sizeof *sequences);
     evaluated *places = calloc(n_inputs + 1, sizeof *places);
@@ -102,12 +103,12 @@ typedef struct column {
     size_t pitch, left;
 } column;
 
-static bool put_token(void *context, int32_t token)
+static qp_status put_token(void *context, int32_t token)
 {
     column *c = context;
     *c->next = token;
     c->next += c->pitch;
-    return --c->left > 0;
+    return --c->left > 0 ? QP_OK : QP_CANCELLED;
 }
 
 static qp_status check_room(const qp_engine *e, qp_session *const *sessions, size_t n, size_t count,
@@ -128,7 +129,8 @@ static qp_status make_tokens(qp_engine *e, qp_sequence *sequences, const column 
                              const volatile int *cancel, qp_error *error)
 {
     for (size_t left = 1; left > 0;) {
-        if (engine_is_closing(e) || (cancel && *cancel)) return error_set(error, QP_CANCELLED, "cancelled");
+        if (engine_is_closing(e) || (cancel && *cancel))
+            return error_set(error, QP_CANCELLED, "cancelled");
         left = 0;
         for (size_t i = 0; i < n; i++) {
             const column *c = &columns[i];
@@ -143,7 +145,7 @@ static qp_status make_tokens(qp_engine *e, qp_sequence *sequences, const column 
 }
 
 static qp_status decode(qp_engine *e, qp_session *const *sessions, size_t n, size_t count,
-                    int32_t *tokens, const volatile int *cancel, qp_error *error)
+                        int32_t *tokens, const volatile int *cancel, qp_error *error)
 {
     if (n == 0) return QP_OK;
     TRY(check_room(e, sessions, n, count, error));

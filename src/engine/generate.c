@@ -153,12 +153,18 @@ static qp_status close_all(gathering *t, qp_status status)
 
 static qp_status generate(gathering *t, const qp_answer *answers)
 {
-    TRY(engine_enter(t->engine, t->error));
     qp_status status = allocate(t);
     if (status == QP_OK) status = open_all(t, answers);
     if (status == QP_OK) status = make_answers(t);
     if (t->all) status = close_all(t, status);
     release(t);
+    return status;
+}
+
+static qp_status enter_and_generate(gathering *t, const qp_answer *answers)
+{
+    TRY(engine_enter(t->engine, t->error));
+    const qp_status status = generate(t, answers);
     engine_leave(t->engine);
     return status;
 }
@@ -167,13 +173,22 @@ qp_status qp_generate_together(const qp_answer *answers, size_t n_answers, qp_er
 {
     if (n_answers == 0) return QP_OK;
     gathering t = {.engine = answers[0].session->engine, .n = n_answers, .error = error};
-    return generate(&t, answers);
+    return enter_and_generate(&t, answers);
+}
+
+qp_status engine_generate(qp_session *session, const qp_generate_options *options,
+                          qp_generate_result *result, qp_error *error)
+{
+    const qp_answer answer = {.session = session, .options = options, .result = result};
+    gathering t = {.engine = session->engine, .n = 1, .alone = true, .error = error};
+    return generate(&t, &answer);
 }
 
 qp_status qp_generate(qp_session *session, const qp_generate_options *options,
                       qp_generate_result *result, qp_error *error)
 {
-    const qp_answer answer = {.session = session, .options = options, .result = result};
-    gathering t = {.engine = session->engine, .n = 1, .alone = true, .error = error};
-    return generate(&t, &answer);
+    TRY(engine_enter(session->engine, error));
+    const qp_status status = engine_generate(session, options, result, error);
+    engine_leave(session->engine);
+    return status;
 }

@@ -10,47 +10,35 @@ const char *qp_finish_name(qp_finish finish)
     return names[finish];
 }
 
-static bool is_stop_token(const qp_sampling *sampling, int32_t token)
+/* Passes the pieces that are certain by now to the caller, and a token without text; -1: none. */
+static qp_status hand_on_pieces(generation *g, int32_t token)
 {
-    for (size_t i = 0; i < sampling->n_stop_tokens; i++) {
-        if (sampling->stop_tokens[i] == token) return true;
-    }
-    return false;
+    const qp_generate_options *o = &g->options;
+    qp_text_piece piece = {.size = sizeof piece};
+    while (qp_text_stream_next(g->text, &piece))
+        TRY(error_of_callback(o->on_text(o->context, &piece), g->error));
+    if (!o->on_token || token < 0) return QP_OK;
+    return error_of_callback(o->on_token(o->context, token, "", 0), g->error);
 }
 
-/* The callback may have written the message itself. */
-static qp_status handed_on(qp_status status, qp_error *error)
+/* Passes the text that is certain by now to the caller, with a token; -1: without one, which an
+ * empty text is not worth. */
+static qp_status hand_on(generation *g, int32_t token)
 {
-    if (status == QP_OK || (error && error->status == status)) return status;
-    return error_set(error, status, "the answer could not be handed on");
+    qp_text_piece piece = {.size = sizeof piece};
+    if (g->options.on_text) return hand_on_pieces(g, token);
+    const bool some = qp_text_stream_next(g->text, &piece);
+    if (!g->options.on_token || (token < 0 && !some)) return QP_OK;
+    return error_of_callback(
+        g->options.on_token(g->options.context, token, some ? piece.text : "", piece.length),
+        g->error);
 }
 
-/* Passes the certain part of the pending text to the caller; at the end all of it. */
-static qp_status emit(generation *g, int32_t token, bool at_end)
+static qp_status finish_text(generation *g)
 {
-    size_t certain = stop_text_scan(&g->stop);
-    if (at_end) certain = g->stop.pending.length;
-    qp_status status = QP_OK;
-    if (g->options.on_token && (token >= 0 || certain > 0))
-        status =
-            g->options.on_token(g->options.context, token, strbuf_text(&g->stop.pending), certain);
-    stop_text_consume(&g->stop, certain);
-    return status;
-}
-
-static qp_status add_text(generation *g, int32_t token, qp_error *error)
-{
-    if (g->decoder.tokenizer && token < tokenizer_vocab_size(g->decoder.tokenizer))
-        TRY(tokenizer_decoder_push(&g->decoder, token, &g->stop.pending, error));
-    return handed_on(emit(g, token, false), error);
-}
-
-static qp_status finish_text(generation *g, qp_error *error)
-{
-    if (g->decoder.tokenizer && !g->stop.found)
-        TRY(tokenizer_decoder_flush(&g->decoder, &g->stop.pending, error));
-    if (g->stop.pending.failed) return error_no_memory(error, "the text", g->stop.pending.length);
-    return handed_on(emit(g, -1, true), error);
+    TRY(qp_text_stream_end(g->text, g->error));
+    const qp_status status = hand_on(g, -1);
+    return status == QP_CANCELLED ? QP_OK : status;
 }
 
 /* The sampler chooses from the tokens with which the answer's form goes on. */
@@ -75,10 +63,14 @@ static qp_status take_token(generation *g, int32_t token, bool *ended)
     const qp_generate_options *o = &g->options;
     const qp_session *s = g->session;
     qp_finish *finish = &g->result.finish;
-    if (is_stop_token(o->sampling, token)) return *finish = QP_FINISH_STOP_TOKEN, QP_OK;
+    TRY(qp_text_stream_add(g->text, token, g->error));
+    const bool stopped = qp_text_stream_ended(g->text, finish, NULL);
+    if (stopped && *finish == QP_FINISH_STOP_TOKEN) return QP_OK;
     g->result.generated_tokens++;
-    TRY(add_text(g, token, g->error));
-    if (g->stop.found) return *finish = QP_FINISH_STOP_TEXT, QP_OK;
+    const qp_status status = hand_on(g, token);
+    g->cancelled = status == QP_CANCELLED;
+    if (g->cancelled) return *finish = QP_FINISH_CANCELLED, QP_OK;
+    if (status != QP_OK || stopped) return status;
     if (o->max_tokens && g->result.generated_tokens >= (size_t)o->max_tokens)
         return *finish = QP_FINISH_LENGTH, QP_OK;
     if (s->count >= (size_t)s->engine->program.options.context)
@@ -97,14 +89,15 @@ static uint64_t working_ns(const generation *g)
     return clock_ns() - machine_packing_ns(engine_memory(g->session->engine));
 }
 
-static bool on_token(void *context, int32_t token)
+static qp_status on_token(void *context, int32_t token)
 {
     generation *g = context;
     bool ended = true;
     if (!g->begun) g->begun = working_ns(g);
     g->last = token;
     g->taken = take_token(g, token, &ended);
-    return g->goes_on = !ended;
+    g->goes_on = !ended;
+    return ended ? QP_CANCELLED : QP_OK;
 }
 
 bool generation_is_cancelled(const generation *g)
@@ -155,10 +148,6 @@ static qp_status check_options(const qp_generate_options *o, qp_error *error)
     if (o->eos_interval < 0 || o->eos_interval > QP_MAX_EOS_INTERVAL)
         return error_set(error, QP_INVALID, "the EOS interval must be 0 to %d, found %lld",
                          QP_MAX_EOS_INTERVAL, (long long)o->eos_interval);
-    for (size_t i = 0; i < o->sampling->n_stops; i++) {
-        if (!*o->sampling->stops[i])
-            return error_set(error, QP_INVALID, "a stop text must not be empty");
-    }
     return QP_OK;
 }
 
@@ -172,24 +161,28 @@ static qp_status read_options(generation *g, const qp_generate_options *options,
     else
         TRY(qp_sampling_defaults(g->session->engine, &g->sampling, error));
     g->options.sampling = &g->sampling;
-    g->stop = (stop_text){.stops = g->sampling.stops, .n_stops = g->sampling.n_stops};
     return QP_OK;
 }
 
 qp_status generation_open(generation *g, qp_session *session, const qp_generate_options *options,
                           qp_generate_result *result, qp_error *error)
 {
-    const qp_vocabulary *vocabulary = session->engine->vocabulary;
     *g = (generation){.session = session, .goes_on = true, .error = error};
     g->opened = working_ns(g);
     if (result) TRY(SIZED_WRITE(qp_generate_result, &g->result, result, error));
     g->wanted = result;
     TRY(read_options(g, options, error));
-    if (vocabulary)
-        tokenizer_decoder_init(&g->decoder, vocabulary->tokenizer,
-                               TOKENIZER_DECODE_CONTINUE |
-                                   (g->options.special ? TOKENIZER_DECODE_CONTROL : 0));
     TRY(check_options(&g->options, error));
+    const qp_generate_options *o = &g->options;
+    const qp_text_stream_options text = {.size = sizeof text,
+                                         .sampling = &g->sampling,
+                                         .special = o->special,
+                                         .thinking = o->on_text != NULL,
+                                         .tools = o->tools,
+                                         .n_tools = o->on_text ? o->n_tools : 0,
+                                         .prompt = o->prompt,
+                                         .n_prompt = o->n_prompt};
+    TRY(qp_text_stream_open(session->engine->vocabulary, &text, &g->text, error));
     TRY(engine_open_sampler(session->engine, &g->sampling, &g->sampler, error));
     return open_matcher(g);
 }
@@ -202,7 +195,7 @@ static qp_status finish(generation *g, qp_status status)
         g->result.finish = QP_FINISH_CANCELLED;
         status = QP_OK;
     }
-    return status == QP_OK ? finish_text(g, g->error) : status;
+    return status == QP_OK && !g->cancelled ? finish_text(g) : status;
 }
 
 qp_status generation_close(generation *g, qp_status status)
@@ -214,6 +207,6 @@ qp_status generation_close(generation *g, qp_status status)
     if (g->wanted) SIZED_WRITE(qp_generate_result, &g->result, g->wanted, NULL);
     qp_sampler_close(g->sampler);
     qp_matcher_close(g->matcher);
-    strbuf_free(&g->stop.pending);
+    qp_text_stream_close(g->text);
     return status;
 }

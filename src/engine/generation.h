@@ -8,7 +8,7 @@
 #define QUIPU_ENGINE_GENERATION_H
 
 #include "engine/engine.h"
-#include "engine/stop_text.h"
+#include "engine/text_stream.h"
 
 typedef struct generation {
     qp_session *session;
@@ -17,13 +17,13 @@ typedef struct generation {
     qp_generate_result result, /* so far */
         *wanted;               /* the caller's result; may be NULL */
     qp_sampler *sampler;
-    qp_matcher *matcher;       /* of the answer's form; NULL: any text */
-    tokenizer_decoder decoder; /* tokenizer NULL: the model has no vocabulary */
-    stop_text stop;
+    qp_matcher *matcher; /* of the answer's form; NULL: any text */
+    qp_text_stream *text;
     uint64_t opened, begun; /* times in ns; begun 0: no token has been chosen yet */
     size_t read;            /* tokens of the prompt that were read */
     int32_t last;           /* the last token passed to the caller, which the session reads next */
     qp_status taken;        /* what that token did */
+    bool cancelled;         /* by the caller's on_token() */
     bool goes_on;           /* the answer continues after it */
     qp_error *error;
 } generation;

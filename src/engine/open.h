@@ -19,6 +19,9 @@ bool engine_speculates(const qp_engine_options *options);
 /* Whether all passes have one of two fixed shapes, so that bits do not depend on neighbours. */
 bool engine_has_fixed_shapes(const qp_engine_options *options, bool on_gpu);
 
+/* Refuses no model, and a name that is not one of a file with what fetches it. */
+qp_status engine_check_model(const qp_engine_options *options, qp_error *error);
+
 /* Capacities of the plan and the type of its cache. QP_INVALID: the type is not one of a cache. */
 qp_status engine_choose_plan(const qp_engine_options *given, const model_config *config,
                              bool on_gpu, plan_options *out, qp_error *error);

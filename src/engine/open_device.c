@@ -58,7 +58,7 @@ qp_status engine_choose_device(qp_engine *e, const qp_engine_options *options,
     }
     if (option_is(options->device, "cuda") || e->ranks.n_numbers || (e->has_cuda_kernels && !type))
         return engine_ranks_device(&e->ranks, &e->device, error);
-    if (!option_is(options->device, "auto") || e->ranks.size > 1) return QP_OK;
+    if (!option_is_automatic(options->device) || e->ranks.size > 1) return QP_OK;
     if (e->has_kernels) {
         engine_say(e, QP_LOG_INFO, "running on the CPU, where custom kernels run");
         return QP_OK;

@@ -3,12 +3,14 @@
 #include "engine/open.h"
 
 #include "base/cpu.h"
+#include "base/names.h"
 #include "lower/lower.h"
 #include "op/op.h"
 #include "vm/cuda/custom_kernels.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     DEFAULT_CONTEXT = 8192,
@@ -27,6 +29,21 @@ bool option_is(const char *choice, const char *name)
 bool option_is_automatic(const char *choice)
 {
     return !choice || strcmp(choice, "auto") == 0;
+}
+
+/* The library opens files. What is none may be a model's name, as the program takes it. */
+qp_status engine_check_model(const qp_engine_options *options, qp_error *error)
+{
+    const char *model = options->model;
+    if (!model) return error_set(error, QP_INVALID, "no model was named");
+    const bool named = strncmp(model, "hf:", 3) == 0;
+    const bool file = name_ends_with(model, ".gguf") || strchr("./~", *model) ||
+                      strncmp(model, "synthetic:", 10) == 0;
+    if (!named && (file || access(model, F_OK) == 0)) return QP_OK;
+    return error_set(error, QP_IO,
+                     "%s: no such file or folder. The library opens files: if this is a model's "
+                     "name, `quipu pull %s` fetches it and prints its path",
+                     model, model);
 }
 
 bool engine_speculates(const qp_engine_options *options)

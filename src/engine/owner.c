@@ -1,4 +1,5 @@
 /* One owner at a time: see owner.h. */
+#define _XOPEN_SOURCE 700 /* recursive mutexes */
 #include "engine/owner.h"
 
 #include "engine/engine.h"

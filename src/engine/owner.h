@@ -26,12 +26,12 @@ typedef struct engine_object {
 } engine_object;
 
 typedef struct engine_owner {
-    pthread_mutex_t mutex;  /* recursive */
-    atomic_bool closing;    /* qp_engine_close() was called: nothing makes progress any more */
-    int depth;              /* under the mutex, as what follows: 1 in a call, more in its callbacks */
-    bool close_wanted;      /* a callback has closed the engine */
-    bool closed;            /* its memory is gone, but for this struct */
-    size_t references;      /* the open engine's own, and one for each object */
+    pthread_mutex_t mutex; /* recursive */
+    atomic_bool closing;   /* qp_engine_close() was called: nothing makes progress any more */
+    int depth;         /* under the mutex, as what follows: 1 in a call, more in its callbacks */
+    bool close_wanted; /* a callback has closed the engine */
+    bool closed;       /* its memory is gone, but for this struct */
+    size_t references; /* the open engine's own, and one for each object */
     engine_object *dropped; /* that callbacks have closed */
 } engine_owner;
 

@@ -200,7 +200,8 @@ qp_status sampler_prepare(const qp_sampler *s, sampler_slot *state, const sample
     if (*uses & ADJUST_BIAS && !known) TRY(write_biases(s, m, slot, scratch, error));
     if (*uses & ADJUST_MASK && (!known || state->mask != s->masks))
         TRY(machine_write(m, PLAN_ALLOWED, slot, s->allowed,
-                          (size_t)ADJUST_MASK_WORDS(s->engine->program.config.vocab_size) * 4, error));
+                          (size_t)ADJUST_MASK_WORDS(s->engine->program.config.vocab_size) * 4,
+                          error));
     if (*uses & ADJUST_PENALISE) {
         const bool lacks_last = h->n_more == 1 && state->counted == (int64_t)h->n_held;
         if (known && lacks_last && !h->shared && !(counts && batch_tokens(b) == 1))

@@ -48,7 +48,7 @@ void step_free(step_state *st)
 
 /* ---- runs ---------------------------------------------------------------------------------- */
 
-void step_hand_out_token(step_row *row, int32_t token)
+void step_hand_out_token(step_state *st, step_row *row, int32_t token)
 {
     qp_sequence *s = row->of;
     if (row->going) s->session->tokens[s->session->count++] = row->last;
@@ -56,7 +56,9 @@ void step_hand_out_token(step_row *row, int32_t token)
     row->going = true;
     row->last = token;
     s->chosen++;
-    row->wanted = !s->on_token || s->on_token(s->context, token);
+    const qp_status status = s->on_token ? s->on_token(s->context, token) : QP_OK;
+    row->wanted = status == QP_OK;
+    if (status != QP_OK && status != QP_CANCELLED && st->refused == QP_OK) st->refused = status;
     if (s->max_tokens && s->chosen >= s->max_tokens) row->wanted = false;
 }
 
@@ -70,7 +72,7 @@ bool step_hand_out(void *engine, const int32_t *tokens)
         if (step_is_cancelled(row->of))
             row->wanted = false;
         else
-            step_hand_out_token(row, tokens[i]);
+            step_hand_out_token(st, row, tokens[i]);
         wanted |= row->wanted;
     }
     return wanted;
@@ -264,9 +266,10 @@ static qp_status step_once(qp_engine *e, qp_sequence *all, size_t n, bool propos
 qp_status step_sequences(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
 {
     bool proposes;
+    e->step.refused = QP_OK;
     TRY(step_check(e, all, n, error));
     TRY(speculation_propose(e, all, n, &proposes, error));
     TRY(step_once(e, all, n, proposes, error));
     speculation_measure(e, all, n);
-    return QP_OK;
+    return error_of_callback(e->step.refused, error);
 }

@@ -50,6 +50,7 @@ typedef struct step_state {
     bool chooses;        /* this call chooses tokens; if not, the last rows of logits are computed
                           * all the same, even without a receiver */
     bool likes;          /* a sequence of the call sets `like` */
+    qp_status refused;   /* what a callback of on_token() has ended the call with */
     bool reads_hidden;   /* hidden states are read after the current run */
     bool hidden_apart;   /* hidden states of this call are no rows of logits: step_hidden.c */
     int32_t *tokens;     /* [MACHINE_MAX_RUNS][STEP_MAX_PASSES][max_outputs] */

@@ -89,7 +89,7 @@ void step_end_at_hidden(const qp_engine *engine, machine_request *request);
 qp_status step_read_hidden(qp_engine *engine, qp_error *error);
 
 /* Records that a row's next token was chosen and the previous one was read. */
-void step_hand_out_token(step_row *row, int32_t token);
+void step_hand_out_token(step_state *state, step_row *row, int32_t token);
 
 /* step_verify.c: adds the sequence's last token and its proposals to the batch, with a row of
  * logits for each. */

@@ -52,8 +52,8 @@ void step_add_proposals(qp_engine *e, qp_sequence *s)
 
 /* Hands out what was chosen after accepted proposals: `tokens` and `logits` of the sequence's rows.
  */
-static qp_status accept(const qp_engine *e, step_row *row, const int32_t *tokens,
-                        const float *logits, qp_error *error)
+static qp_status accept(qp_engine *e, step_row *row, const int32_t *tokens, const float *logits,
+                        qp_error *error)
 {
     qp_sequence *s = row->of;
     const size_t vocab_size = (size_t)e->program.config.vocab_size;
@@ -66,7 +66,7 @@ static qp_status accept(const qp_engine *e, step_row *row, const int32_t *tokens
         row->going = false; /* the session has the row's last token */
         if (own) TRY(step_check_logits(e, own, s->session->count - 1, "session", error));
         if (own && s->on_logits) TRY(s->on_logits(s->context, (size_t)i + 1, own));
-        step_hand_out_token(row, tokens[i + 1]);
+        step_hand_out_token(&e->step, row, tokens[i + 1]);
     }
     session_give_pages_back(s->session, 0);
     return QP_OK;

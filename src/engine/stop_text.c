@@ -22,7 +22,7 @@ size_t stop_text_scan(stop_text *s)
         const char *at = memmem(text, length, s->stops[i], strlen(s->stops[i]));
         if (at && (size_t)(at - text) < cut) {
             cut = (size_t)(at - text);
-            s->found = true;
+            s->found = s->stops[i];
         }
         size_t n = unfinished(text, length, s->stops[i]);
         if (n > held) held = n;

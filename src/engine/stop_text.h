@@ -7,8 +7,8 @@
 typedef struct stop_text {
     const char *const *stops; /* [n_stops], none empty */
     size_t n_stops;
-    strbuf pending; /* text that the caller has not received yet */
-    bool found;     /* a stop text appeared; pending ends before it */
+    strbuf pending;    /* text that the caller has not received yet */
+    const char *found; /* the stop text that appeared; pending ends before it. NULL: none */
 } stop_text;
 
 /* Examines the text appended to `pending` and returns how many bytes of it are certain: no stop

@@ -40,7 +40,7 @@ struct qp_trace {
     machine_record *records; /* [max_passes]; of a pass that another machine ran, only its begin and
                               * end are known */
     size_t n_passes, max_passes;
-    atomic_bool full; /* it records no more passes */
+    atomic_bool full;      /* it records no more passes */
     size_t prompt_passes;  /* the first of them, as qp_trace_options has it */
     trace_span *samplings; /* [max_passes]: between passes */
     size_t n_samplings;

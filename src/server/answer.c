@@ -1,7 +1,7 @@
 /* One answer of a call: tokens become text, and the text content and calls of tools. See call.h. */
 #include "server/answer.h"
 
-#include "server/json_memory.h"
+#include "server/random_id.h"
 #include "server/server_state.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static void add_note(answer *a, const token_event *event)
     if (tops) memcpy(a->tops + a->n_tops, event->top, tops * sizeof *a->tops);
     a->notes[a->n_notes++] = (token_note){.token = event->token,
                                           .logprob = event->logprob,
-                                          .offset = a->decoded,
+                                          .offset = a->stream->decoded,
                                           .tops = a->n_tops,
                                           .n_tops = (uint32_t)tops};
     a->n_tops += tops;
@@ -42,54 +42,62 @@ static void add_id(answer *a, int32_t token)
         a->ids[a->n_ids++] = token;
 }
 
-/* Appends the token's text to what is pending. */
-static void decode(answer *a, int32_t token)
-{
-    const qp_vocabulary *vocabulary = a->call->server->vocabulary;
-    strbuf *pending = &a->stop.pending;
-    size_t before = pending->length, length = 0;
-    if (!vocabulary || token >= tokenizer_vocab_size(vocabulary->tokenizer)) return;
-    const char *piece = tokenizer_piece(vocabulary->tokenizer, token, &length);
-    bool marker = a->call->tools.count && tokenizer_is_control(vocabulary->tokenizer, token) &&
-                  tool_calls_marker(piece, length);
-    if (marker)
-        strbuf_append(pending, piece, length);
-    else
-        tokenizer_decoder_push(&a->decoder, token, pending, NULL);
-    a->decoded += pending->length - before;
-}
-
-/* Determines how much of the text is content. `ended`: the text is complete. */
-static void find_content(answer *a, bool ended)
-{
-    if (!a->call->tools.count) {
-        a->content = a->text.length;
-        return;
-    }
-    if (a->tool_text) return;
-    /* Content that was sent ends before any marker, so the search starts there. */
-    size_t from = a->content;
-    a->content = from + tool_calls_scan(strbuf_text(&a->text) + from, a->text.length - from,
-                                        from == 0, ended, &a->tool_text);
-}
+/* ---- text ---------------------------------------------------------------------------------- */
 
 static void hand_out(answer *a)
 {
     call *c = a->call;
-    size_t length = a->content - a->sent;
-    bool some = length > 0 || !a->begun || a->n_ids > a->ids_sent;
+    const size_t length = a->text.length - a->sent;
+    const bool some = length > 0 || !a->begun || a->n_ids > a->ids_sent;
     if (c->streaming && !c->replied && some)
         c->dialect->delta(c, a, strbuf_text(&a->text) + a->sent, length);
     a->begun = true;
-    a->sent = a->content;
+    a->sent = a->text.length;
     a->ids_sent = a->n_ids;
 }
 
-static void take_certain(answer *a, size_t certain, bool ended)
+/* Adds a call that is complete. Without memory it is left out: then it is content. */
+static bool add_call(answer *a)
 {
-    strbuf_append(&a->text, strbuf_text(&a->stop.pending), certain);
-    stop_text_consume(&a->stop, certain);
-    find_content(a, ended);
+    char id[10];
+    random_id(id, sizeof id);
+    char *arguments = tool_call_print_arguments(strbuf_text(&a->arguments), a->arguments.length);
+    if (!a->tool_calls) a->tool_calls = cJSON_CreateArray();
+    cJSON *call = arguments ? cJSON_CreateObject() : NULL;
+    const bool added = call && !a->name.failed && cJSON_AddStringToObject(call, "id", id) &&
+                       cJSON_AddStringToObject(call, "name", strbuf_text(&a->name)) &&
+                       cJSON_AddStringToObject(call, "arguments", arguments) &&
+                       cJSON_AddItemToArray(a->tool_calls, call);
+    if (!added) cJSON_Delete(call);
+    free(arguments);
+    return added;
+}
+
+static void take_piece(answer *a, const qp_text_piece *piece)
+{
+    switch (piece->kind) {
+    case QP_TEXT_CALL:
+        strbuf_clear(&a->name);
+        strbuf_clear(&a->arguments);
+        strbuf_append(&a->name, piece->text, piece->length);
+        return;
+    case QP_TEXT_ARGUMENTS:
+        strbuf_append(&a->arguments, piece->text, piece->length);
+        return;
+    case QP_TEXT_CALL_END:
+        if (!piece->broken && add_call(a)) return;
+        break;
+    default:
+        break;
+    }
+    strbuf_append(&a->text, piece->text, piece->length);
+}
+
+static void take_text(answer *a)
+{
+    qp_text_piece piece = {.size = sizeof piece};
+    while (qp_text_stream_next(a->stream, &piece))
+        take_piece(a, &piece);
 }
 
 static void finish_answer(answer *a, int finish)
@@ -97,35 +105,21 @@ static void finish_answer(answer *a, int finish)
     call *c = a->call;
     a->ended = true;
     a->finish = finish;
-    take_certain(a, a->stop.pending.length, true);
-    if (a->tool_text) {
-        json_memory_clear();
-        a->tool_calls = tool_calls_parse(strbuf_text(&a->text) + a->content,
-                                         a->text.length - a->content, &c->tools);
-        if (json_memory_failed()) { /* a call may lack its name */
-            cJSON_Delete(a->tool_calls);
-            a->tool_calls = NULL;
-        }
-        if (!a->tool_calls) a->content = a->text.length;
+    take_text(a);
+    if (!cJSON_GetArraySize(a->tool_calls)) {
+        cJSON_Delete(a->tool_calls);
+        a->tool_calls = NULL;
     }
-    while (a->n_notes && a->notes[a->n_notes - 1].offset >= a->text.length && a->stop.found)
+    while (a->n_notes && a->stopped && a->notes[a->n_notes - 1].offset >= a->stream->certain)
         a->n_notes--; /* tokens of the stop text */
     hand_out(a);
     if (c->streaming && !c->replied) c->dialect->finish(c, a);
 }
 
-/* The stop text that appears first in the pending text; NULL: none. */
-static const char *find_stop(const answer *a)
+/* What qp_text_stream_ended() says, and a->stopped. */
+static bool is_over(answer *a)
 {
-    const char *text = strbuf_text(&a->stop.pending), *first = NULL, *found = NULL;
-    for (size_t i = 0; i < a->stop.n_stops; i++) {
-        const char *at = strstr(text, a->stop.stops[i]);
-        if (at && (!first || at < first)) {
-            first = at;
-            found = a->stop.stops[i];
-        }
-    }
-    return found;
+    return qp_text_stream_ended(a->stream, NULL, &a->stopped);
 }
 
 void answer_add_token(answer *a, request *r, const token_event *event)
@@ -134,15 +128,13 @@ void answer_add_token(answer *a, request *r, const token_event *event)
     a->n_tokens++;
     if (r->top_logprobs >= 0) add_note(a, event);
     if (a->call->p.token_ids) add_id(a, event->token);
-    decode(a, event->token);
-    a->stopped = find_stop(a);
-    size_t certain = stop_text_scan(&a->stop);
-    if (a->stop.found) {
+    qp_text_stream_add(a->stream, event->token, NULL);
+    if (is_over(a)) {
         finish_answer(a, QP_FINISH_STOP_TEXT);
         request_cancel(r, (int)(a->index % r->n_choices));
         return;
     }
-    take_certain(a, certain, false);
+    take_text(a);
     hand_out(a);
 }
 
@@ -150,7 +142,30 @@ void answer_end(answer *a, request *r, const token_event *event)
 {
     (void)r;
     if (a->ended) return;
-    if (a->decoder.tokenizer) tokenizer_decoder_flush(&a->decoder, &a->stop.pending, NULL);
-    stop_text_scan(&a->stop);
-    finish_answer(a, a->stop.found ? QP_FINISH_STOP_TEXT : event->finish);
+    qp_text_stream_end(a->stream, NULL);
+    finish_answer(a, is_over(a) ? QP_FINISH_STOP_TEXT : event->finish);
+}
+
+qp_status answer_open(answer *a, qp_error *error)
+{
+    const call *c = a->call;
+    const qp_sampling stops = {.size = sizeof stops, .stops = c->p.stops, .n_stops = c->p.n_stops};
+    const qp_text_stream_options options = {.size = sizeof options,
+                                            .sampling = &stops,
+                                            .tools = c->tools.names,
+                                            .n_tools = c->tools.count,
+                                            .special = c->p.special};
+    return qp_text_stream_open(c->server->vocabulary, &options, &a->stream, error);
+}
+
+void answer_free(answer *a)
+{
+    qp_text_stream_close(a->stream);
+    strbuf_free(&a->text);
+    strbuf_free(&a->name);
+    strbuf_free(&a->arguments);
+    cJSON_Delete(a->tool_calls);
+    free(a->notes);
+    free(a->tops);
+    free(a->ids);
 }

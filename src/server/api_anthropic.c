@@ -302,13 +302,13 @@ static void whole(call *c)
     answer *a = &c->answers[0];
     strbuf *out = &c->out;
     const cJSON *tool_call;
-    bool text = a->content > 0 || !a->tool_calls;
+    bool text = a->text.length > 0 || !a->tool_calls;
     strbuf_putc(out, '{');
     put_message_head(c, out);
     strbuf_puts(out, ",\"content\":[");
     if (text) {
         strbuf_puts(out, "{\"type\":\"text\",\"text\":");
-        json_put_string(out, strbuf_text(&a->text), a->content);
+        json_put_string(out, strbuf_text(&a->text), a->text.length);
         strbuf_putc(out, '}');
     }
     cJSON_ArrayForEach(tool_call, a->tool_calls)

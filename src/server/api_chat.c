@@ -174,7 +174,7 @@ static void chat_delta(call *c, answer *a, const char *text, size_t length)
     strbuf_puts(&c->out, "\"content\":");
     json_put_string(&c->out, text, length);
     strbuf_putc(&c->out, '}');
-    put_notes(c, a, notes_before(a, a->content), &c->out);
+    put_notes(c, a, notes_before(a, a->text.length), &c->out);
     put_token_ids(c, a, a->ids_sent, &c->out);
     close_chunk(c, NULL);
 }
@@ -232,10 +232,10 @@ static void put_message(answer *a, strbuf *out)
     const cJSON *tool_call;
     int index = 0;
     strbuf_puts(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-    if (a->tool_calls && !a->content)
+    if (a->tool_calls && !a->text.length)
         strbuf_puts(out, "null");
     else
-        json_put_string(out, strbuf_text(&a->text), a->content);
+        json_put_string(out, strbuf_text(&a->text), a->text.length);
     strbuf_puts(out, ",\"refusal\":null");
     if (a->tool_calls) strbuf_puts(out, ",\"tool_calls\":[");
     cJSON_ArrayForEach(tool_call, a->tool_calls)

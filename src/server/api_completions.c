@@ -244,7 +244,7 @@ static void completion_delta(call *c, answer *a, const char *text, size_t length
 {
     bool echo = !a->begun && c->p.echo;
     if (length || echo || a->n_ids > a->ids_sent)
-        put_chunk(c, a, echo, text, length, notes_before(a, a->content), NULL);
+        put_chunk(c, a, echo, text, length, notes_before(a, a->text.length), NULL);
 }
 
 static void completion_finish(call *c, answer *a)
@@ -271,7 +271,7 @@ static void completion_whole(call *c)
     for (size_t i = 0; i < c->n_answers; i++) {
         answer *a = &c->answers[i];
         if (i) strbuf_putc(&c->out, ',');
-        put_choice(c, a, true, strbuf_text(&a->text), a->content, a->n_notes, 0,
+        put_choice(c, a, true, strbuf_text(&a->text), a->text.length, a->n_notes, 0,
                    call_finish_reason(a));
     }
     strbuf_putc(&c->out, ']');

@@ -164,7 +164,7 @@ void put_llama_cpp_result(const call *c, answer *a, bool last, strbuf *out)
 {
     const request *r = c->prompts[a->prompt].request;
     strbuf_printf(out, "{\"index\":%zu,\"content\":", a->index);
-    json_put_string(out, strbuf_text(&a->text), last ? 0 : a->content);
+    json_put_string(out, strbuf_text(&a->text), last ? 0 : a->text.length);
     put_ids(a, "tokens", last ? a->n_ids : 0, out);
     strbuf_puts(out, ",\"model\":");
     put_model(c, out);
@@ -174,7 +174,7 @@ void put_llama_cpp_result(const call *c, answer *a, bool last, strbuf *out)
     put_prompt(c, r, out);
     put_stop(a, out);
     strbuf_printf(out, ",\"has_new_line\":%s",
-                  memchr(strbuf_text(&a->text), '\n', a->content) ? "true" : "false");
+                  memchr(strbuf_text(&a->text), '\n', a->text.length) ? "true" : "false");
     put_probabilities(c, a, a->n_notes, out);
     put_timings(c, a, last, out);
     strbuf_putc(out, '}');
@@ -250,7 +250,7 @@ static void delta(call *c, answer *a, const char *text, size_t length)
     put_ids(a, "tokens", a->ids_sent, &c->out);
     strbuf_printf(&c->out, ",\"stop\":false,\"tokens_predicted\":%zu,\"tokens_evaluated\":%zu",
                   a->n_tokens, r->n_prompt);
-    put_probabilities(c, a, notes_before(a, a->content), &c->out);
+    put_probabilities(c, a, notes_before(a, a->text.length), &c->out);
     strbuf_puts(&c->out, "}\n\n");
 }
 

@@ -228,7 +228,7 @@ static void whole(call *c)
 {
     const answer *a = &c->answers[0];
     put_head(c, &c->out);
-    put_text(c, a, strbuf_text(&a->text), a->content, &c->out);
+    put_text(c, a, strbuf_text(&a->text), a->text.length, &c->out);
     put_end(c, &c->out);
 }
 

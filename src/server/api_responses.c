@@ -125,13 +125,13 @@ static cJSON *message_item(const call *c, const answer *a, const char *status)
     cJSON_AddStringToObject(item, "status", status);
     cJSON_AddStringToObject(item, "role", "assistant");
     cJSON *content = cJSON_AddArrayToObject(item, "content");
-    if (a) cJSON_AddItemToArray(content, text_part(strbuf_text(&a->text), a->content));
+    if (a) cJSON_AddItemToArray(content, text_part(strbuf_text(&a->text), a->text.length));
     return item;
 }
 
 static bool has_message(const answer *a)
 {
-    return a->content > 0 || !a->tool_calls;
+    return a->text.length > 0 || !a->tool_calls;
 }
 
 static void add_output(const call *c, cJSON *output)
@@ -306,7 +306,7 @@ static void delta(call *c, answer *a, const char *text, size_t length)
 
 static void close_message(call *c, const answer *a)
 {
-    cJSON *part = text_part(strbuf_text(&a->text), a->content);
+    cJSON *part = text_part(strbuf_text(&a->text), a->text.length);
     cJSON *event = text_event(c, "response.output_text.done");
     cJSON_AddItemToObject(event, "text", cJSON_Duplicate(json_get(part, "text"), false));
     cJSON_AddArrayToObject(event, "logprobs");
@@ -342,7 +342,7 @@ static void finish(call *c, answer *a)
 {
     const cJSON *tool_call;
     int index = has_message(a);
-    if (has_message(a) && !a->content) open_message(c);
+    if (has_message(a) && !a->text.length) open_message(c);
     if (has_message(a)) close_message(c, a);
     cJSON_ArrayForEach(tool_call, a->tool_calls) send_call(c, tool_call, index++);
 }

@@ -15,21 +15,11 @@
 
 /* ---- Lifetime ------------------------------------------------------------------------------ */
 
-static void free_answer(answer *a)
-{
-    strbuf_free(&a->stop.pending);
-    strbuf_free(&a->text);
-    cJSON_Delete(a->tool_calls);
-    free(a->notes);
-    free(a->tops);
-    free(a->ids);
-}
-
 static void call_free(void *context)
 {
     call *c = context;
     for (size_t i = 0; i < c->n_answers; i++)
-        free_answer(&c->answers[i]);
+        answer_free(&c->answers[i]);
     for (size_t i = 0; i < c->n_prompts; i++) {
         request_release(c->prompts[i].request);
         free(c->prompts[i].text);
@@ -138,12 +128,7 @@ static qp_status make_answers(call *c, api_error *error)
         a->call = c;
         a->prompt = i / n;
         a->index = i;
-        a->stop.stops = c->p.stops;
-        a->stop.n_stops = c->p.n_stops;
-        if (c->server->vocabulary)
-            tokenizer_decoder_init(&a->decoder, c->server->vocabulary->tokenizer,
-                                   TOKENIZER_DECODE_CONTINUE |
-                                       (c->p.special ? TOKENIZER_DECODE_CONTROL : 0));
+        if (answer_open(a, &error->error) != QP_OK) return api_failed(error, error->error.status);
     }
     return QP_OK;
 }

@@ -9,14 +9,13 @@
 #ifndef QUIPU_SERVER_CALL_H
 #define QUIPU_SERVER_CALL_H
 
-#include "engine/stop_text.h"
+#include "engine/text_stream.h"
 #include "server/api_error.h"
 #include "server/batcher.h"
 #include "server/fields.h"
 #include "server/form.h"
 #include "server/http.h"
 #include "server/server.h"
-#include "server/tool_calls.h"
 #include "server/workers.h"
 #include "text/tokenizer.h"
 
@@ -65,23 +64,20 @@ typedef struct token_note {
 
 struct answer {
     call *call;
-    size_t prompt, index; /* of all answers of the call */
-    tokenizer_decoder decoder;
-    stop_text stop;
-    size_t decoded;        /* bytes of text that the tokens stand for */
-    strbuf text;           /* all certain text since the first token, with calls of tools */
-    size_t content;        /* how many bytes of it are content, not a call of a tool */
-    size_t sent;           /* bytes of content that the dialect has received */
-    bool tool_text;        /* what follows is a call of a tool */
-    cJSON *tool_calls;     /* [{"id", "name", "arguments"}] at the end; NULL: none */
-    size_t n_tokens;       /* chosen tokens, without the one that ends the answer */
-    bool begun, ended;     /* the dialect has received its first text; its end */
-    bool over;             /* its last event was read */
-    int finish;            /* a qp_finish, or REQUEST_*; once it has ended */
-    const char *stopped;   /* the stop text that ended it; NULL: none */
-    token_note *notes;     /* [n_notes] with logprobs */
-    size_t n_notes, noted; /* those before `noted` were sent */
-    token_top *tops;       /* [n_tops] */
+    size_t prompt, index;   /* of all answers of the call */
+    qp_text_stream *stream; /* of its tokens */
+    strbuf text;            /* all content since the first token, without calls of tools */
+    size_t sent;            /* bytes of it that the dialect has received */
+    strbuf name, arguments; /* of the call that the model writes now */
+    cJSON *tool_calls;      /* [{"id", "name", "arguments"}]; NULL: none */
+    size_t n_tokens;        /* chosen tokens, without the one that ends the answer */
+    bool begun, ended;      /* the dialect has received its first text; its end */
+    bool over;              /* its last event was read */
+    int finish;             /* a qp_finish, or REQUEST_*; once it has ended */
+    const char *stopped;    /* the stop text that ended it; NULL: none */
+    token_note *notes;      /* [n_notes] with logprobs */
+    size_t n_notes, noted;  /* those before `noted` were sent */
+    token_top *tops;        /* [n_tops] */
     size_t n_tops;
     int32_t *ids; /* [n_ids] token ids, if the client wants them */
     size_t n_ids, ids_sent;
@@ -105,7 +101,7 @@ typedef struct dialect {
     qp_status (*read)(call *c, const cJSON *body, api_error *error);
     void (*whole)(call *c); /* the reply of a call that does not stream */
     /* A stream: the first event has come; an answer has text, notes or its first token (certain
-     * text from `sent` to `content`); an answer has ended; all have. */
+     * text from `sent` on); an answer has ended; all have. */
     void (*begin)(call *c);
     void (*delta)(call *c, answer *a, const char *text, size_t length);
     void (*finish)(call *c, answer *a);

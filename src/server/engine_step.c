@@ -24,12 +24,12 @@ static bool ends_choice(const request *r, int32_t token)
     return false;
 }
 
-static bool stop(choice *c, uint8_t finish, int32_t token)
+static qp_status stop(choice *c, uint8_t finish, int32_t token)
 {
     c->stopped = true;
     c->finish = finish;
     c->stop_token = token;
-    return false;
+    return QP_CANCELLED;
 }
 
 static void push_token(choice *c, int32_t token, size_t vocab_size)
@@ -69,7 +69,7 @@ void batcher_note_progress(batcher *b, choice *c, size_t read)
     batcher_note(b, r);
 }
 
-static bool on_token(void *context, int32_t token)
+static qp_status on_token(void *context, int32_t token)
 {
     choice *c = context;
     request *r = c->request;
@@ -89,7 +89,7 @@ static bool on_token(void *context, int32_t token)
         const bool length = r->max_tokens && c->count - r->n_prompt == r->max_tokens;
         return stop(c, length ? QP_FINISH_LENGTH : QP_FINISH_CONTEXT, -1);
     }
-    return choice_room(c) > 0 && !atomic_load(&c->cancelled);
+    return choice_room(c) > 0 && !atomic_load(&c->cancelled) ? QP_OK : QP_CANCELLED;
 }
 
 /* Receives the logits after new token `token` of the call. */

@@ -1,0 +1,46 @@
+/* Texts of models with thoughts and calls of tools: the pieces are the same however the text comes,
+ * and arguments of whole calls are objects of JSON in UTF-8. */
+#include "../tests/text_stream_test.h"
+#include "text/utf8.h"
+
+static void check_arguments(const char *text, size_t size, bool thinking)
+{
+    qp_text_stream *s = open_text_stream(thinking);
+    qp_text_piece piece = {.size = sizeof piece};
+    strbuf arguments = {0};
+    strbuf_append(&s->stop.pending, text, size);
+    if (text_stream_scan(s, NULL) != QP_OK || qp_text_stream_end(s, NULL) != QP_OK) abort();
+    while (qp_text_stream_next(s, &piece)) {
+        if (piece.kind == QP_TEXT_CALL) strbuf_clear(&arguments);
+        if (piece.kind == QP_TEXT_ARGUMENTS) strbuf_append(&arguments, piece.text, piece.length);
+        if (piece.kind != QP_TEXT_CALL_END || piece.broken) continue;
+        char *printed = tool_call_print_arguments(strbuf_text(&arguments), arguments.length);
+        if (!printed || utf8_valid_run(printed, strlen(printed)) != strlen(printed)) abort();
+        free(printed);
+    }
+    strbuf_free(&arguments);
+    qp_text_stream_close(s);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const char *text = (const char *)data;
+    const bool thinking = size > 0 && data[0] != '{';
+    strbuf whole = {0};
+    qp_text_stream *s = open_text_stream(thinking);
+    stream_text(s, text, size, size + 1, &whole);
+    qp_text_stream_close(s);
+    for (size_t step = 1; step < 8; step += 3) {
+        strbuf parts = {0};
+        s = open_text_stream(thinking);
+        stream_text(s, text, size, step, &parts);
+        qp_text_stream_close(s);
+        if (parts.length != whole.length ||
+            memcmp(strbuf_text(&parts), strbuf_text(&whole), whole.length) != 0)
+            abort();
+        strbuf_free(&parts);
+    }
+    strbuf_free(&whole);
+    check_arguments(text, size, thinking);
+    return 0;
+}

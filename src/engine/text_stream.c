@@ -1,0 +1,409 @@
+/* Tokens become text, thoughts and calls of tools: see text_stream.h, and quipu.h. */
+#define _GNU_SOURCE /* memmem */
+#include "engine/text_stream.h"
+
+#include "base/sized.h"
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The marks of thoughts that models are trained on; the template's source says which. */
+static const thinking_marks marks_of_thoughts[] = {
+    {"<think>", "</think>"},                    /* Qwen 3, DeepSeek R1, SmolLM3 */
+    {"[THINK]", "[/THINK]"},                    /* Magistral */
+    {"<seed:think>", "</seed:think>"},          /* Seed */
+    {"<|START_THINKING|>", "<|END_THINKING|>"}, /* Command A */
+    {"<|inner_prefix|>", "<|inner_suffix|>"},   /* Apertus */
+};
+
+/* ---- opening ------------------------------------------------------------------------------- */
+
+static void free_texts(char **texts)
+{
+    for (size_t i = 0; texts && texts[i]; i++)
+        free(texts[i]);
+    free(texts);
+}
+
+/* A copy that ends with NULL. */
+static qp_status copy_texts(const char *const *from, size_t n, char ***out, qp_error *error)
+{
+    *out = calloc(n + 1, sizeof **out);
+    bool copied = *out != NULL;
+    for (size_t i = 0; copied && i < n; i++)
+        copied = ((*out)[i] = strdup(from[i])) != NULL;
+    return copied ? QP_OK : error_no_memory(error, "the text stream", n * sizeof **out);
+}
+
+static qp_status take_sampling(qp_text_stream *s, const qp_sampling *given, qp_error *error)
+{
+    qp_sampling sampling = {0};
+    if (given) TRY(SIZED_READ(qp_sampling, given, &sampling, error));
+    for (size_t i = 0; i < sampling.n_stops; i++)
+        if (!*sampling.stops[i])
+            return error_set(error, QP_INVALID, "a stop text must not be empty");
+    TRY(copy_texts(sampling.stops, sampling.n_stops, &s->stops, error));
+    s->stop = (stop_text){.stops = (const char *const *)s->stops, .n_stops = sampling.n_stops};
+    memcpy(s->stop_tokens, sampling.stop_tokens, sizeof s->stop_tokens);
+    s->n_stop_tokens = sampling.n_stop_tokens;
+    return QP_OK;
+}
+
+static const thinking_marks *find_marks(const qp_vocabulary *v)
+{
+    const size_t n = sizeof marks_of_thoughts / sizeof *marks_of_thoughts;
+    for (size_t i = 0; v && v->template_source && i < n; i++)
+        if (strstr(v->template_source, marks_of_thoughts[i].close)) return &marks_of_thoughts[i];
+    return NULL;
+}
+
+/* Whether a prompt ends with the mark that opens a thought, before white space. */
+static bool ends_in_thought(const qp_text_stream *s, const tokenizer *t, const int32_t *prompt,
+                            size_t n)
+{
+    enum { LAST_TOKENS = 16 };
+    const size_t first = n > LAST_TOKENS ? n - LAST_TOKENS : 0, length = strlen(s->thinking->open);
+    strbuf text = {0};
+    tokenizer_decode(t, prompt + first, n - first,
+                     TOKENIZER_DECODE_CONTINUE | TOKENIZER_DECODE_CONTROL, &text, NULL);
+    while (text.length > 0 && strchr(" \n\r\t", text.data[text.length - 1]))
+        text.length--;
+    const bool open = text.length >= length &&
+                      memcmp(text.data + text.length - length, s->thinking->open, length) == 0;
+    strbuf_free(&text);
+    return open;
+}
+
+static qp_status open_stream(qp_text_stream *s, const qp_vocabulary *v,
+                             const qp_text_stream_options *given, qp_error *error)
+{
+    qp_text_stream_options o;
+    TRY(SIZED_READ(qp_text_stream_options, given, &o, error));
+    TRY(take_sampling(s, o.sampling, error));
+    TRY(copy_texts(o.tools, o.n_tools, &s->tools, error));
+    s->names = (tool_names){(const char **)s->tools, o.n_tools};
+    s->begins = true;
+    if (!v) return QP_OK;
+    tokenizer_decoder_init(&s->decoder, v->tokenizer,
+                           TOKENIZER_DECODE_CONTINUE | (o.special ? TOKENIZER_DECODE_CONTROL : 0));
+    if (o.thinking) s->thinking = find_marks(v);
+    if (s->thinking && ends_in_thought(s, v->tokenizer, o.prompt, o.n_prompt)) {
+        s->state = TEXT_THINKING;
+        s->trims = true;
+    }
+    return QP_OK;
+}
+
+qp_status qp_text_stream_open(const qp_vocabulary *v, const qp_text_stream_options *options,
+                              qp_text_stream **out, qp_error *error)
+{
+    *out = NULL;
+    qp_text_stream *s = calloc(1, sizeof *s);
+    if (!s) return error_no_memory(error, "the text stream", sizeof *s);
+    const qp_status status = open_stream(s, v, options, error);
+    if (status == QP_OK)
+        *out = s;
+    else
+        qp_text_stream_close(s);
+    return status;
+}
+
+void qp_text_stream_close(qp_text_stream *s)
+{
+    if (!s) return;
+    free_texts(s->stops);
+    free_texts(s->tools);
+    strbuf_free(&s->stop.pending);
+    strbuf_free(&s->rest);
+    tool_call_free(&s->call);
+    free(s);
+}
+
+/* ---- tokens -------------------------------------------------------------------------------- */
+
+static bool is_stop_token(const qp_text_stream *s, int32_t token)
+{
+    for (size_t i = 0; i < s->n_stop_tokens; i++)
+        if (s->stop_tokens[i] == token) return true;
+    return false;
+}
+
+/* Whether a control token is a mark that the stream looks for, and so is a part of the text. */
+static bool is_mark(const qp_text_stream *s, const char *piece, size_t length)
+{
+    if (s->names.count && tool_call_is_mark(piece, length)) return true;
+    const thinking_marks *m = s->thinking;
+    return m && ((strlen(m->open) == length && memcmp(m->open, piece, length) == 0) ||
+                 (strlen(m->close) == length && memcmp(m->close, piece, length) == 0));
+}
+
+static qp_status decode(qp_text_stream *s, int32_t token, qp_error *error)
+{
+    const tokenizer *t = s->decoder.tokenizer;
+    strbuf *pending = &s->stop.pending;
+    const size_t before = pending->length;
+    size_t length = 0;
+    if (!t || token >= tokenizer_vocab_size(t)) return QP_OK;
+    const char *piece = tokenizer_is_control(t, token) ? tokenizer_piece(t, token, &length) : NULL;
+    if (piece && is_mark(s, piece, length))
+        strbuf_append(pending, piece, length);
+    else
+        TRY(tokenizer_decoder_push(&s->decoder, token, pending, error));
+    s->decoded += pending->length - before;
+    return QP_OK;
+}
+
+/* Makes the next bytes of the pending text certain. */
+static qp_status take_certain(qp_text_stream *s, size_t count, qp_error *error)
+{
+    const bool failed = s->stop.pending.failed ||
+                        (count && !strbuf_append(&s->rest, strbuf_text(&s->stop.pending), count));
+    stop_text_consume(&s->stop, count);
+    s->certain += count;
+    return failed ? error_no_memory(error, "the text", s->rest.length) : QP_OK;
+}
+
+static qp_status end(qp_text_stream *s, qp_finish finish, qp_error *error)
+{
+    s->ended = true;
+    s->finish = finish;
+    if (s->decoder.tokenizer && !s->stop.found) {
+        TRY(tokenizer_decoder_flush(&s->decoder, &s->stop.pending, error));
+        stop_text_scan(&s->stop);
+        if (s->stop.found) s->finish = QP_FINISH_STOP_TEXT;
+    }
+    return take_certain(s, s->stop.pending.length, error);
+}
+
+qp_status qp_text_stream_add(qp_text_stream *s, int32_t token, qp_error *error)
+{
+    if (s->ended) return QP_OK;
+    if (is_stop_token(s, token)) return end(s, QP_FINISH_STOP_TOKEN, error);
+    TRY(decode(s, token, error));
+    return text_stream_scan(s, error);
+}
+
+qp_status text_stream_scan(qp_text_stream *s, qp_error *error)
+{
+    const size_t certain = stop_text_scan(&s->stop);
+    return s->stop.found ? end(s, QP_FINISH_STOP_TEXT, error) : take_certain(s, certain, error);
+}
+
+qp_status qp_text_stream_end(qp_text_stream *s, qp_error *error)
+{
+    return s->ended ? QP_OK : end(s, QP_FINISH_LENGTH, error);
+}
+
+bool qp_text_stream_ended(const qp_text_stream *s, qp_finish *finish, const char **stop)
+{
+    const bool stopped = s->ended && s->finish != QP_FINISH_LENGTH;
+    if (stopped && finish) *finish = s->finish;
+    if (stop) *stop = s->stop.found;
+    return stopped;
+}
+
+/* ---- pieces -------------------------------------------------------------------------------- */
+
+/* Text that was not handed out. */
+static const char *text_of(const qp_text_stream *s, size_t *length)
+{
+    *length = s->rest.length - s->handed;
+    return strbuf_text(&s->rest) + s->handed;
+}
+
+static void drop_handed(qp_text_stream *s)
+{
+    if (s->handed == 0) return;
+    s->rest.length -= s->handed;
+    memmove(s->rest.data, s->rest.data + s->handed, s->rest.length + 1);
+    s->handed = 0;
+}
+
+static size_t blanks(const char *text, size_t length)
+{
+    size_t n = 0;
+    while (n < length && strchr(" \n\r\t", text[n]) && text[n])
+        n++;
+    return n;
+}
+
+/* Where the word stands in the text, or where it may begin at its end; `length`: nowhere. */
+static size_t find_word(const char *text, size_t length, const char *word, bool ended, bool *whole)
+{
+    const size_t n = strlen(word);
+    const char *at = memmem(text, length, word, n);
+    *whole = at != NULL;
+    if (at) return (size_t)(at - text);
+    for (size_t k = n - 1 < length ? n - 1 : length; !ended && k > 0; k--)
+        if (memcmp(text + length - k, word, k) == 0) return length - k;
+    return length;
+}
+
+/* What begins after content. */
+typedef struct opening {
+    size_t at;
+    bool whole; /* all of the mark is there */
+    int form;   /* of a call; -1: a thought */
+    const char *mark;
+} opening;
+
+static void look_for(const char *text, size_t length, const char *mark, int form, bool ended,
+                     opening *first)
+{
+    bool whole;
+    const size_t at = find_word(text, length, mark, ended, &whole);
+    if (at < first->at) *first = (opening){at, whole, form, mark};
+}
+
+static opening find_opening(const qp_text_stream *s, const char *text, size_t length)
+{
+    opening first = {.at = length};
+    if (s->thinking) look_for(text, length, s->thinking->open, -1, s->ended, &first);
+    for (int i = 0; s->names.count && i < TOOL_CALL_FORMS; i++)
+        look_for(text, length, tool_call_marks[i], i, s->ended, &first);
+    return first;
+}
+
+static bool give(qp_text_piece *piece, qp_text_kind kind, const char *text, size_t length)
+{
+    piece->kind = kind;
+    piece->text = text;
+    piece->length = length;
+    return true;
+}
+
+static void begin_call(qp_text_stream *s, tool_call_form form)
+{
+    tool_call_begin(&s->call, form);
+    s->state = TEXT_CALL;
+    s->announced = false;
+}
+
+/* Skips what may stand before content: blanks of a mark, and marks that end calls. false: more text
+ * is needed. */
+static bool skip_before_content(qp_text_stream *s)
+{
+    size_t length;
+    bool unsure = false;
+    const char *text = text_of(s, &length);
+    if (s->n_calls > 0 && s->begins)
+        s->handed += tool_call_skip(text, length, &unsure);
+    else if (s->trims)
+        s->handed += blanks(text, length);
+    if (unsure && !s->ended) return false;
+    text_of(s, &length);
+    if (length > 0) s->trims = false;
+    return length > 0;
+}
+
+/* Content up to the next mark; or the mark itself, whose state begins. */
+static bool next_content(qp_text_stream *s, qp_text_piece *piece)
+{
+    size_t length;
+    if (!skip_before_content(s)) return false;
+    const char *text = text_of(s, &length);
+    const bool may_call = s->begins && s->names.count > 0;
+    const size_t skip = may_call ? blanks(text, length) : 0;
+    if (may_call && skip == length && !s->ended) return false;
+    if (may_call && skip < length && text[skip] == '{') return begin_call(s, TOOL_CALL_BARE), false;
+    const opening o = find_opening(s, text, length);
+    size_t count = o.at;
+    if (may_call && o.whole && o.form >= 0 && o.at == skip) { /* blanks before a call are its own */
+        s->handed += skip;
+        count = 0;
+    }
+    if (count > 0) {
+        s->begins = false;
+        s->handed += count;
+        return give(piece, QP_TEXT_CONTENT, text, count);
+    }
+    if (!o.whole) return false;
+    if (o.form >= 0) return begin_call(s, (tool_call_form)o.form), false;
+    s->handed += strlen(o.mark);
+    s->state = TEXT_THINKING;
+    s->trims = true;
+    return false;
+}
+
+/* Thoughts, without blanks before their end. */
+static bool next_thought(qp_text_stream *s, qp_text_piece *piece)
+{
+    size_t length;
+    bool whole;
+    const char *text = text_of(s, &length);
+    if (s->trims) {
+        s->handed += blanks(text, length);
+        text = text_of(s, &length);
+        if (length > 0) s->trims = false;
+    }
+    const size_t at = find_word(text, length, s->thinking->close, s->ended, &whole);
+    size_t count = at;
+    while ((whole || !s->ended) && count > 0 && blanks(text + count - 1, 1))
+        count--;
+    if (count > 0) {
+        s->handed += count;
+        return give(piece, QP_TEXT_THINKING, text, count);
+    }
+    if (!whole) return false;
+    s->handed += at + strlen(s->thinking->close);
+    s->state = TEXT_CONTENT;
+    s->trims = true;
+    return false;
+}
+
+/* What the model wrote is no call: it is content, unless the call was announced. */
+static bool give_broken(qp_text_stream *s, qp_text_piece *piece, const char *text, size_t length)
+{
+    if (!s->announced) return give(piece, QP_TEXT_CONTENT, text, length);
+    piece->call = s->n_calls++;
+    piece->broken = 1;
+    return give(piece, QP_TEXT_CALL_END, text, length);
+}
+
+static bool next_of_call(qp_text_stream *s, qp_text_piece *piece)
+{
+    size_t length, out_length = 0;
+    const char *text = text_of(s, &length), *out = NULL;
+    piece->call = s->n_calls;
+    switch (tool_call_next(&s->call, &s->names, text, length, s->ended, &out, &out_length)) {
+    case TOOL_CALL_NAMED:
+        s->announced = true;
+        return give(piece, QP_TEXT_CALL, out, out_length);
+    case TOOL_CALL_ARGUMENTS:
+        return give(piece, QP_TEXT_ARGUMENTS, out, out_length);
+    case TOOL_CALL_DONE:
+        s->n_calls++;
+        s->announced = false;
+        s->handed += out_length;
+        return give(piece, QP_TEXT_CALL_END, out, out_length);
+    case TOOL_CALL_BROKEN:
+        s->state = TEXT_CONTENT;
+        s->begins = false;
+        s->handed += out_length;
+        return give_broken(s, piece, out, out_length);
+    case TOOL_CALL_OVER:
+        s->state = TEXT_CONTENT;
+        s->begins = true;
+        s->handed += out_length;
+        return false;
+    default:
+        return false;
+    }
+}
+
+bool qp_text_stream_next(qp_text_stream *s, qp_text_piece *out)
+{
+    qp_text_piece piece = {.size = sizeof piece};
+    bool found = false;
+    drop_handed(s);
+    for (bool more = true; more && !found && s->rest.length > s->handed;) {
+        const size_t handed = s->handed;
+        const text_state state = s->state;
+        found = state == TEXT_CONTENT    ? next_content(s, &piece)
+                : state == TEXT_THINKING ? next_thought(s, &piece)
+                                         : next_of_call(s, &piece);
+        more = s->handed > handed || s->state != state;
+    }
+    return found && SIZED_WRITE(qp_text_piece, &piece, out, NULL) == QP_OK;
+}

@@ -1,0 +1,46 @@
+/* What a qp_text_stream consists of: see quipu.h.
+ *
+ *     tokens -> decoder: whole UTF-8 -> stop texts: what is certain -> thoughts, calls, content
+ */
+#ifndef QUIPU_ENGINE_TEXT_STREAM_H
+#define QUIPU_ENGINE_TEXT_STREAM_H
+
+#include "engine/stop_text.h"
+#include "engine/tool_call.h"
+#include "engine/vocabulary.h"
+
+/* The marks around thoughts. */
+typedef struct thinking_marks {
+    const char *open, *close;
+} thinking_marks;
+
+typedef enum text_state { TEXT_CONTENT, TEXT_THINKING, TEXT_CALL } text_state;
+
+struct qp_text_stream {
+    tokenizer_decoder decoder; /* tokenizer NULL: the model has no vocabulary */
+    stop_text stop;
+    char **stops, **tools; /* copies of the caller's */
+    tool_names names;
+    int32_t stop_tokens[QP_MAX_STOP_TOKENS];
+    size_t n_stop_tokens;
+    const thinking_marks *thinking; /* NULL: all is content */
+    bool ended;
+    qp_finish finish;
+    size_t decoded; /* bytes of text that the tokens stand for */
+    size_t certain; /* how many of them no stop text can begin in */
+    /* The certain text that was not handed out, but for the first `handed` bytes. */
+    strbuf rest;
+    size_t handed;
+    text_state state;
+    bool begins;  /* nothing was said yet, or only calls were made: an object may be a call */
+    bool trims;   /* blanks that follow are a mark's */
+    bool opening; /* a mark was handed out, its event is next */
+    tool_call_reader call;
+    bool announced; /* the call's name was handed out */
+    size_t n_calls;
+};
+
+/* Takes what was appended to stop.pending, as qp_text_stream_add() does with a token's text. */
+qp_status text_stream_scan(qp_text_stream *stream, qp_error *error);
+
+#endif
