@@ -2,7 +2,7 @@
  */
 #include "base/build_id.h"
 #include "engine/open.h"
-#include "engine/prefix_file.h"
+#include "engine/page_file.h"
 
 #include <stdio.h>
 
@@ -13,7 +13,7 @@ pack_cache *engine_packed(qp_engine *e, const qp_engine_options *options, pack_c
     *out = (pack_cache){
         .folder = options->cache_packed,
         .most = options->cache_packed_size,
-        .key = {hash_random(prefix_file_model(e), model_stamp(e->model), 0), build_id()}};
+        .key = {hash_random(page_file_model(e), model_stamp(e->model), 0), build_id()}};
     if (!out->most) out->most = (uint64_t)USUAL_GIB << 30;
     return out;
 }

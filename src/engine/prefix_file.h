@@ -1,11 +1,8 @@
 /* The prefix tree in a file, so that a restarted engine finds the texts of the one before.
  *
- * The file holds pages with their tokens, keys and parents, the most recently used first, so
- * parents come before their children. A page is only correct for the weights, the settings and the
- * build of the program that computed it: the header has a fingerprint of these, and a file with
- * another one is not used. Each page has a checksum; a damaged page is left out with all texts that
- * go on from it. The file is written under another name and then renamed, so a process that is
- * killed at any moment leaves the old file or the new one.
+ * The file, whose format page_file.h has, holds pages with their tokens, keys and parents, the most
+ * recently used first, so parents come before their children. A damaged page is left out with all
+ * texts that go on from it.
  */
 #ifndef QUIPU_ENGINE_PREFIX_FILE_H
 #define QUIPU_ENGINE_PREFIX_FILE_H
@@ -16,10 +13,6 @@
 #include <stdint.h>
 
 struct qp_engine;
-
-/* A number for the model's weights and sizes; it differs between models. Files of weights are
- * sampled: the first and the middle bytes of each tensor. */
-uint64_t prefix_file_model(const struct qp_engine *engine);
 
 typedef struct prefix_file_result {
     bool found;     /* there was a file */

@@ -3,6 +3,7 @@
 
 #include "base/files.h"
 #include "engine/engine.h"
+#include "engine/page_file.h"
 #include "engine/prefix_file.h"
 #include "server/random_id.h"
 
@@ -49,7 +50,7 @@ static qp_status path_of(const server_options *o, const qp_engine *engine, char 
                          qp_error *error)
 {
     if (snprintf(path, PATH_MOST, "%s/%016" PRIx64 ".pages", o->prompt_cache,
-                 prefix_file_model(engine)) < PATH_MOST)
+                 page_file_model(engine)) < PATH_MOST)
         return QP_OK;
     return error_set(error, QP_INVALID, "--prompt-cache: the path is too long");
 }
