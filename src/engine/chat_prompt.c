@@ -139,9 +139,9 @@ static qp_status render(const qp_vocabulary *v, cJSON *given, bool add_generatio
     return status;
 }
 
-/* Whether there is a template for the conversation, and it can be rendered. */
-static qp_status check_template(const qp_vocabulary *v, const cJSON *given, qp_error *error)
+qp_status vocabulary_check_template(const qp_vocabulary *v, const cJSON *given, qp_error *error)
 {
+    if (!v) return vocabulary_missing(error);
     const chat_template *t = chat_templates_choose(&v->templates, given);
     if (!t->source)
         return error_set(error, QP_UNSUPPORTED,
@@ -158,7 +158,7 @@ static qp_status read_conversation(const qp_vocabulary *v, const char *json, siz
     *given = NULL;
     if (!v) return vocabulary_missing(error);
     qp_status status = json_parse_exact(json, length, "conversation", given, &problem);
-    if (status == QP_OK) status = check_template(v, *given, &problem);
+    if (status == QP_OK) status = vocabulary_check_template(v, *given, &problem);
     if (status == QP_OK) return QP_OK;
     if (*given) {
         cJSON_Delete(*given);
