@@ -29,7 +29,7 @@ target_link_libraries(quipu_net_shared PRIVATE PkgConfig::PCRE2 PkgConfig::CJSON
 target_link_options(quipu_net_shared PRIVATE
   -Wl,--version-script=${PROJECT_SOURCE_DIR}/packaging/libquipu.map -Wl,--no-undefined)
 set_target_properties(quipu_net_shared PROPERTIES OUTPUT_NAME quipu_net LINKER_LANGUAGE C
-  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+  VERSION ${PROJECT_VERSION} SOVERSION ${QUIPU_SOVERSION}
   LINK_DEPENDS ${PROJECT_SOURCE_DIR}/packaging/libquipu.map)
 
 # libquipu.a: one object whose other names are local, so that they clash with no other library's.

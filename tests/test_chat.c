@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/strbuf.h"
+#include "text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,14 @@ static qp_engine *open_text_model(int64_t context)
 static qp_status keep(void *context, const qp_text_piece *piece)
 {
     assert_int_equal(piece->kind, QP_TEXT_CONTENT);
-    return strbuf_append(context, piece->text, piece->length) ? QP_OK : QP_NO_MEMORY;
+    for (size_t at = 0; at < piece->length;) { /* as messages have it */
+        const size_t run = strnlen(piece->text + at, piece->length - at);
+        utf8_put_valid(context, piece->text + at, run);
+        at += run;
+        if (at < piece->length) strbuf_puts(context, UTF8_REPLACEMENT);
+        at++;
+    }
+    return QP_OK;
 }
 
 /* The messages as JSON, to cJSON_Delete(). */

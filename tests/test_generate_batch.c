@@ -219,7 +219,7 @@ static void faults_are_named(void **state)
     set_scene(&s, (qp_engine_options){.model = text_model});
     s.records[2].fail_with = QP_IO;
     assert_int_equal(qp_generate_together(s.answers, ANSWERS, &error), QP_IO);
-    assert_non_null(strstr(error.message, "answer 2: the answer could not be handed on"));
+    assert_non_null(strstr(error.message, "answer 2: a callback ended the call"));
     s.requests[4].options.n_prompt = 0;
     assert_int_equal(qp_generate_together(s.answers, ANSWERS, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "answer 4: the prompt is empty"));

@@ -26,13 +26,14 @@ typedef struct world {
     char file[64];
 } world;
 
-static world open_world(void)
+/* `traced`: with a trace, for which the machine is measured. */
+static world open_world(bool traced)
 {
     qp_error error;
     world w = {.sampling = {.size = sizeof w.sampling}};
     const qp_trace_options options = {.size = sizeof options, .max_passes = 2};
     w.engine = open_engine((qp_engine_options){.model = "synthetic:tiny",
-                                               .threads = 2,
+                                               .threads = 1,
                                                .context = 64,
                                                .max_sessions = 6,
                                                .max_outputs = 6});
@@ -40,7 +41,7 @@ static world open_world(void)
     w.other = open_session(w.engine);
     assert_ok(qp_sampling_defaults(w.engine, &w.sampling, &error));
     assert_ok(qp_sampler_open(w.engine, &w.sampling, &w.sampler, &error));
-    assert_ok(qp_trace_open(w.engine, &options, &w.trace, &error));
+    if (traced) assert_ok(qp_trace_open(w.engine, &options, &w.trace, &error));
     snprintf(w.file, sizeof w.file, "/tmp/quipu-owner-%d", (int)getpid());
     return w;
 }
@@ -214,22 +215,20 @@ static void *run_caller(void *context)
     return NULL;
 }
 
-static void run_pair(call *a, call *b, int rounds)
+static void run_pair(world *w, call *a, call *b, int rounds)
 {
-    world w = open_world();
     pthread_barrier_t start;
     pthread_barrier_init(&start, NULL, CALLS_AT_ONCE);
     caller callers[CALLS_AT_ONCE] = {{.call = a}, {.call = b}};
     for (int i = 0; i < CALLS_AT_ONCE; i++) {
         callers[i].start = &start;
-        callers[i].w = &w;
+        callers[i].w = w;
         callers[i].rounds = rounds;
         assert_int_equal(pthread_create(&callers[i].thread, NULL, run_caller, &callers[i]), 0);
     }
     for (int i = 0; i < CALLS_AT_ONCE; i++)
         pthread_join(callers[i].thread, NULL);
     pthread_barrier_destroy(&start);
-    close_world(&w);
 }
 
 static void every_pair_of_calls(void **state)
@@ -237,9 +236,14 @@ static void every_pair_of_calls(void **state)
     (void)state;
     const char *given = getenv("OWNER_ROUNDS");
     const int rounds = given ? atoi(given) : 2;
-    for (int a = 0; a < CALLS; a++)
+    world w = open_world(true);
+    for (int a = 0; a < CALLS; a++) {
         for (int b = a; b < CALLS; b++)
-            run_pair(calls[a], calls[b], rounds);
+            run_pair(&w, calls[a], calls[b], rounds);
+        assert_int_equal(qp_session_truncate(w.session, 0, NULL), QP_OK);
+        assert_int_equal(qp_session_truncate(w.other, 0, NULL), QP_OK);
+    }
+    close_world(&w);
 }
 
 /* ---- a call under way ---------------------------------------------------------------------- */
@@ -305,7 +309,7 @@ static void end(going *g)
 static void a_second_thread_is_refused(void **state)
 {
     (void)state;
-    world w = open_world();
+    world w = open_world(true);
     going g;
     begin(&g, &w);
     for (int i = 0; i < CALLS; i++) {
@@ -368,7 +372,7 @@ static void run_nested(world *w, bool closes_engine)
 static void callbacks_may_not_run_passes(void **state)
 {
     (void)state;
-    world w = open_world();
+    world w = open_world(true);
     run_nested(&w, false);
     close_world(&w);
 }
@@ -377,7 +381,7 @@ static void callbacks_may_close_everything(void **state)
 {
     (void)state;
     qp_error error;
-    world w = open_world();
+    world w = open_world(true);
     run_nested(&w, true);
     w.session = w.other;
     assert_int_equal(generate(&w, &error), QP_INVALID);
@@ -402,7 +406,7 @@ static void closing_ends_what_is_under_way(void **state)
     (void)state;
     qp_error error;
     size_t count;
-    world w = open_world();
+    world w = open_world(true);
     going g;
     pthread_t closer;
     begin(&g, &w);
@@ -459,7 +463,7 @@ static void closing_between_calls(void **state)
 {
     (void)state;
     for (int i = 0; i < 20; i++) {
-        world w = open_world();
+        world w = open_world(false);
         reader r = {.w = &w};
         pthread_t thread;
         sem_init(&r.begun, 0, 0);

@@ -1,4 +1,5 @@
 /* Parts of the server without sockets: requests from bytes, keys. */
+#include "base/json.h"
 #include "server/json_memory.h"
 #include "server/http_parser.h"
 #include "server/keys.h"

@@ -24,7 +24,7 @@ static qp_engine *open_with(const char *model, int64_t page_size, int64_t contex
 static void text_of(int32_t *tokens)
 {
     for (int i = 0; i < LENGTH + MORE; i++)
-        tokens[i] = (i * 37 + 5) % 500;
+        tokens[i] = (i * 37 + 5) % 70;
 }
 
 /* Writes a session of LENGTH tokens; the logits of the MORE tokens after them. */
@@ -111,7 +111,7 @@ static void write_file(const char *bytes, size_t size)
 static void damaged_files(void **state)
 {
     (void)state;
-    size_t size;
+    size_t size = 0;
     free(save("synthetic:tiny"));
     char *good = read_whole(path, &size);
     qp_engine *e = open_with("synthetic:tiny", PAGE, CONTEXT);

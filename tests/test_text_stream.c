@@ -50,7 +50,7 @@ static void what_follows_a_call_is_kept(void **state)
     check("<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\nDone. {\"a\": 1}",
           "<f({})>Done. {\"a\": 1}");
     check("<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call><tool_call>{\"name\":\"g\",",
-          "<f({})><tool_call>{\"name\":\"g\",");
+          "<f({})><g(!<tool_call>{\"name\":\"g\",>");
     check("<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": ",
           "<f({\"a\":!<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": >");
     check("<tool_call>{\"name\":\"f\",\"arguments\":{\"a\" 1}} more",
@@ -106,7 +106,7 @@ static void arguments_as_json(void **state)
     } cases[] = {
         {numbers, sizeof numbers - 1,
          "{\"id\":1234567890123456789,\"ms\":1000000000000000,\"x\":1.0}"},
-        {"{\"in\": \"\xc3\xa5\xe4\xb8 \xff\"}", 14,
+        {"{\"in\": \"\xc3\xa5\xe4\xb8 \xff\"}", 16,
          "{\"in\":\"\xc3\xa5\xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd\"}"},
         {"{\"in\": \"a\\u0000b\", \"to\": \"\\\\u0000\"}", 35,
          "{\"in\":\"a\xef\xbf\xbd"
@@ -119,6 +119,7 @@ static void arguments_as_json(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *printed = tool_call_print_arguments(cases[i].text, cases[i].length);
+        if (cases[i].printed) assert_non_null(printed);
         if (cases[i].printed)
             assert_string_equal(printed, cases[i].printed);
         else

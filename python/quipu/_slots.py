@@ -127,7 +127,8 @@ class Slots:
             slot, shared = self._try_fork(best, shared)
         else:
             slot, shared = self._idle[0], 0
-        lib.qp_session_truncate(slot.pointer, shared)
+        error = ffi.new("qp_error *")
+        check(lib.qp_session_truncate(slot.pointer, shared, error), error)
         slot.is_users = False
         self.touch(slot)
         return slot

@@ -117,7 +117,7 @@ def _take_hidden(context: Any, index: int, hidden: Any) -> int:
     return int(lib.QP_OK)
 
 
-def _take_token(context: Any, token: int) -> bool:
+def _take_token(context: Any, token: int) -> int:
     sequence: Stepped = ffi.from_handle(context)
     sequence.chosen.append(token)
     sequence.made.append(token)
@@ -125,9 +125,9 @@ def _take_token(context: Any, token: int) -> bool:
         sequence.done |= sequence.failure is not None or not sequence.receive_token(token)
     except BaseException as failure:
         _fail(sequence, failure)
-    return not sequence.done
+    return int(lib.QP_CANCELLED if sequence.done else lib.QP_OK)
 
 
 _on_logits = ffi.callback("qp_status(void *, size_t, const float *)", _take_logits)
 _on_hidden = ffi.callback("qp_status(void *, size_t, const float *)", _take_hidden)
-_on_token = ffi.callback("_Bool(void *, int32_t)", _take_token)
+_on_token = ffi.callback("qp_status(void *, int32_t)", _take_token)

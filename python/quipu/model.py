@@ -175,7 +175,8 @@ class Session:
         if not isinstance(keep, (int, np.integer)) or keep < 0:
             raise WrongTypeError(f"truncate: how many tokens are kept is 0 or more, found {keep!r:.40}")
         def truncate(_: Engine) -> None:
-            lib.qp_session_truncate(slot.pointer, int(keep))
+            error = ffi.new("qp_error *")
+            check(lib.qp_session_truncate(slot.pointer, int(keep), error), error)
 
         self._model._engine.call(truncate, slots=(slot,))
 

@@ -70,8 +70,8 @@ static qp_status open_chat(qp_chat *c, qp_engine *e, const qp_chat_options *give
         TRY(SIZED_READ(qp_sampling, c->options.sampling, &c->sampling, error));
     else
         TRY(qp_sampling_defaults(e, &c->sampling, error));
-    TRY(vocabulary_check_template(e->vocabulary, error));
     TRY(read_variables(c, error));
+    TRY(vocabulary_check_template(e->vocabulary, c->variables, error));
     c->messages = cJSON_CreateArray();
     if (!c->messages) return error_no_memory(error, "the chat", 0);
     return engine_open_session(e, &c->session, error);

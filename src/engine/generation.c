@@ -36,6 +36,7 @@ static qp_status hand_on(generation *g, int32_t token)
 
 static qp_status finish_text(generation *g)
 {
+    if (!g->text) return QP_OK; /* it was refused before it began */
     TRY(qp_text_stream_end(g->text, g->error));
     const qp_status status = hand_on(g, -1);
     return status == QP_CANCELLED ? QP_OK : status;

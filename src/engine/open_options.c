@@ -42,7 +42,8 @@ qp_status engine_check_model(const qp_engine_options *options, qp_error *error)
     if (!named && (file || access(model, F_OK) == 0)) return QP_OK;
     return error_set(error, QP_IO,
                      "%s: no such file or folder. The library opens files: if this is a model's "
-                     "name, `quipu pull %s` fetches it and prints its path",
+                     "name, `quipu pull %s` fetches it and prints its path, and qp_pull() of "
+                     "quipu_net.h does so in a program",
                      model, model);
 }
 

@@ -53,8 +53,9 @@ static qp_status take_sampling(qp_text_stream *s, const qp_sampling *given, qp_e
 static const thinking_marks *find_marks(const qp_vocabulary *v)
 {
     const size_t n = sizeof marks_of_thoughts / sizeof *marks_of_thoughts;
-    for (size_t i = 0; v && v->template_source && i < n; i++)
-        if (strstr(v->template_source, marks_of_thoughts[i].close)) return &marks_of_thoughts[i];
+    for (size_t i = 0; v && v->templates.plain.source && i < n; i++)
+        if (strstr(v->templates.plain.source, marks_of_thoughts[i].close))
+            return &marks_of_thoughts[i];
     return NULL;
 }
 
@@ -303,13 +304,15 @@ static bool next_content(qp_text_stream *s, qp_text_piece *piece)
     size_t length;
     if (!skip_before_content(s)) return false;
     const char *text = text_of(s, &length);
-    const bool may_call = s->begins && s->names.count > 0;
-    const size_t skip = may_call ? blanks(text, length) : 0;
-    if (may_call && skip == length && !s->ended) return false;
-    if (may_call && skip < length && text[skip] == '{') return begin_call(s, TOOL_CALL_BARE), false;
+    const bool tools = s->names.count > 0, looks = s->begins && (tools || s->thinking);
+    const size_t skip = looks ? blanks(text, length) : 0;
+    if (looks && skip == length && !s->ended) return false;
+    if (looks && tools && skip < length && text[skip] == '{')
+        return begin_call(s, TOOL_CALL_BARE), false;
     const opening o = find_opening(s, text, length);
     size_t count = o.at;
-    if (may_call && o.whole && o.form >= 0 && o.at == skip) { /* blanks before a call are its own */
+    if (looks && o.at == skip && o.at < length) { /* blanks before a mark are its own */
+        if (!o.whole) return false;
         s->handed += skip;
         count = 0;
     }

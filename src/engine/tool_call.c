@@ -218,6 +218,9 @@ static bool check_value(tool_call_reader *r, const char *text)
         good = r->form != TOOL_CALL_BARE && strbuf_puts(&r->own, "{}");
     } else if (good) {
         good = cJSON_IsObject(arguments);
+        char *other = good && text[r->arguments] != '{' ? json_print(arguments) : NULL;
+        if (other) good = strbuf_puts(&r->own, other); /* given twice: the last ones count */
+        cJSON_free(other);
     }
     cJSON_Delete(value);
     return good;
@@ -276,15 +279,17 @@ static bool skip_word(tool_call_reader *r, const char *text, size_t length, bool
     return true;
 }
 
-static tool_call_event needs_more(bool ended)
+static tool_call_event needs_more(tool_call_reader *r, size_t length, bool ended)
 {
-    return ended ? TOOL_CALL_BROKEN : TOOL_CALL_MORE;
+    if (!ended) return TOOL_CALL_MORE;
+    r->at = length;
+    return TOOL_CALL_BROKEN;
 }
 
 static tool_call_event read_start(tool_call_reader *r, const char *text, size_t length, bool ended)
 {
     skip_blanks(r, text, length);
-    if (r->at == length) return needs_more(ended);
+    if (r->at == length) return needs_more(r, length, ended);
     if (text[r->at] == '{') {
         begin_value(r, false);
     } else if (text[r->at] == '[' && r->form != TOOL_CALL_BARE) {
@@ -305,7 +310,7 @@ static tool_call_event read_name(tool_call_reader *r, const char *text, size_t l
     size_t end = first;
     while (end < length && end - first < LONGEST_NAME && !strchr("{[>( \n", text[end]))
         end++;
-    if (end == length && end - first < LONGEST_NAME) return needs_more(ended);
+    if (end == length && end - first < LONGEST_NAME) return needs_more(r, length, ended);
     if (end == first || end - first == LONGEST_NAME) return TOOL_CALL_BROKEN;
     strbuf name = {0};
     put_readable(&name, text + first, end - first);
@@ -322,7 +327,7 @@ static tool_call_event read_between(tool_call_reader *r, const char *text, size_
     const char *word = r->form == TOOL_CALL_FUNCTION ? ">" : ARGUMENTS_MARK;
     if (!skip_word(r, text, length, ended, word)) return TOOL_CALL_MORE;
     skip_blanks(r, text, length);
-    if (r->at == length) return needs_more(ended);
+    if (r->at == length) return needs_more(r, length, ended);
     if (text[r->at] != '{') return TOOL_CALL_BROKEN;
     begin_value(r, true);
     return TOOL_CALL_GO_ON;
@@ -332,7 +337,7 @@ static tool_call_event read_list(tool_call_reader *r, const char *text, size_t l
 {
     while (r->at < length && (is_blank(text[r->at]) || text[r->at] == ','))
         r->at++;
-    if (r->at == length) return needs_more(ended);
+    if (r->at == length) return needs_more(r, length, ended);
     if (text[r->at] == ']') {
         r->at++;
         return TOOL_CALL_OVER;
@@ -349,7 +354,7 @@ static tool_call_event read_value(tool_call_reader *r, const tool_names *tools, 
         if (!look_at(r, text, &r->complete) || is_other_object(r, tools)) return TOOL_CALL_BROKEN;
         if (may_announce(r)) return TOOL_CALL_GO_ON;
     }
-    if (!r->complete) return needs_more(ended);
+    if (!r->complete) return needs_more(r, length, ended);
     r->good = check_value(r, text);
     return TOOL_CALL_GO_ON;
 }
@@ -411,12 +416,17 @@ tool_call_event tool_call_next(tool_call_reader *r, const tool_names *tools, con
             return TOOL_CALL_NAMED;
         }
         if (hand_out(r, text, out, out_length)) return TOOL_CALL_ARGUMENTS;
-        event = !r->complete ? read_stage(r, tools, text, length, ended)
-                : r->good    ? TOOL_CALL_DONE
-                             : TOOL_CALL_BROKEN;
+        if (r->complete) {
+            event = r->good ? TOOL_CALL_DONE : TOOL_CALL_BROKEN;
+            continue;
+        }
+        event = read_stage(r, tools, text, length, ended);
+        if (event != TOOL_CALL_BROKEN) continue;
+        r->complete = true; /* its arguments are handed out as far as they came */
+        event = TOOL_CALL_GO_ON;
     }
     *out = text;
-    *out_length = event == TOOL_CALL_BROKEN && ended && !r->complete ? length : r->at;
+    *out_length = r->at;
     if (event == TOOL_CALL_DONE) go_past(r);
     return event;
 }

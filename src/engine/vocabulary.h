@@ -51,8 +51,8 @@ qp_status vocabulary_open_form(const qp_vocabulary *vocabulary, grammar *grammar
  * and the same without it differ. */
 bool vocabulary_takes_tools(const qp_vocabulary *vocabulary);
 
-/* Whether there is a chat template for the conversation, or its variables, that can be rendered; else
- * an error that says why not. */
+/* Whether there is a chat template for the conversation, or its variables, that can be rendered;
+ * else an error that says why not. */
 qp_status vocabulary_check_template(const qp_vocabulary *vocabulary, const cJSON *given,
                                     qp_error *error);
 
