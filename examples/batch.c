@@ -1,7 +1,6 @@
 /* Goes on with the lines of standard input, four at a time, as a server does: quipu as a library.
  *
  *     batch MODEL < lines
- *
  * A line joins when another one has ended, and each step makes a token of every line that goes on.
  * Build it with: cc batch.c $(pkg-config --cflags --libs quipu) -o batch
  */
@@ -74,7 +73,8 @@ int main(int argc, char **argv)
         }
     }
     if (status != QP_OK) fprintf(stderr, "batch: %s\n", error.message);
-    for (int i = 0; i < AT_ONCE; i++) qp_tokens_free(&lines[i].tokens);
+    for (int i = 0; i < AT_ONCE; i++)
+        qp_tokens_free(&lines[i].tokens);
     qp_engine_close(engine);
     return status == QP_OK ? 0 : 1;
 }
