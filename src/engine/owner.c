@@ -21,19 +21,26 @@ bool engine_is_closing(const qp_engine *e)
     return atomic_load_explicit(&e->owner.closing, memory_order_relaxed);
 }
 
+static qp_status being_closed(qp_error *error)
+{
+    return error_set(error, QP_CANCELLED, "the engine is being closed");
+}
+
 qp_status engine_enter_within(qp_engine *e, qp_error *error)
 {
     if (!e) return error_set(error, QP_INVALID, "an engine is needed, found NULL");
-    if (pthread_mutex_trylock(&e->owner.mutex) != 0)
+    if (pthread_mutex_trylock(&e->owner.mutex) != 0) {
+        if (engine_is_closing(e)) return being_closed(error);
         return error_set(error, QP_BUSY,
                          "another thread uses the engine: one call at a time may run; make this "
                          "one when that has returned, or make all calls from one thread");
+    }
     e->owner.depth++;
     qp_status status = QP_OK;
     if (e->owner.closed)
         status = error_set(error, QP_INVALID, "the engine has been closed");
     else if (engine_is_closing(e))
-        status = error_set(error, QP_CANCELLED, "the engine is being closed");
+        status = being_closed(error);
     if (status != QP_OK) engine_leave(e);
     return status;
 }
