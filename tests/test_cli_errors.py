@@ -29,7 +29,7 @@ def bad_input():
     expect(2, "of `quipu bench` it is --output csv or json", "bench", "-m", MODEL, "--format", "csv")
     expect(1, "the plan padded runs on the CPU, but --device cuda", *run, "--plan", "padded", "--device", "cuda")
     expect(1, "no file or model called \"llama3.2\"; did you mean llama3.2:1b?", "info", "-m", "llama3.2")
-    expect(1, "Hugging Face with this name is -hf Owner/Model", "run", "-m", "Owner/Model", "-p", "hi")
+    expect(1, "Hugging Face with this name is hf:Owner/Model", "run", "-m", "Owner/Model", "-p", "hi")
     expect(1, "nosuch.gguf: cannot open", "plan", "-m", "nosuch.gguf")
     expect(2, "the name of the model is empty", "info", "-m", "")
     expect(2, "has no command 'server'", "server", "--port", "8080")

@@ -95,6 +95,7 @@ qp_status runner_hold_tensors(runner *r, diff_round round, qp_error *error)
     for (int i = 0; i < p->n_tensors; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
         bool output = p->tensors[id].kind == PLAN_OUTPUT, written = false;
+        if (id == PLAN_X_OUT) continue; /* a GPU keeps it only as the logits' product reads it */
         if (!output && p->tensors[id].kind != PLAN_ACTIVATION) continue;
         for (int s = output ? r->request->first : last; s <= last; s++)
             written |= program_step_access(p, s, id).write;

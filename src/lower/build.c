@@ -22,16 +22,6 @@ static const named_rule rules[] = {
 #undef RULE
 };
 
-const char *lower_rule_name(int rule)
-{
-    return rules[rule].name;
-}
-
-const char *lower_rule_summary(int rule)
-{
-    return rules[rule].rule->summary;
-}
-
 /* ---- which rules ---------------------------------------------------------------------------- */
 
 uint32_t lower_rules_of(const plan_options *o)

@@ -24,10 +24,6 @@ enum {
     LOWER_RULES
 };
 
-/* A rule's name and what it does in a sentence. */
-const char *lower_rule_name(int rule);
-const char *lower_rule_summary(int rule);
-
 /* The rules that these options take, a bit each. */
 uint32_t lower_rules_of(const plan_options *options);
 
