@@ -80,12 +80,14 @@ static void write_file(const char *bytes, size_t size)
     fclose(file);
 }
 
+static qp_error refusal; /* the last load's */
+
 static qp_status load(void)
 {
-    qp_error error = {0};
     schedule s;
-    qp_status status = schedule_load(path, &tiny.program, &s, &error);
-    assert_true(status == QP_OK || strstr(error.message, path));
+    refusal = (qp_error){0};
+    qp_status status = schedule_load(path, &tiny.program, &s, &refusal);
+    assert_true(status == QP_OK || strstr(refusal.message, path));
     schedule_free(&s);
     return status;
 }
@@ -112,6 +114,9 @@ static void test_damage_is_refused(void **state)
     memcpy(bad, good, size);
     write_file(bad, size + 16);
     assert_int_equal(load(), QP_FORMAT);
+    schedule s;
+    assert_int_equal(schedule_read("parts", bad, size + 16, &tiny.program, &s, NULL), QP_FORMAT);
+    schedule_free(&s);
     write_file(good, size);
     assert_int_equal(load(), QP_OK);
     free(good);
@@ -184,6 +189,24 @@ static void test_headers_are_checked(void **state)
     free(bad);
 }
 
+static void test_reserved_words_are_zero(void **state)
+{
+    (void)state;
+    static const size_t words[] = {52, 120, 124};
+    size_t size;
+    save(3);
+    char *file = read_file(&size);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        file[words[i]] = 7;
+        forge_checksum(file, size);
+        write_file(file, size);
+        assert_int_equal(load(), QP_FORMAT);
+        assert_non_null(strstr(refusal.message, "the reserved words of its header must be 0"));
+        file[words[i]] = 0;
+    }
+    free(file);
+}
+
 static void test_another_model_is_refused(void **state)
 {
     (void)state;
@@ -218,6 +241,7 @@ int main(void)
         cmocka_unit_test(test_damage_is_refused),
         cmocka_unit_test(test_design_is_refused_too),
         cmocka_unit_test(test_headers_are_checked),
+        cmocka_unit_test(test_reserved_words_are_zero),
         cmocka_unit_test(test_another_model_is_refused),
         cmocka_unit_test(test_what_cannot_be_opened_says_so),
     };

@@ -122,6 +122,20 @@ typedef struct section {
     size_t size; /* to the end of the file */
 } section;
 
+/* Choices, and reserved words. */
+static qp_status check_words(const section *from, const file_header *h, qp_error *error)
+{
+    if (!schedule_setting_name((int)h->setting) || !schedule_assignment_name((int)h->assignment) ||
+        h->last_step > UINT16_MAX)
+        return error_set(error, QP_FORMAT, "%s: setting %u with assignment %u is none", from->path,
+                         h->setting, h->assignment);
+    if (h->zero == 0 && h->zeros == 0) return QP_OK;
+    return error_set(error, QP_FORMAT,
+                     "%s: the reserved words of its header must be 0, found %u and %llu: make it "
+                     "anew",
+                     from->path, h->zero, (unsigned long long)h->zeros);
+}
+
 /* Reads the header and compares its sizes with the file's. *bytes: of the section. */
 static qp_status read_header(const section *at, file_header *h, size_t *bytes, qp_error *error)
 {
@@ -145,11 +159,7 @@ static qp_status read_header(const section *at, file_header *h, size_t *bytes, q
                          at->path, at->size, h->workers, h->longest, h->n_counters);
     if (checksum_of(*h, at->data + sizeof *h, *bytes - sizeof *h) != h->checksum)
         return error_set(error, QP_FORMAT, "%s: damaged: the checksum is wrong", at->path);
-    if (!schedule_setting_name((int)h->setting) || !schedule_assignment_name((int)h->assignment) ||
-        h->last_step > UINT16_MAX)
-        return error_set(error, QP_FORMAT, "%s: setting %u with assignment %u is none", at->path,
-                         h->setting, h->assignment);
-    return QP_OK;
+    return check_words(at, h, error);
 }
 
 /* Checks all sections; *out: that of the rank, of which there must be `ranks`. */
@@ -250,8 +260,10 @@ static qp_status read_section(const section *from, const program *p, schedule *o
 qp_status schedule_read(const char *name, const void *bytes, size_t n_bytes, const program *p,
                         schedule *out, qp_error *error)
 {
-    const section one = {name, bytes, n_bytes};
+    const section whole = {name, bytes, n_bytes};
+    section one;
     *out = (schedule){0};
+    TRY(find_section(whole, 0, 1, &one, error));
     return read_section(&one, p, out, error);
 }
 
