@@ -366,6 +366,14 @@ def responses(s):
     refusal(s, "/v1/responses", {"input": "x", "previous_response_id": "y"}, "previous_response_id")
     refusal(s, "/v1/responses", {"input": "x", "prompt": {"id": "pmpt_1"}}, "prompt")
     refusal(s, "/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema"}}}, "text")
+    call = {"type": "function_call", "call_id": "c"}
+    for item, words in (({"role": "assistant", "content": 5}, "an array of parts, found a number"),
+                        ({"type": "reasoning", "content": [{"type": "x"}]}, 'of type "x"'),
+                        ({**call, "arguments": "{}"}, 'must have a "name", found nothing'),
+                        ({**call, "name": "f", "arguments": {"a": 1}}, '"arguments" of a call of a tool'),
+                        ({"type": "custom_tool_call", "name": "f", "input": 1}, '"input" of a call of a tool')):
+        status, reply = s.post("/v1/responses", {"input": [item]})
+        assert status == 400 and words in reply["error"]["message"], reply
 
 
 @test

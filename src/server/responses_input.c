@@ -43,11 +43,15 @@ static void append_text(cJSON *message, const char *name, const char *text)
     cJSON_AddItemToArray(parts, part);
 }
 
-static qp_status add_own_text(cJSON *list, const cJSON *item, api_error *error)
+/* Appends an item's content, a text or parts that are texts, to an array of texts of the turn. */
+static qp_status add_texts(cJSON *list, const cJSON *item, const char *name, api_error *error)
 {
     const cJSON *content = json_get(item, "content"), *part;
-    cJSON *turn = turn_of(list);
-    if (cJSON_IsString(content)) append_text(turn, "content", content->valuestring);
+    if (cJSON_IsString(content)) append_text(turn_of(list), name, content->valuestring);
+    if (content && !cJSON_IsString(content) && !cJSON_IsArray(content))
+        return api_refuse(error, 400, "input",
+                          "the content of an item must be a text or an array of parts, found %s",
+                          json_type_name(content));
     cJSON_ArrayForEach(part, content)
     {
         const bool refusal = strcmp(responses_text(part, "type"), "refusal") == 0;
@@ -55,16 +59,21 @@ static qp_status add_own_text(cJSON *list, const cJSON *item, api_error *error)
             return api_refuse(error, 400, "input",
                               "a part of a message is of type \"%.40s\": the model reads only text",
                               responses_text(part, "type"));
-        append_text(turn, "content", responses_text(part, refusal ? "refusal" : "text"));
+        append_text(turn_of(list), name, responses_text(part, refusal ? "refusal" : "text"));
     }
     return QP_OK;
 }
 
-static void add_reasoning(cJSON *list, const cJSON *item)
+/* Refuses a call without a name, or with something else than a text as what it is called with. */
+static qp_status check_call(const cJSON *item, const char *given, api_error *error)
 {
-    const cJSON *part;
-    cJSON_ArrayForEach(part, json_get(item, "content"))
-        append_text(turn_of(list), THINKING, responses_text(part, "text"));
+    const cJSON *name = json_get(item, "name"), *value = json_get(item, given);
+    if (!cJSON_IsString(name))
+        return api_refuse(error, 400, "input", "a call of a tool must have a \"name\", found %s",
+                          json_type_name(name));
+    if (!value || cJSON_IsString(value)) return QP_OK;
+    return api_refuse(error, 400, "input", "\"%s\" of a call of a tool must be a text, found %s",
+                      given, json_type_name(value));
 }
 
 /* Makes one text of the thinking of each turn. */
@@ -97,22 +106,26 @@ static void add_call(cJSON *list, const cJSON *item, const char *name, const cha
     cJSON_AddStringToObject(function, "arguments", arguments);
 }
 
-static void add_function_call(cJSON *list, const cJSON *item)
+static qp_status add_function_call(cJSON *list, const cJSON *item, api_error *error)
 {
     char name[256];
+    TRY(check_call(item, "arguments", error));
     const char *space = responses_text(item, "namespace"), *own = responses_text(item, "name");
     responses_full_name(space, own, name, sizeof name);
     add_call(list, item, name, responses_text(item, "arguments"));
+    return QP_OK;
 }
 
-static void add_custom_call(cJSON *list, const cJSON *item)
+static qp_status add_custom_call(cJSON *list, const cJSON *item, api_error *error)
 {
+    TRY(check_call(item, "input", error));
     cJSON *object = cJSON_CreateObject();
     cJSON_AddStringToObject(object, "input", responses_text(item, "input"));
     char *arguments = cJSON_PrintUnformatted(object);
     add_call(list, item, responses_text(item, "name"), arguments ? arguments : "");
     cJSON_free(arguments);
     cJSON_Delete(object);
+    return QP_OK;
 }
 
 /* ---- Items --------------------------------------------------------------------------------- */
@@ -132,19 +145,18 @@ static qp_status add_item(cJSON *list, const cJSON *item, api_error *error)
 {
     const char *type = responses_text(item, "type");
     const bool message = !*type || strcmp(type, "message") == 0;
-    if (message && strcmp(responses_text(item, "role"), "assistant") == 0)
-        return add_own_text(list, item, error);
+    if (message && strcmp(responses_text(item, "role"), "assistant") == 0) {
+        turn_of(list);
+        return add_texts(list, item, "content", error);
+    }
+    if (strcmp(type, "reasoning") == 0) return add_texts(list, item, THINKING, error);
+    if (strcmp(type, "function_call") == 0) return add_function_call(list, item, error);
+    if (strcmp(type, "custom_tool_call") == 0) return add_custom_call(list, item, error);
     if (message)
         cJSON_AddItemToArray(list, cJSON_Duplicate(item, true)); /* checked later */
-    else if (strcmp(type, "function_call") == 0)
-        add_function_call(list, item);
-    else if (strcmp(type, "custom_tool_call") == 0)
-        add_custom_call(list, item);
     else if (strcmp(type, "function_call_output") == 0 ||
              strcmp(type, "custom_tool_call_output") == 0)
         add_result(list, item);
-    else if (strcmp(type, "reasoning") == 0)
-        add_reasoning(list, item);
     else
         return api_refuse(error, 400, "input",
                           "an item of the input is of type \"%.40s\", which is not known here",
