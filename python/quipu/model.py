@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quipu._engine import Engine, Work
-from quipu._native import (Floats, Tokens, check, closed, ffi, known_option, lib, set_option, sized, take_text, text_of,
+from quipu._native import (Floats, Tokens, check, closed, ffi, known_option, lib, set_option, sized, text_of,
                            token_array)
 from quipu._slots import Slot
 from quipu._step import Stepped
@@ -268,7 +267,6 @@ class Model:
             known_option("Model", name, ModelOptions.__annotations__)
         if is_name(path):
             path = pull(path, log=options.get("log"))
-        self._path = path
         wanted = options.get("max_sessions")
         choices = DEFAULT_SESSIONS if wanted is None else (wanted,)
         for sessions in choices:
@@ -413,10 +411,8 @@ class Model:
     @property
     def hidden_size(self) -> int:
         """The length of the vectors that embed() gives."""
-        error, out = ffi.new("qp_error *"), ffi.new("char **")
-        self._engine.check_open()
-        check(lib.qp_describe_model(os.fsencode(self._path), True, out, error), error)
-        return int(json.loads(take_text(out[0]))["hidden_size"])
+        with self._engine:
+            return int(self._engine.info.hidden_size)
 
     def embed(self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, pooling: Literal["mean", "last"] = "mean",
               normalize: bool = True) -> Floats:
