@@ -12,6 +12,7 @@ are numpy arrays. What is refused raises QuipuError.
 
 from quipu._native import lib as _lib
 from quipu._native import text_of as _text_of
+from quipu._text import ToolCall
 from quipu.errors import CancelledError, InvalidError, NoMemoryError, QuipuError, WrongTokenError, WrongTypeError
 from quipu.generation import Generation, TokenLogprob
 from quipu.grammar import Grammar, Matcher
@@ -28,4 +29,5 @@ __version__: str = _text_of(_lib.qp_version())
 
 __all__ = ["CancelledError", "Generation", "Grammar", "InvalidError", "Matcher", "Model", "ModelInfo",
            "NoMemoryError", "Plan", "QuipuError", "Sampler", "Sampling", "Sequence", "Server", "Session", "TokenLogprob",
-           "Trace", "Vocabulary", "WrongTokenError", "WrongTypeError", "__version__", "plan", "pull", "serve"]
+           "ToolCall", "Trace", "Vocabulary", "WrongTokenError", "WrongTypeError", "__version__", "plan", "pull",
+           "serve"]

@@ -6,23 +6,20 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from quipu._engine import Engine, Work
-from quipu._native import Floats, Tokens
+from quipu._native import Floats, Tokens, lib
 from quipu._slots import Slot
 from quipu._step import Stepped
-from quipu._text import TextStream
-from quipu.errors import InvalidError
+from quipu._text import TextStream, ToolCall
+from quipu.errors import InvalidError, QuipuError
 from quipu.grammar import Matcher
 from quipu.sampling import Sampler, Sampling
-
-if TYPE_CHECKING:
-    from quipu.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -37,17 +34,18 @@ class TokenLogprob:
 class Answer(Work):
     """The engine's side of a Generation. It does not refer to that, so that one which nobody reads ends."""
 
-    def __init__(self, prompt: Tokens, sampling: Sampling, max_tokens: int, vocabulary: Vocabulary | None,
-                 slot: Slot | None, logprobs: int | None, special: bool, context: int) -> None:
+    def __init__(self, prompt: Tokens, sampling: Sampling, max_tokens: int, slot: Slot | None, context: int,
+                 logprobs: int | None, special: bool, tools: Sequence[str] | None) -> None:
         super().__init__()
         self.prompt, self.sampling, self.max_tokens = prompt, sampling, max_tokens
         self.slots, self.wants_slot = ((slot,), False) if slot else ((), True)
-        self.vocabulary, self.special, self.context, self.n_top = vocabulary, special, context, logprobs
-        self.text = TextStream(sampling.stops)
+        self.special, self.context, self.n_top = special, context, logprobs
+        self.tools = tools
+        """Names of the tools of a conversation; None: the answer is to no conversation, and all of it is text."""
+        self.text: TextStream | None = None
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprob] = []
         self.pieces: list[str] = []
-        self.fresh = ""
         self.finish: str | None = None
         self.shared_tokens = 0
         self.submitted, self.first, self.last = time.monotonic(), 0.0, 0.0
@@ -72,20 +70,23 @@ class Answer(Work):
         if len(pending) + held > self.context:
             raise InvalidError(f"the context is full: the session holds {held} tokens, {len(pending)} more were "
                                f"given, and it has room for {self.context} in all")
-        self.sequence = AnswerSequence(self, engine, pending, held)
+        self.text = text = self.open_text(engine)
+        self.sequence = AnswerSequence(self, engine, text, pending, held)
         self.sequence.like = like.sequence if like else None
         self.sequences = (self.sequence,)
         if self.is_cancelled:
             self.cancel()
         return True
 
+    def open_text(self, engine: Engine) -> TextStream:
+        sampling, _keep = self.sampling._native(engine)
+        return TextStream(engine, lib.qp_engine_vocabulary(engine.pointer), sampling, self.prompt, self.tools or (),
+                          self.tools is not None, self.special)
+
     def is_like(self, other: Answer) -> bool:
         """Whether it reads the same prompt in an own session, and has not begun to answer."""
         return (self.wants_slot and not self.sequence.made and self.sequence.like is None and self.shared_tokens == 0
                 and not self.is_cancelled and np.array_equal(self.prompt, other.prompt))
-
-    def add_piece(self, text: str) -> None:
-        self.fresh += text
 
     def stepped(self) -> bool:
         if self.sequence.failure is not None:
@@ -102,19 +103,23 @@ class Answer(Work):
             failure = None
         if failure is None:
             self.finish = self.finish or "cancelled"
-            self.fresh += self.text.finish()
+            try:
+                if self.text is not None:
+                    self.text.end()
+            except QuipuError as problem:
+                failure = problem
         self.last = time.monotonic()
         self.failure = failure
         self.publish(ended=True)
 
     def publish(self, ended: bool) -> None:
         """Hands what is new to those who wait for it."""
-        if not self.fresh and not ended:
+        fresh = self.text.take() if self.text is not None else ""
+        if not fresh and not ended:
             return
         with self.changed:
-            if self.fresh:
-                self.pieces.append(self.fresh)
-                self.fresh = ""
+            if fresh:
+                self.pieces.append(fresh)
             if ended:
                 self.done.set()
             watchers, self.watchers = self.watchers, []
@@ -126,11 +131,11 @@ class Answer(Work):
 class AnswerSequence(Stepped):
     """The sequence of an answer."""
 
-    def __init__(self, answer: Answer, engine: Engine, pending: Tokens, held: int) -> None:
+    def __init__(self, answer: Answer, engine: Engine, text: TextStream, pending: Tokens, held: int) -> None:
         sampling = answer.sampling
         super().__init__(answer.slots[0], pending, Sampler._of_engine(engine, sampling), answer.max_tokens,
                          engine.vocab_size)
-        self.answer = answer
+        self.answer, self.text = answer, text
         self.read = held + len(pending)
         self.matcher = Matcher._of_engine(engine, sampling) if sampling.grammar else None
         self.wants_logits = answer.n_top is not None
@@ -158,10 +163,7 @@ class AnswerSequence(Stepped):
         answer.tokens.append(token)
         if answer.n_top is not None and self.row is not None:
             answer.logprobs.append(logprob(self.row, token, answer.n_top))
-        if answer.vocabulary is not None and token < len(answer.vocabulary):
-            if answer.special or not answer.vocabulary.is_control(token):
-                answer.add_piece(answer.text.push(answer.vocabulary.piece(token)))
-        if answer.text.stopped:
+        if not self.text.add(token):
             answer.finish = "stop"
         elif 0 < self.max_tokens <= len(self.made):
             answer.finish = "length"
@@ -184,8 +186,8 @@ class Generation:
     """An answer while it is made: iterate over its pieces of text, also by `async for`, or take text().
 
     It is made whether or not it is read. Closing it, leaving the loop or forgetting it cancels what is
-    left. `tokens` holds the ids so far; after the end `finish` is the finish reason ("stop", "length",
-    "context", "cancelled"), and `statistics` has the counts and times.
+    left. `tokens` holds the ids so far, `thinking` and `tool_calls` what is not text; after the end `finish` is
+    the finish reason ("stop", "length", "context", "cancelled"), and `statistics` has the counts and times.
     """
 
     def __init__(self, engine: Engine, answer: Answer, keep: object, schema: object = None) -> None:
@@ -218,6 +220,20 @@ class Generation:
         return {"prompt_tokens": len(answer.prompt), "shared_tokens": answer.shared_tokens,
                 "generated_tokens": len(answer.tokens), "prompt_seconds": first - answer.submitted,
                 "generate_seconds": answer.last - first}
+
+    @property
+    def thinking(self) -> str:
+        """What an answer of chat() has thought so far, by the marks of the model's template, such as <think>.
+        It is not part of the text."""
+        text = self._answer.text
+        return "".join(text.thoughts) if text is not None else ""
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls of `tools` of chat() that the answer holds so far; all of them after the end. They are not
+        part of the text. A call that is cut off or damaged is `broken`."""
+        text = self._answer.text
+        return list(text.calls) if text is not None else []
 
     def _raise(self) -> None:
         if self._answer.failure is not None:

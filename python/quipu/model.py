@@ -299,12 +299,9 @@ class Model:
     @property
     def vocabulary(self) -> Vocabulary | None:
         """None where the model has none (synthetic weights)."""
-        return self._vocabulary(self)
-
-    def _vocabulary(self, keep: object) -> Vocabulary | None:
         with self._engine:
             pointer = lib.qp_engine_vocabulary(self._engine.pointer)
-        return Vocabulary._of_engine(self._engine, pointer, keep) if pointer else None
+        return Vocabulary._of_engine(self._engine, pointer, self) if pointer else None
 
     def _need_vocabulary(self) -> Vocabulary:
         vocabulary = self.vocabulary
@@ -347,13 +344,15 @@ class Model:
         tokens that are written in messages stay text. Options are those of ChatOptions."""
         rest: dict[str, Any] = dict(options)
         variables = dict(rest.pop("variables", None) or {})
-        if tools := rest.pop("tools", None):
+        tools = rest.pop("tools", None) or ()
+        names = _tool_names(tools)
+        if names:
             variables["tools"] = list(tools)
         prompt = self._need_vocabulary().tokenize_chat(messages, **variables)
-        return self._generate("chat()", prompt, rest, None)
+        return self._generate("chat()", prompt, rest, None, names)
 
     def _generate(self, what: str, prompt: str | Sequence[int] | Tokens, options: Mapping[str, Any],
-                  session: Session | None) -> Generation:
+                  session: Session | None, tools: Sequence[str] | None = None) -> Generation:
         own = {name: value for name, value in options.items() if name in _OWN_OPTIONS}
         settings = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
         names = list(GenerateOptions.__annotations__)
@@ -375,8 +374,8 @@ class Model:
                 raise InvalidError(f"{what}: schema and grammar exclude each other")
             sampling = replace(sampling, grammar=Grammar(self._need_vocabulary(), json_schema=schema))
         sampling._native(self._engine)  # raises here what is wrong with it
-        answer = Answer(ids, sampling, int(max_tokens), self._vocabulary(None), session._slot if session else None,
-                        own.get("logprobs"), bool(own.get("special")), self._engine.context)
+        answer = Answer(ids, sampling, int(max_tokens), session._slot if session else None, self._engine.context,
+                        own.get("logprobs"), bool(own.get("special")), tools)
         return Generation(self._engine, answer, session or self, schema)
 
     def eval(self, inputs: Sequence[tuple[Session, Sequence[int] | Tokens]], *, every_row: bool = False,
@@ -490,6 +489,20 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _tool_names(tools: object) -> list[str]:
+    if not isinstance(tools, Sequence):
+        raise WrongTypeError(f"tools are a list, found {tools!r:.60}")
+    names = []
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(name, str):
+            raise WrongTypeError('a tool is {"type": "function", "function": {"name": ..., "parameters": ...}}, '
+                                 f"found {tool!r:.60}")
+        names.append(name)
+    return names
 
 
 _OWN_OPTIONS = ("max_tokens", "sampling", "schema", "logprobs", "special")

@@ -108,7 +108,7 @@ class ChatOptions(GenerateOptions, total=False):
     """Options of an answer to a conversation.
 
     tools       [{"type": "function", "function": {"name", "description", "parameters"}}, ...]:
-                what the model may call; its calls are in the text, as its template writes them
+                what the model may call; Generation.tool_calls has its calls
     variables   further variables of the chat template, such as {"enable_thinking": False}
     """
 

@@ -1,7 +1,9 @@
-"""What answers hold besides text: log-probabilities, objects; and embeddings."""
+"""What answers hold besides text: thoughts, calls of tools, log-probabilities, objects; and embeddings."""
 
+import asyncio
 import json
 import math
+import shutil
 import urllib.request
 from pathlib import Path
 
@@ -14,11 +16,13 @@ MODELS = Path(__file__).resolve().parents[2] / "tests" / "golden" / "models"
 TEXT = str(MODELS / "llama-text.gguf")
 SCHEMA = {"type": "object", "required": ["word", "n"], "additionalProperties": False,
           "properties": {"word": {"enum": ["cat", "dog"]}, "n": {"type": "integer", "minimum": 1, "maximum": 20}}}
+TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
+MESSAGES = [{"role": "user", "content": "the cat"}]
 
 
 @pytest.fixture
 def model():
-    with quipu.Model(TEXT, threads=2, context=128) as opened:
+    with quipu.Model(TEXT, threads=2, context=256) as opened:
         yield opened
 
 
@@ -92,7 +96,7 @@ def test_embeddings(model):
     assert np.array_equal(model.embed([model.tokenize(text) for text in texts]), together)
     assert not np.allclose(model.embed(texts, pooling="last"), together)
     assert model.embed([]).shape == (0, model.hidden_size)
-    for wrong in ({"texts": [[]]}, {"texts": "a", "pooling": "max"}, {"texts": [[1] * 129]}):
+    for wrong in ({"texts": [[]]}, {"texts": "a", "pooling": "max"}, {"texts": [[1] * 257]}):
         with pytest.raises(quipu.QuipuError):
             model.embed(**wrong)
 
@@ -104,6 +108,93 @@ def test_embeddings_are_those_of_the_server(model):
         with urllib.request.urlopen(request, timeout=60) as reply:
             rows = [entry["embedding"] for entry in json.load(reply)["data"]]
     assert np.allclose(model.embed(["the cat", "a"]), rows, atol=1e-6)
+
+
+def bound(model, text, messages=MESSAGES, **options):
+    """The answer of a chat in which the model can only write this text."""
+    grammar = quipu.Grammar(model.vocabulary, gbnf=f"root ::= {json.dumps(text)}")
+    return model.chat(messages, grammar=grammar, **options)
+
+
+def calls_of(answer):
+    return [(call.name, json.loads(call.arguments), call.broken) for call in answer.tool_calls]
+
+
+def test_calls_of_tools_are_apart(model):
+    bare = '{"name": "find", "parameters": {"x": "\u00e9"}}'
+    answer = bound(model, bare, tools=[TOOL])
+    assert answer.text() == "" and answer.finish == "stop" and answer.thinking == ""
+    assert calls_of(answer) == [("find", {"x": "\u00e9"}, False)] and answer.tool_calls[0].text == bare
+    marked = '<tool_call>{"name": "find", "arguments": {"n": %d}}</tool_call>'
+    answer = bound(model, "so: " + marked % 1 + "\n" + marked % 2, tools=[TOOL])
+    assert "".join(answer).strip() == "so:"
+    assert calls_of(answer) == [("find", {"n": 1}, False), ("find", {"n": 2}, False)]
+    assert answer.tool_calls == answer.tool_calls and answer.tool_calls is not answer.tool_calls
+
+
+def test_what_is_no_call_is_text(model):
+    call = '{"name": "find", "parameters": {}}'
+    other = call.replace("find", "lose")
+    for text, tools in ((call, []), (call, None), (other, [TOOL]), ("{}", [TOOL])):
+        answer = bound(model, text, tools=tools)
+        assert answer.text() == text and answer.tool_calls == []
+    grammar = quipu.Grammar(model.vocabulary, gbnf=f"root ::= {json.dumps(call)}")
+    assert model.generate("the cat", grammar=grammar).text() == call
+
+
+def test_calls_that_are_cut_or_damaged_are_broken(model):
+    cut = bound(model, '{"name": "find", "parameters": {"x": 12345678}}', tools=[TOOL], max_tokens=40)
+    damaged = bound(model, '<tool_call>{"name": "find", "arguments": {"x": }}</tool_call>', tools=[TOOL])
+    for answer, finish in ((cut, "length"), (damaged, "stop")):
+        assert '{"name": "find"' not in answer.text() and answer.finish == finish
+        (call,) = answer.tool_calls
+        assert call.name == "find" and call.broken and '{"name": "find"' in call.text
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(call.arguments)
+
+
+def test_tools_are_checked(model):
+    for wrong in ({"name": "find"}, {"type": "function", "function": {"name": 3}}, "find", 3, {"function": None}):
+        with pytest.raises(quipu.QuipuError, match="a tool is"):
+            model.chat(MESSAGES, tools=[wrong])
+    for wrong in (3, "find", TOOL):
+        with pytest.raises(quipu.QuipuError, match="tool"):
+            model.chat(MESSAGES, tools=wrong)
+
+
+@pytest.mark.parametrize("opens", (False, True))
+def test_thoughts_are_apart(tmp_path, opens):
+    """By the marks of the template, which may begin the thought itself."""
+    shutil.copytree(MODELS / "llama-text", tmp_path / "model")
+    config = tmp_path / "model" / "tokenizer_config.json"
+    settings = json.loads(config.read_text())
+    settings["chat_template"] += "{% if false %}</think>{% endif %}" + "<think>\n" * opens
+    config.write_text(json.dumps(settings))
+    written = ("" if opens else "<think>\n") + "hm, a \u00e9\n</think>\n\nyes"
+    with quipu.Model(tmp_path / "model", context=256) as model:
+        answer = bound(model, written)
+        assert (answer.text(), answer.thinking) == ("yes", "hm, a \u00e9") and len(answer.tokens) > len("yes")
+        cut = bound(model, written, max_tokens=12)
+        assert cut.text() == "" and cut.thinking.startswith("hm,")
+        call = '{"name": "find", "parameters": {}}'
+        answer = bound(model, written.replace("yes", call), tools=[TOOL])
+        assert (answer.text(), answer.thinking) == ("", "hm, a \u00e9") and calls_of(answer) == [("find", {}, False)]
+        prompt = model.vocabulary.tokenize_chat(MESSAGES)
+        grammar = quipu.Grammar(model.vocabulary, gbnf=f"root ::= {json.dumps(written)}")
+        assert model.generate(prompt, grammar=grammar).text() == written  # no conversation: all is text
+
+
+def test_a_task_gets_calls_and_thoughts(model):
+    async def ask():
+        answers = [bound(model, '{"name": "find", "parameters": {"n": %d}}' % n, tools=[TOOL]) for n in range(3)]
+        assert await asyncio.gather(*answers) == [""] * 3
+        return [calls_of(answer) for answer in answers]
+
+    assert asyncio.run(ask()) == [[("find", {"n": n}, False)] for n in range(3)]
+    answer = bound(model, "the cat", tools=[TOOL])
+    answer.close()
+    model.close()
+    assert answer.tool_calls == [] and answer.thinking == ""
 
 
 def test_versions():

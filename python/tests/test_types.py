@@ -27,6 +27,8 @@ def use(path: str) -> None:
             print(piece.upper())
         answer = model.chat([{"role": "user", "content": "a"}], seed=1, schema={"type": "object"}, tools=[])
         print(answer.text().upper(), answer.tokens[0] + 1, answer.logprobs)
+        calls: list[quipu.ToolCall] = [call for call in answer.tool_calls if not call.broken]
+        print(answer.thinking.upper(), [call.name.upper() + call.arguments for call in calls])
         row = model.session().eval(np.array([1, 2]))
         if row is not None:
             print(row.shape)
@@ -56,6 +58,8 @@ model.generate("a", temperature="hot")
 model.generate("a", stop=3)
 model.generate("a").text() + 1
 model.session().eval("a")
+model.chat([], tools=[]).tool_calls[0].name = "b"
+model.chat([], tools=["find"])
 """
 
 
@@ -67,7 +71,7 @@ def check(command, tmp_path):
                              capture_output=True).stdout
     errors = re.findall(r"(\S+\.py):(\d+)(?::\d+)?(?: -|:) error", printed)
     assert [path for path, _ in errors if not path.endswith("wrong.py")] == [], printed
-    assert {int(line) for _, line in errors} == set(range(4, 11)), printed
+    assert {int(line) for _, line in errors} == set(range(4, 13)), printed
 
 
 def test_mypy(tmp_path, monkeypatch):
