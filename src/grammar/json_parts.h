@@ -54,6 +54,8 @@ grammar_expr json_other_key(json_parts *p, const cJSON *names);
 /* Bounds of numbers. `low` and `high` may be infinite. */
 typedef struct number_bounds {
     double low, high;
+    const char *low_text,
+        *high_text;    /* as written, of integers that a double does not hold; or NULL */
     bool above, below; /* the bound itself is excluded */
 } number_bounds;
 

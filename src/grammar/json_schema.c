@@ -130,13 +130,25 @@ static bool is_closed(const cJSON *schema, const char *unevaluated, const cJSON 
            (json_get(schema, "properties") || json_get(schema, "additionalProperties"));
 }
 
+/* "propertyNames" of {"type": "string"}, and "multipleOf" 1, or 1/2, ..., of an integer. */
+static bool holds_always(const cJSON *schema, const char *name, const cJSON *value)
+{
+    const char *type = cJSON_GetStringValue(json_get(schema, "type"));
+    if (strcmp(name, "multipleOf") == 0)
+        return type && strcmp(type, "integer") == 0 && cJSON_IsNumber(value) &&
+               value->valuedouble > 0 && fmod(1, value->valuedouble) == 0;
+    const char *names = cJSON_GetStringValue(json_get(value, "type"));
+    return strcmp(name, "propertyNames") == 0 && names && strcmp(names, "string") == 0 &&
+           !value->child->next;
+}
+
 static qp_status check_keywords(schema_compiler *c, const cJSON *schema, const schema_path *path)
 {
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         const char *name = unsupported[i].name;
         const cJSON *value = cJSON_GetObjectItemCaseSensitive(schema, name);
         if (value && !(harmless_kind(value) & unsupported[i].harmless) &&
-            !is_closed(schema, name, value))
+            !is_closed(schema, name, value) && !holds_always(schema, name, value))
             return schema_refuse(c, path, QP_UNSUPPORTED, "\"%s\" is not supported", name);
     }
     return QP_OK;
@@ -400,7 +412,7 @@ qp_status json_schema_parse(const char *text, size_t length, grammar *out, qp_er
     TRY(check_length(length, error));
     if (utf8_valid_run(text, length) != length)
         return error_set(error, QP_FORMAT, "the schema is not UTF-8");
-    TRY(json_parse(text, length, "the schema", &schema, error));
+    TRY(json_parse_exact(text, length, "the schema", &schema, error));
     qp_status status = json_schema_add(&parts, schema, &e, error);
     cJSON_Delete(schema);
     return status;

@@ -94,10 +94,11 @@ qp_status schema_of_string(schema_compiler *c, const cJSON *schema, const schema
 
 /* A bound; *excluded as in draft 4, where it is a flag beside the bound. */
 static qp_status bound(schema_compiler *c, const cJSON *schema, const char *name,
-                       const schema_path *path, double *out, bool *given)
+                       const schema_path *path, double *out, const char **text, bool *given)
 {
     const cJSON *value = json_get(schema, name);
     *given = value != NULL;
+    *text = value && cJSON_IsNumber(value) ? json_number_text(value) : NULL;
     if (!value) return QP_OK;
     if (!cJSON_IsNumber(value))
         return schema_refuse(c, path, QP_INVALID, "\"%s\" must be a number, found %s", name,
@@ -113,14 +114,15 @@ static qp_status read_bounds(schema_compiler *c, const cJSON *schema, const sche
                              number_bounds *b, bool *any)
 {
     double above = 0, below = 0;
+    const char *above_text, *below_text;
     bool low, high, is_above, is_below;
     *b = (number_bounds){.low = -INFINITY, .high = INFINITY};
-    TRY(bound(c, schema, "minimum", path, &b->low, &low));
-    TRY(bound(c, schema, "maximum", path, &b->high, &high));
-    TRY(bound(c, schema, "exclusiveMinimum", path, &above, &is_above));
-    TRY(bound(c, schema, "exclusiveMaximum", path, &below, &is_below));
-    if (is_above && above >= b->low) b->low = above, b->above = true;
-    if (is_below && below <= b->high) b->high = below, b->below = true;
+    TRY(bound(c, schema, "minimum", path, &b->low, &b->low_text, &low));
+    TRY(bound(c, schema, "maximum", path, &b->high, &b->high_text, &high));
+    TRY(bound(c, schema, "exclusiveMinimum", path, &above, &above_text, &is_above));
+    TRY(bound(c, schema, "exclusiveMaximum", path, &below, &below_text, &is_below));
+    if (is_above && above >= b->low) b->low = above, b->low_text = above_text, b->above = true;
+    if (is_below && below <= b->high) b->high = below, b->high_text = below_text, b->below = true;
     *any = low || high || is_above || is_below;
     return QP_OK;
 }

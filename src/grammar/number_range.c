@@ -5,6 +5,7 @@
  */
 #include "grammar/json_parts.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,24 +64,24 @@ static grammar_expr digits_between(json_parts *p, const char *a, const char *b)
     return grammar_choice(g, all, more ? 3 : 2);
 }
 
-/* Whole numbers from a to b, 0 <= a; b < 0: without an upper bound. */
-static grammar_expr whole_between(json_parts *p, int64_t a, int64_t b)
+/* Whole numbers from a to *b; NULL: without an upper bound. */
+static grammar_expr whole_between(json_parts *p, uint64_t a, const uint64_t *b)
 {
     grammar *g = p->g;
     expr_list out = {0};
     char low[32], high[32];
-    if (b >= 0 && a > b) return grammar_nothing(g);
-    const size_t first = (size_t)snprintf(low, sizeof low, "%lld", (long long)a);
-    const size_t last =
-        b < 0 ? ANY_INTEGER_DIGITS : (size_t)snprintf(high, sizeof high, "%lld", (long long)b);
-    if (b >= 0 && first == last) return digits_between(p, low, high);
+    if (b && a > *b) return grammar_nothing(g);
+    const size_t first = (size_t)snprintf(low, sizeof low, "%llu", (unsigned long long)a);
+    const size_t last = b ? (size_t)snprintf(high, sizeof high, "%llu", (unsigned long long)*b)
+                          : ANY_INTEGER_DIGITS;
+    if (b && first == last) return digits_between(p, low, high);
     expr_list_add(g, &out, digits_from(p, low));
-    const size_t most = b < 0 ? last : last - 1; /* digits of those that are not compared */
+    const size_t most = b ? last - 1 : last; /* digits of those that are not compared */
     if (most > first)
         expr_list_add(g, &out,
                       grammar_pair(g, json_digit(p, '1', '9'),
                                    json_digits(p, (uint32_t)first, (uint32_t)most - 1)));
-    if (b >= 0) {
+    if (b) {
         memset(low, '0', last);
         low[0] = '1';
         low[last] = '\0';
@@ -100,24 +101,64 @@ static qp_status no_number(qp_error *error)
     return error_set(error, QP_INVALID, "no number is within the bounds");
 }
 
+/* A whole number: its sign and size. */
+typedef struct signed_whole {
+    bool negative;
+    uint64_t size;
+} signed_whole;
+
+static bool is_less(signed_whole a, signed_whole b)
+{
+    if (a.negative != b.negative) return a.negative;
+    return a.negative ? a.size > b.size : a.size < b.size;
+}
+
+/* To the next whole number above, or below; false: it is too large. */
+static bool move(signed_whole *w, bool up)
+{
+    if (w->negative == up && w->size > 0)
+        w->size--;
+    else if (w->size == UINT64_MAX)
+        return false;
+    else
+        *w = (signed_whole){!up, w->size + 1};
+    w->negative = w->negative && w->size > 0;
+    return true;
+}
+
+/* The first whole number within a bound, which is not infinite. `up`: it is the lower bound. */
+static qp_status first_within(double bound, const char *text, bool up, bool excluded,
+                              signed_whole *out, qp_error *error)
+{
+    char *end = NULL;
+    errno = 0;
+    const double rounded = up ? ceil(bound) : floor(bound);
+    const uint64_t size = text ? strtoull(text + (*text == '-'), &end, 10) : 0;
+    const bool exact = text && !*end && errno == 0;
+    if (!exact && !(fabs(rounded) < 0x1p64))
+        return error_set(error, QP_UNSUPPORTED, "a bound must be less than 2^64, found %g", bound);
+    *out = (signed_whole){bound < 0, exact ? size : (uint64_t)fabs(rounded)};
+    out->negative = out->negative && out->size > 0;
+    if (!excluded || (!exact && rounded != bound) || move(out, up)) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED, "a bound must be less than 2^64, found %g", bound);
+}
+
 qp_status json_integer_within(json_parts *p, const number_bounds *b, grammar_expr *out,
                               qp_error *error)
 {
     grammar *g = p->g;
-    TRY(check_bound(b->low, error));
-    TRY(check_bound(b->high, error));
-    double low = ceil(b->low), high = floor(b->high);
-    if (b->above && low == b->low) low++;
-    if (b->below && high == b->high) high--;
-    if (low > high) return no_number(error);
-    const int64_t most = isinf(high) ? -1 : (int64_t)high;
+    signed_whole low = {0}, high = {0};
+    const bool from = !isinf(b->low), to = !isinf(b->high);
+    if (from) TRY(first_within(b->low, b->low_text, true, b->above, &low, error));
+    if (to) TRY(first_within(b->high, b->high_text, false, b->below, &high, error));
+    if (from && to && is_less(high, low)) return no_number(error);
     grammar_expr from_zero = grammar_nothing(g), below_zero = from_zero;
-    if (high >= 0) from_zero = whole_between(p, low > 0 ? (int64_t)low : 0, most);
-    if (low < 0) {
-        const int64_t least = high < 0 ? (int64_t)-high : 1;
-        below_zero = grammar_pair(g, grammar_text(g, "-"),
-                                  whole_between(p, least, isinf(low) ? -1 : (int64_t)-low));
-    }
+    if (!to || !high.negative)
+        from_zero = whole_between(p, from && !low.negative ? low.size : 0, to ? &high.size : NULL);
+    if (!from || low.negative)
+        below_zero = grammar_pair(
+            g, grammar_text(g, "-"),
+            whole_between(p, to && high.negative ? high.size : 1, from ? &low.size : NULL));
     *out = grammar_either(g, from_zero, below_zero);
     return QP_OK;
 }
@@ -210,7 +251,8 @@ static grammar_expr any_fraction(json_parts *p)
 
 static grammar_expr whole(json_parts *p, int64_t value)
 {
-    return whole_between(p, value, value);
+    const uint64_t at = (uint64_t)value;
+    return whole_between(p, at, &at);
 }
 
 /* Numbers from low to high, both of them positive or zero. */
@@ -228,10 +270,10 @@ static grammar_expr positive_between(json_parts *p, const decimal *low, const de
     const grammar_expr at_low =
         from_whole ? any_fraction(p)
                    : after_point(p, false, fraction_from(p, low->fraction, low->excluded));
+    const uint64_t next = (uint64_t)low->whole + 1, last = (uint64_t)high->whole - 1;
     grammar_expr all[3] = {
         grammar_pair(g, whole(p, low->whole), at_low),
-        grammar_pair(g, whole_between(p, low->whole + 1, high->infinite ? -1 : high->whole - 1),
-                     any_fraction(p))};
+        grammar_pair(g, whole_between(p, next, high->infinite ? NULL : &last), any_fraction(p))};
     if (high->infinite) return grammar_choice(g, all, 2);
     const bool bare = *high->fraction || !high->excluded;
     all[2] =

@@ -257,9 +257,9 @@ qp_status answer_count_tokens(call *c, cJSON **out, api_error *error)
 
 static const char *stop_reason(const answer *a)
 {
+    if (call_was_cut(a)) return "max_tokens";
     if (a->tool_calls) return "tool_use";
-    if (a->finish == QP_FINISH_STOP_TOKEN) return "end_turn";
-    return a->finish == QP_FINISH_STOP_TEXT ? "stop_sequence" : "max_tokens";
+    return a->finish == QP_FINISH_STOP_TEXT ? "stop_sequence" : "end_turn";
 }
 
 static void put_usage(const call *c, strbuf *out)

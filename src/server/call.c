@@ -472,9 +472,13 @@ qp_status call_answer_length(const call *c, cJSON **out)
     return QP_OK;
 }
 
+bool call_was_cut(const answer *a)
+{
+    return a->finish != QP_FINISH_STOP_TOKEN && a->finish != QP_FINISH_STOP_TEXT;
+}
+
 const char *call_finish_reason(const answer *a)
 {
-    if (a->tool_calls) return "tool_calls";
-    return a->finish == QP_FINISH_STOP_TOKEN || a->finish == QP_FINISH_STOP_TEXT ? "stop"
-                                                                                 : "length";
+    if (call_was_cut(a)) return "length";
+    return a->tool_calls ? "tool_calls" : "stop";
 }

@@ -203,6 +203,9 @@ typedef struct call_usage {
 } call_usage;
 call_usage call_sum_usage(const call *c);
 
+/* Whether an answer ended before the model ended it: what it has of calls may be a part. */
+bool call_was_cut(const answer *a);
+
 /* OpenAI's finish reason of an answer: "stop", "length" or "tool_calls". */
 const char *call_finish_reason(const answer *a);
 

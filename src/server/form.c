@@ -259,7 +259,7 @@ static qp_status put_text(const requested_form *w, strbuf *out, api_error *error
     } else if (cJSON_IsString(w->schema)) {
         strbuf_puts(out, w->schema->valuestring);
     } else if (w->schema) {
-        char *text = cJSON_PrintUnformatted(w->schema);
+        char *text = json_print(w->schema);
         strbuf_puts(out, text ? text : "");
         out->failed |= !text;
         cJSON_free(text);
