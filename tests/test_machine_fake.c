@@ -366,7 +366,8 @@ static void test_the_order_of_an_engines_machines(void **state)
     check_engine("cuda", NULL, "cuda", "cuda");
     check_engine("cuda", "auto", "cuda", "cuda");
     check_engine("threads", "auto", "threads", "threads");
-    check_engine(NULL, NULL, "threads", "threads");
+    check_engine(NULL, NULL, "megakernel", "cuda");
+    check_engine(NULL, "cpu", "threads", "threads");
 }
 
 /* Every token is 0, so lookup is right. Nothing is proposed before the first pass, which is timed.

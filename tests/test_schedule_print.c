@@ -106,8 +106,9 @@ static void test_listing_shows_every_knot(void **state)
 static void test_it_is_what_threads_run(void **state)
 {
     (void)state;
-    static const char *const run[] = {"embedding", "rms_norm",      "linear",      "rope",
-                                      "kv_append", "paged_prefill", "silu_and_mul"};
+    static const char *const run[] = {
+        "embedding",     "rms_norm",     "linear", "rope", "kv_append",
+        "paged_prefill", "silu_and_mul", "noop" /* of the rows moved by wanted_rows */};
     schedule_print_options options = usual;
     options.fuse = false;
     cJSON *json = print_json(options);
