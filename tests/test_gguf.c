@@ -273,6 +273,7 @@ static void test_disk_full(void **state)
     setrlimit(RLIMIT_FSIZE, &before);
     assert_int_equal(status, QP_IO);
     assert_non_null(strstr(error.message, "model.gguf: cannot write: File too large"));
+    assert_non_null(strstr(error.message, "no file remains"));
     assert_int_equal(gguf_writer_data(w, bytes, 1, &error), QP_INVALID);
     gguf_writer_destroy(w);
     assert_int_equal(files_in_folder(), 1);

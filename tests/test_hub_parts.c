@@ -122,6 +122,22 @@ static const char *chosen(const char *files, const char *select)
     return status == QP_OK ? names : NULL;
 }
 
+static void answers_of_no_hub_are_refused(void **state)
+{
+    (void)state;
+    static const char *const answers[] = {
+        "{}", "{\"sha\": \"12\", \"siblings\": []}",
+        "{\"sha\": \"0000000000000000000000000000000000000000\", \"siblings\": {}}"};
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+        repository r = {0};
+        const qp_status status =
+            repository_parse(answers[i], strlen(answers[i]), "answer", &r, &error);
+        assert_int_equal(status, QP_FORMAT);
+        assert_non_null(strstr(error.message, "answer: expected a commit (\"sha\")"));
+        repository_free(&r);
+    }
+}
+
 static void types_are_words_of_names(void **state)
 {
     (void)state;
@@ -368,6 +384,7 @@ int main(void)
         cmocka_unit_test(hostile_references_are_refused),
         cmocka_unit_test(names_have_a_longest),
         cmocka_unit_test(short_names_stand_for_references),
+        cmocka_unit_test(answers_of_no_hub_are_refused),
         cmocka_unit_test(types_are_words_of_names),
         cmocka_unit_test(files_are_chosen),
         IN_CACHE(what_is_there_is_found),
