@@ -269,7 +269,7 @@ static void test_families(void **state)
         "synthetic:tiny-smollm3:BF16", "synthetic:tiny-qwen2:BF16", "synthetic:tiny-qwen2:Q4_K",
         "synthetic:tiny-qwen3:BF16",   "synthetic:tiny-qwen3:Q4_0", "synthetic:tiny-mistral:BF16",
         "synthetic:qwen2.5-0.5b:BF16"};
-    if (!gpu_is_here()) skip();
+    require_gpu();
     for (size_t m = 0; m < sizeof families / sizeof *families; m++)
         check_neighbours(families[m], (const int[]){2, COMPARED, 33, MOST, 10, 0}, 0);
     check_runs(families[0], COMPARED, 0);

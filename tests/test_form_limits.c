@@ -226,6 +226,27 @@ static void work_is_bounded(void **state)
     }
 }
 
+/* Bounds are what the grammar's numbers can be compared with. */
+static void bounds_have_limits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *schema, *refusal; /* NULL: none */
+    } cases[] = {
+        {"{\"type\":\"integer\",\"maximum\":18446744073709551615}", NULL},
+        {"{\"type\":\"integer\",\"maximum\":1e20}", "a bound must be less than 2^64, found 1e+20"},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":18446744073709551615}", "less than 2^64"},
+        {"{\"type\":\"number\",\"minimum\":1e16}", "a bound must be less than 1e15, found 1e+16"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        strbuf schema = {0};
+        strbuf_puts(&schema, cases[i].schema);
+        const qp_status status = compile(&schema);
+        if (status != (cases[i].refusal ? QP_UNSUPPORTED : QP_OK))
+            fail_msg("%s: %s", cases[i].schema, error.message);
+        if (cases[i].refusal) assert_non_null(strstr(error.message, cases[i].refusal));
+    }
+}
+
 /* Tags make alternatives different in one pass, whatever their number. */
 static void tagged_alternatives_are_many(void **state)
 {
@@ -279,9 +300,8 @@ static void closures_are_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(limits_are_met_and_passed),
-        cmocka_unit_test(work_is_bounded),
-        cmocka_unit_test(tagged_alternatives_are_many),
+        cmocka_unit_test(limits_are_met_and_passed), cmocka_unit_test(work_is_bounded),
+        cmocka_unit_test(bounds_have_limits),        cmocka_unit_test(tagged_alternatives_are_many),
         cmocka_unit_test(closures_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -144,7 +144,7 @@ static void numbers_are_those_of_the_machines(void **state)
     assert_string_equal(name_of(&sandbox_aarch64, 56), "openat");
     assert_string_equal(name_of(&sandbox_aarch64, 220), "clone");
     assert_string_equal(name_of(&sandbox_aarch64, 94), "exit_group");
-    if (sandbox_x86_64.count == 0) skip();
+    if (sandbox_x86_64.count == 0) skip_because("this system has no names of the calls of x86-64");
     assert_string_equal(name_of(&sandbox_x86_64, 0), "read");
     assert_string_equal(name_of(&sandbox_x86_64, 257), "openat");
     assert_string_equal(name_of(&sandbox_x86_64, 56), "clone");
