@@ -235,11 +235,11 @@ qp_status plan_draft(const model_config *config, const model *model, const plan_
     TRY(check_form(config, &out->options, error));
     TRY(check_options(&out->options, error));
     TRY(check_window(config, &out->options, error));
+    TRY(take_share(out, model, error));
+    TRY(check_sums(&out->options, error));
     out->tensors = arena_alloc(&out->memory, PLAN_MAX_TENSORS, sizeof *out->tensors);
     out->n_tensors = PLAN_NAMED;
     if (!out->tensors) return error_no_memory(error, "the plan's tensors", PLAN_MAX_TENSORS);
-    TRY(take_share(out, model, error));
-    TRY(check_sums(&out->options, error));
     count_capacity(out);
     *draft = (plan_builder){.program = out};
     llama_forward(draft);
