@@ -386,8 +386,8 @@ def main():
     parser = argparse.ArgumentParser(description="Random cases through quipu and other software.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=" ".join(PARTS))
     parser.add_argument("--seed", type=int, default=None, help="the first case; by the clock otherwise, and printed")
-    parser.add_argument("--count", type=int, default=0, help="cases of each part; 0: as many as --seconds allow")
-    parser.add_argument("--seconds", type=float, default=60, help="for each part (60)")
+    parser.add_argument("--count", type=int, default=0, help="most cases of each part; 0: as many as --seconds allow")
+    parser.add_argument("--seconds", type=float, default=None, help="for each part (60; with --count: any)")
     options = parser.parse_args()
     unknown = [part for part in options.parts if part not in PARTS]
     if unknown:
@@ -399,8 +399,9 @@ def main():
         if lacks:
             print(f"skipped: {part}: Python has no {', '.join(lacks)}; ./dev differential installs it")
             continue
-        judge, seed, end = PARTS[part](), first, time.monotonic() + options.seconds
-        while (seed < first + options.count) if options.count else (seed == first or time.monotonic() < end):
+        seconds = options.seconds if options.seconds is not None else float("inf") if options.count else 60
+        judge, seed, end = PARTS[part](), first, time.monotonic() + seconds
+        while (not options.count or seed < first + options.count) and (seed == first or time.monotonic() < end):
             difference = judge.run(seed)
             passed += difference is None
             if difference is not None:
