@@ -24,6 +24,7 @@ static void attention_pieces(const program *own, rank_pieces *p)
     const int64_t dh = c->head_dim, q_all = config_q_hidden_units(all),
                   kv_all = config_kv_hidden_units(all);
     const plan_tensor *t = &own->tensors[PLAN_ATTN];
+    if (t->rank == 0) return; /* rules have left none */
     const bool fused = t->dims[t->rank - 1].size == q.count * dh;
     add(p, q.first * dh, 0, q.count * dh, sizeof(float));
     set_rows(p, fused ? q_all : q_all + 2 * kv_all,
@@ -41,6 +42,7 @@ static void ffn_pieces(const program *own, rank_pieces *p)
     const program_span f = own->shard.intermediate;
     const int64_t all = own->whole.intermediate_size;
     const plan_tensor *t = &own->tensors[PLAN_FFN];
+    if (t->rank == 0) return;
     const int parts = t->dims[t->rank - 1].size == f.count ? 1 : 2;
     set_rows(p, parts * all, parts * f.count, sizeof(float));
     for (int i = 0; i < parts; i++)
