@@ -12,7 +12,7 @@ struct rewriter {
     plan_builder *draft;
     const rewrite *rule;
     const char *name; /* the rule's */
-    rewrite_log *log; /* NULL: nobody asks */
+    rewrite_log *log; /* NULL: none is wanted */
     bool *dead;       /* [draft->n_nodes]: removed by this rule */
     struct added {
         int at; /* before the node of this number */
@@ -147,7 +147,7 @@ static void note(const rewriter *w, int node, const char *why)
     rewrite_log_add(w->log, w->name, label, why);
 }
 
-/* Whether nobody else reads what the match no longer writes. */
+/* Whether no other node reads what the match no longer writes. */
 static bool is_closed(const match *m)
 {
     for (int k = 1; has(m->of->rule, k); k++) {
