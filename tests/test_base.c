@@ -340,6 +340,11 @@ static void test_cpu_here(void **state)
     uint32_t features = cpu_features(0);
     assert_int_equal(cpu_features(CPU_ALL), 0);
     assert_int_equal(cpu_without(features, 0), features);
+    assert_non_null(cpu_slow_form(0));
+#if defined(__x86_64__)
+    assert_non_null(strstr(cpu_slow_form(CPU_VECTORS | CPU_AVX2), "AVX2"));
+    assert_null(cpu_slow_form(CPU_VECTORS | CPU_LEVEL_AVX2));
+#endif
     cpu_description cpu;
     cpu_describe(&cpu);
     assert_int_equal(cpu.processors, threads_available());

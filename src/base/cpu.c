@@ -11,6 +11,7 @@
 #include "base/threads.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -222,6 +223,21 @@ bool cpu_multiplies_bf16(uint32_t features)
            (features & CPU_AVX512_BF16 && (features & CPU_AMX_BF16 || is_amd()));
 }
 
+const char *cpu_slow_form(uint32_t features)
+{
+    if (!(features & CPU_VECTORS))
+        return "kernels run as references, without vectors: this is the slowest form, for tests";
+#if defined(__x86_64__)
+    if ((features & CPU_LEVEL_AVX2) != CPU_LEVEL_AVX2)
+        return "kernels run in vectors of SSE2, several times slower than with AVX2, which this "
+               "processor lacks or QUIPU_CPU_MASK hides";
+#elif !defined(__aarch64__)
+    return "kernels run in the compiler's vectors: quipu has none for this architecture, and this "
+           "is its slow form";
+#endif
+    return NULL;
+}
+
 static qp_status unknown_feature(const char *name, size_t length, qp_error *error)
 {
     strbuf known = {0};
@@ -258,9 +274,32 @@ void cpu_features_print(uint32_t features, strbuf *out)
     }
 }
 
-static size_t cache_size(int name)
+/* A word of a file of Linux about a cache of the first processor; "" without it. */
+static void cache_word(int index, const char *what, char out[16])
+{
+    char path[80];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, what);
+    FILE *file = fopen(path, "re");
+    out[0] = '\0';
+    if (!file) return;
+    if (!fgets(out, 16, file)) out[0] = '\0';
+    fclose(file);
+}
+
+/* Of the data cache of a level, by the C library's name or, where it knows none (on ARM), by Linux.
+ */
+static size_t cache_size(int name, int level)
 {
     long bytes = sysconf(name);
+    for (int i = 0; bytes <= 0 && i < 8; i++) {
+        char word[16];
+        cache_word(i, "level", word);
+        if (atoi(word) != level) continue;
+        cache_word(i, "type", word);
+        if (word[0] == 'I') continue; /* "Instruction" */
+        cache_word(i, "size", word);
+        bytes = atol(word) * (strchr(word, 'M') ? 1 << 20 : 1 << 10); /* "64K" */
+    }
     return bytes > 0 ? (size_t)bytes : 0;
 }
 
@@ -269,8 +308,8 @@ void cpu_describe(cpu_description *out)
     *out = (cpu_description){.processors = threads_available()};
     model_name(out->model);
 #ifdef _SC_LEVEL1_DCACHE_SIZE /* a GNU extension */
-    out->l1d = cache_size(_SC_LEVEL1_DCACHE_SIZE);
-    out->l2 = cache_size(_SC_LEVEL2_CACHE_SIZE);
-    out->l3 = cache_size(_SC_LEVEL3_CACHE_SIZE);
+    out->l1d = cache_size(_SC_LEVEL1_DCACHE_SIZE, 1);
+    out->l2 = cache_size(_SC_LEVEL2_CACHE_SIZE, 2);
+    out->l3 = cache_size(_SC_LEVEL3_CACHE_SIZE, 3);
 #endif
 }

@@ -61,6 +61,9 @@ uint32_t cpu_without(uint32_t features, uint32_t off);
 bool cpu_has_bf16(uint32_t features);
 bool cpu_multiplies_bf16(uint32_t features);
 
+/* Why kernels run in their slow form, a sentence for people; NULL: they do not. */
+const char *cpu_slow_form(uint32_t features);
+
 /* Reads names separated by commas or blanks, such as "avx512_vnni,avx512_bf16"; "all" is every
  * feature. An unknown name is QP_INVALID, and the message lists the known names. */
 qp_status cpu_features_parse(const char *list, uint32_t *out, qp_error *error);

@@ -231,6 +231,8 @@ qp_status engine_choose_activations(qp_engine *e, const qp_engine_options *optio
         bits = engine_usual_activations(e->model, e->cpu_features);
     else
         TRY(op_x_bits_parse(choice, &bits, error));
+    if (!e->device.context && !type->references && cpu_slow_form(e->cpu_features))
+        engine_say(e, QP_LOG_WARNING, cpu_slow_form(e->cpu_features));
     e->cpu_features |= bits;
     say_activations(e, choice, type, bits);
     return QP_OK;
