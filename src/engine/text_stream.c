@@ -50,7 +50,7 @@ static qp_status take_sampling(qp_text_stream *s, const qp_sampling *given, qp_e
     return QP_OK;
 }
 
-static const thinking_marks *find_marks(const qp_vocabulary *v)
+const thinking_marks *thinking_marks_of(const qp_vocabulary *v)
 {
     const size_t n = sizeof marks_of_thoughts / sizeof *marks_of_thoughts;
     for (size_t i = 0; v && v->templates.plain.source && i < n; i++)
@@ -59,19 +59,18 @@ static const thinking_marks *find_marks(const qp_vocabulary *v)
     return NULL;
 }
 
-/* Whether a prompt ends with the mark that opens a thought, before white space. */
-static bool ends_in_thought(const qp_text_stream *s, const tokenizer *t, const int32_t *prompt,
-                            size_t n)
+bool thinking_begins(const thinking_marks *marks, const tokenizer *t, const int32_t *prompt,
+                     size_t n)
 {
     enum { LAST_TOKENS = 16 };
-    const size_t first = n > LAST_TOKENS ? n - LAST_TOKENS : 0, length = strlen(s->thinking->open);
+    const size_t first = n > LAST_TOKENS ? n - LAST_TOKENS : 0, length = strlen(marks->open);
     strbuf text = {0};
     tokenizer_decode(t, prompt + first, n - first,
                      TOKENIZER_DECODE_CONTINUE | TOKENIZER_DECODE_CONTROL, &text, NULL);
     while (text.length > 0 && strchr(" \n\r\t", text.data[text.length - 1]))
         text.length--;
-    const bool open = text.length >= length &&
-                      memcmp(text.data + text.length - length, s->thinking->open, length) == 0;
+    const bool open =
+        text.length >= length && memcmp(text.data + text.length - length, marks->open, length) == 0;
     strbuf_free(&text);
     return open;
 }
@@ -88,8 +87,8 @@ static qp_status open_stream(qp_text_stream *s, const qp_vocabulary *v,
     if (!v) return QP_OK;
     tokenizer_decoder_init(&s->decoder, v->tokenizer,
                            TOKENIZER_DECODE_CONTINUE | (o.special ? TOKENIZER_DECODE_CONTROL : 0));
-    if (o.thinking) s->thinking = find_marks(v);
-    if (s->thinking && ends_in_thought(s, v->tokenizer, o.prompt, o.n_prompt)) {
+    if (o.thinking) s->thinking = thinking_marks_of(v);
+    if (s->thinking && thinking_begins(s->thinking, v->tokenizer, o.prompt, o.n_prompt)) {
         s->state = TEXT_THINKING;
         s->trims = true;
     }

@@ -40,6 +40,13 @@ struct qp_text_stream {
     size_t n_calls;
 };
 
+/* The marks that the model's chat template has; NULL: none. */
+const thinking_marks *thinking_marks_of(const qp_vocabulary *vocabulary);
+
+/* Whether a prompt ends with the mark that opens a thought, before white space. */
+bool thinking_begins(const thinking_marks *marks, const tokenizer *tokenizer, const int32_t *prompt,
+                     size_t n_prompt);
+
 /* Takes what was appended to stop.pending, as qp_text_stream_add() does with a token's text. */
 qp_status text_stream_scan(qp_text_stream *stream, qp_error *error);
 

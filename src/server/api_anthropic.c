@@ -87,11 +87,17 @@ static const field answer_fields[] = {
      .help = "the format of output_config under its older name"},
     {0}};
 
-static const field *const message_tables[] = {call_message_fields,     message_fields,
-                                              call_tool_fields,        answer_fields,
-                                              call_sampling_fields,    call_vendor_fields,
-                                              call_refused_fields,     call_single_fields,
-                                              call_no_logprobs_fields, NULL};
+static const field *const message_tables[] = {call_message_fields,
+                                              message_fields,
+                                              call_tool_fields,
+                                              answer_fields,
+                                              call_thinking_fields,
+                                              call_sampling_fields,
+                                              call_vendor_fields,
+                                              call_refused_fields,
+                                              call_single_fields,
+                                              call_no_logprobs_fields,
+                                              NULL};
 const field *const count_tokens_tables[] = {call_message_fields, message_fields, call_tool_fields,
                                             NULL};
 
@@ -287,34 +293,49 @@ static void put_message_head(const call *c, strbuf *out)
     put_model(c, out);
 }
 
-static void put_tool_use(const cJSON *tool_call, bool empty, strbuf *out)
+/* A block with all that it has, or as it begins. Nobody has signed a thought here, but clients keep
+ * only blocks that have a signature. */
+#define SIGNATURE "unsigned"
+
+static void put_text_block(qp_text_kind kind, const char *text, size_t length, strbuf *out)
 {
-    const char *id = json_get(tool_call, "id")->valuestring,
-               *name = json_get(tool_call, "name")->valuestring,
-               *arguments = json_get(tool_call, "arguments")->valuestring;
+    const bool thought = kind == QP_TEXT_THINKING;
+    strbuf_puts(out,
+                thought ? "{\"type\":\"thinking\",\"thinking\":" : "{\"type\":\"text\",\"text\":");
+    json_put_string(out, text, length);
+    if (thought) strbuf_printf(out, ",\"signature\":\"%s\"", length ? SIGNATURE : "");
+    strbuf_putc(out, '}');
+}
+
+static void put_call_block(const char *id, const char *name, const char *input, strbuf *out)
+{
     strbuf_printf(out, "{\"type\":\"tool_use\",\"id\":\"toolu_%s\",\"name\":", id);
     json_put_string(out, name, strlen(name));
-    strbuf_printf(out, ",\"input\":%s}", empty ? "{}" : arguments);
+    strbuf_printf(out, ",\"input\":%s}", input);
+}
+
+static void put_block(const answer *a, const answer_part *part, strbuf *out)
+{
+    const strbuf *all = part->kind == QP_TEXT_THINKING ? &a->thinking : &a->text;
+    if (part->kind != QP_TEXT_CALL)
+        put_text_block(part->kind, strbuf_text(all) + part->from, part->length, out);
+    else
+        put_call_block(json_get(part->call, "id")->valuestring,
+                       json_get(part->call, "name")->valuestring,
+                       json_get(part->call, "arguments")->valuestring, out);
 }
 
 static void whole(call *c)
 {
-    answer *a = &c->answers[0];
+    const answer *a = &c->answers[0];
     strbuf *out = &c->out;
-    const cJSON *tool_call;
-    bool text = a->text.length > 0 || !a->tool_calls;
     strbuf_putc(out, '{');
     put_message_head(c, out);
     strbuf_puts(out, ",\"content\":[");
-    if (text) {
-        strbuf_puts(out, "{\"type\":\"text\",\"text\":");
-        json_put_string(out, strbuf_text(&a->text), a->text.length);
-        strbuf_putc(out, '}');
-    }
-    cJSON_ArrayForEach(tool_call, a->tool_calls)
-    {
-        if (text || tool_call->prev->next) strbuf_putc(out, ',');
-        put_tool_use(tool_call, false, out);
+    if (!a->n_parts) put_text_block(QP_TEXT_CONTENT, "", 0, out);
+    for (size_t i = 0; i < a->n_parts; i++) {
+        if (i) strbuf_putc(out, ',');
+        put_block(a, &a->parts[i], out);
     }
     strbuf_puts(out, "],");
     put_stop(a, out);
@@ -323,30 +344,18 @@ static void whole(call *c)
     strbuf_putc(out, '}');
 }
 
-/* c->state of a stream: blocks that were opened, times two, plus one while a block is open. */
+/* c->state of a stream: the kind of the block that is open, plus one, and how many blocks there
+ * were before it. */
+enum { BLOCK_KINDS = 8 };
+
 static int block_of(const call *c)
 {
-    return c->state / 2;
+    return c->state / BLOCK_KINDS;
 }
 
-static void open_block(call *c)
+static bool is_open(const call *c, qp_text_kind kind)
 {
-    strbuf_printf(
-        &c->out,
-        "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":%d,"
-        "\"content_block\":",
-        block_of(c));
-    c->state |= 1;
-}
-
-static void close_block(call *c)
-{
-    if (!(c->state & 1)) return;
-    strbuf_printf(
-        &c->out,
-        "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":%d}\n\n",
-        block_of(c));
-    c->state++;
+    return c->state % BLOCK_KINDS == (int)kind + 1;
 }
 
 static void put_delta(call *c, const char *type, const char *name, const char *text, size_t length)
@@ -360,6 +369,35 @@ static void put_delta(call *c, const char *type, const char *name, const char *t
     strbuf_puts(&c->out, "}}\n\n");
 }
 
+static void close_block(call *c)
+{
+    if (c->state % BLOCK_KINDS == 0) return;
+    if (is_open(c, QP_TEXT_THINKING))
+        put_delta(c, "signature_delta", "signature", SIGNATURE, strlen(SIGNATURE));
+    strbuf_printf(
+        &c->out,
+        "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":%d}\n\n",
+        block_of(c));
+    c->state = (block_of(c) + 1) * BLOCK_KINDS;
+}
+
+static void open_block(call *c, const answer *a, qp_text_kind kind)
+{
+    if (kind != QP_TEXT_CALL && is_open(c, kind)) return;
+    close_block(c);
+    c->state += (int)kind + 1;
+    strbuf_printf(
+        &c->out,
+        "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":%d,"
+        "\"content_block\":",
+        block_of(c));
+    if (kind == QP_TEXT_CALL)
+        put_call_block(a->call_id, strbuf_text(&a->name), "{}", &c->out);
+    else
+        put_text_block(kind, "", 0, &c->out);
+    strbuf_puts(&c->out, "}\n\n");
+}
+
 static void begin(call *c)
 {
     strbuf_puts(&c->out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{");
@@ -369,30 +407,23 @@ static void begin(call *c)
     strbuf_puts(&c->out, "}}\n\n");
 }
 
-static void delta(call *c, answer *a, const char *text, size_t length)
+static void delta(call *c, answer *a, qp_text_kind kind, const char *text, size_t length)
 {
-    (void)a;
-    if (!length) return;
-    if (!(c->state & 1)) {
-        open_block(c);
-        strbuf_puts(&c->out, "{\"type\":\"text\",\"text\":\"\"}}\n\n");
+    if (kind == QP_TEXT_CALL_END) {
+        close_block(c);
+        return;
     }
-    put_delta(c, "text_delta", "text", text, length);
+    if (!length) return;
+    if (kind != QP_TEXT_ARGUMENTS) open_block(c, a, kind);
+    if (kind == QP_TEXT_CONTENT) put_delta(c, "text_delta", "text", text, length);
+    if (kind == QP_TEXT_THINKING) put_delta(c, "thinking_delta", "thinking", text, length);
+    if (kind == QP_TEXT_ARGUMENTS) put_delta(c, "input_json_delta", "partial_json", text, length);
 }
 
 static void finish(call *c, answer *a)
 {
-    const cJSON *tool_call;
+    (void)a;
     close_block(c);
-    cJSON_ArrayForEach(tool_call, a->tool_calls)
-    {
-        const char *arguments = json_get(tool_call, "arguments")->valuestring;
-        open_block(c);
-        put_tool_use(tool_call, true, &c->out);
-        strbuf_puts(&c->out, "}\n\n");
-        put_delta(c, "input_json_delta", "partial_json", arguments, strlen(arguments));
-        close_block(c);
-    }
 }
 
 static void end(call *c)

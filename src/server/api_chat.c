@@ -53,10 +53,19 @@ static const field chat_fields[] = {
          "the prompt as the model has read it, as \"__verbose\""},
     {0}};
 
-const field *const openai_chat_tables[] = {
-    call_message_fields,  chat_fields,         call_tool_fields,   call_tool_choice_fields,
-    call_template_fields, call_openai_fields,  call_bias_fields,   call_sampling_fields,
-    call_vendor_fields,   call_refused_fields, call_single_fields, NULL};
+const field *const openai_chat_tables[] = {call_message_fields,
+                                           call_thinking_fields,
+                                           chat_fields,
+                                           call_tool_fields,
+                                           call_tool_choice_fields,
+                                           call_template_fields,
+                                           call_openai_fields,
+                                           call_bias_fields,
+                                           call_sampling_fields,
+                                           call_vendor_fields,
+                                           call_refused_fields,
+                                           call_single_fields,
+                                           NULL};
 
 static qp_status read_chat(call *c, const cJSON *body, api_error *error)
 {
@@ -162,48 +171,56 @@ static void chat_reading(call *c, const answer *a, size_t read)
     strbuf_puts(&c->out, "}\n\n");
 }
 
-static void chat_delta(call *c, answer *a, const char *text, size_t length)
+/* Thoughts have both names that clients know. */
+static void put_text(qp_text_kind kind, const char *text, size_t length, strbuf *out)
+{
+    const bool thought = kind == QP_TEXT_THINKING;
+    strbuf_puts(out, thought ? "\"reasoning_content\":" : "\"content\":");
+    json_put_string(out, text, length);
+    if (!thought) return;
+    strbuf_puts(out, ",\"reasoning\":");
+    json_put_string(out, text, length);
+}
+
+static void put_call_delta(const answer *a, qp_text_kind kind, const char *text, size_t length,
+                           strbuf *out)
+{
+    const bool begins = kind == QP_TEXT_CALL;
+    strbuf_printf(out, "\"tool_calls\":[{\"index\":%zu,", a->call_number);
+    if (begins) {
+        strbuf_printf(out,
+                      "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", a->call_id);
+        json_put_string(out, text, length);
+        strbuf_puts(out, ",\"arguments\":\"\"");
+    } else {
+        strbuf_puts(out, "\"function\":{\"arguments\":");
+        json_put_string(out, text, length);
+    }
+    strbuf_puts(out, "}}]");
+}
+
+static void chat_delta(call *c, answer *a, qp_text_kind kind, const char *text, size_t length)
 {
     if (!a->begun) {
         open_chunk(c, a);
         strbuf_puts(&c->out, "\"role\":\"assistant\",\"content\":null},\"logprobs\":null");
         close_chunk(c, NULL);
     }
-    if (!length && a->n_ids == a->ids_sent) return;
+    const bool ids = a->n_ids > a->ids_sent;
+    if (kind == QP_TEXT_CALL_END || (!length && !ids)) return;
     open_chunk(c, a);
-    strbuf_puts(&c->out, "\"content\":");
-    json_put_string(&c->out, text, length);
+    if (kind == QP_TEXT_CALL || kind == QP_TEXT_ARGUMENTS)
+        put_call_delta(a, kind, text, length, &c->out);
+    else
+        put_text(kind, text, length, &c->out);
     strbuf_putc(&c->out, '}');
-    put_notes(c, a, notes_before(a, a->text.length), &c->out);
+    put_notes(c, a, notes_handed(a), &c->out);
     put_token_ids(c, a, a->ids_sent, &c->out);
     close_chunk(c, NULL);
 }
 
-static void put_tool_call(const cJSON *call, int index, strbuf *out)
-{
-    const char *id = json_get(call, "id")->valuestring, *name = json_get(call, "name")->valuestring,
-               *arguments = json_get(call, "arguments")->valuestring;
-    strbuf_putc(out, '{');
-    if (index >= 0) strbuf_printf(out, "\"index\":%d,", index);
-    strbuf_printf(out, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", id);
-    json_put_string(out, name, strlen(name));
-    strbuf_puts(out, ",\"arguments\":");
-    json_put_string(out, arguments, strlen(arguments));
-    strbuf_puts(out, "}}");
-}
-
 static void chat_finish(call *c, answer *a)
 {
-    const cJSON *tool_call;
-    int index = 0;
-    cJSON_ArrayForEach(tool_call, a->tool_calls)
-    {
-        open_chunk(c, a);
-        strbuf_puts(&c->out, "\"tool_calls\":[");
-        put_tool_call(tool_call, index++, &c->out);
-        strbuf_puts(&c->out, "]},\"logprobs\":null");
-        close_chunk(c, NULL);
-    }
     open_chunk(c, a);
     strbuf_putc(&c->out, '}');
     put_notes(c, a, a->n_notes, &c->out);
@@ -227,21 +244,35 @@ static void chat_end(call *c)
 
 /* ---- Whole replies ------------------------------------------------------------------------- */
 
-static void put_message(answer *a, strbuf *out)
+static void put_tool_call(const cJSON *call, strbuf *out)
+{
+    const char *id = json_get(call, "id")->valuestring, *name = json_get(call, "name")->valuestring,
+               *arguments = json_get(call, "arguments")->valuestring;
+    strbuf_printf(out, "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", id);
+    json_put_string(out, name, strlen(name));
+    strbuf_puts(out, ",\"arguments\":");
+    json_put_string(out, arguments, strlen(arguments));
+    strbuf_puts(out, "}}");
+}
+
+static void put_message(const call *c, const answer *a, strbuf *out)
 {
     const cJSON *tool_call;
-    int index = 0;
-    strbuf_puts(out, "\"message\":{\"role\":\"assistant\",\"content\":");
+    strbuf_puts(out, "\"message\":{\"role\":\"assistant\",");
     if (a->tool_calls && !a->text.length)
-        strbuf_puts(out, "null");
+        strbuf_puts(out, "\"content\":null");
     else
-        json_put_string(out, strbuf_text(&a->text), a->text.length);
+        put_text(QP_TEXT_CONTENT, strbuf_text(&a->text), a->text.length, out);
     strbuf_puts(out, ",\"refusal\":null");
+    if (a->thinking.length && !c->p.no_thoughts) {
+        strbuf_putc(out, ',');
+        put_text(QP_TEXT_THINKING, strbuf_text(&a->thinking), a->thinking.length, out);
+    }
     if (a->tool_calls) strbuf_puts(out, ",\"tool_calls\":[");
     cJSON_ArrayForEach(tool_call, a->tool_calls)
     {
-        if (index++) strbuf_putc(out, ',');
-        put_tool_call(tool_call, -1, out);
+        if (tool_call != a->tool_calls->child) strbuf_putc(out, ',');
+        put_tool_call(tool_call, out);
     }
     strbuf_puts(out, a->tool_calls ? "]}" : "}");
 }
@@ -254,7 +285,7 @@ static void chat_whole(call *c)
     for (size_t i = 0; i < c->n_answers; i++) {
         answer *a = &c->answers[i];
         strbuf_printf(out, "%s{\"index\":%zu,", i ? "," : "", i);
-        put_message(a, out);
+        put_message(c, a, out);
         put_notes(c, a, a->n_notes, out);
         put_token_ids(c, a, 0, out);
         strbuf_printf(out, ",\"finish_reason\":\"%s\"}", call_finish_reason(a));

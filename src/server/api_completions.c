@@ -176,7 +176,7 @@ static void add_prompt_rows(const call *c, columns *to, const request *r)
 
 static void put_logprobs(const call *c, answer *a, bool echo, size_t end, strbuf *out)
 {
-    columns to = {.offset = a->noted ? a->sent : 0};
+    columns to = {.offset = a->noted && a->noted < a->n_notes ? a->notes[a->noted].offset : 0};
     if (!c->p.logprobs) {
         strbuf_puts(out, ",\"logprobs\":null");
         return;
@@ -240,11 +240,12 @@ static void completion_begin(call *c)
     (void)c;
 }
 
-static void completion_delta(call *c, answer *a, const char *text, size_t length)
+static void completion_delta(call *c, answer *a, qp_text_kind kind, const char *text, size_t length)
 {
+    (void)kind; /* there are no conversations here */
     bool echo = !a->begun && c->p.echo;
     if (length || echo || a->n_ids > a->ids_sent)
-        put_chunk(c, a, echo, text, length, notes_before(a, a->text.length), NULL);
+        put_chunk(c, a, echo, text, length, notes_handed(a), NULL);
 }
 
 static void completion_finish(call *c, answer *a)

@@ -241,8 +241,9 @@ static void begin(call *c)
     (void)c;
 }
 
-static void delta(call *c, answer *a, const char *text, size_t length)
+static void delta(call *c, answer *a, qp_text_kind kind, const char *text, size_t length)
 {
+    (void)kind; /* there are no conversations here */
     const request *r = c->prompts[a->prompt].request;
     if (!length && a->n_ids == a->ids_sent) return;
     strbuf_printf(&c->out, "data: {\"index\":%zu,\"content\":", a->index);
@@ -250,7 +251,7 @@ static void delta(call *c, answer *a, const char *text, size_t length)
     put_ids(a, "tokens", a->ids_sent, &c->out);
     strbuf_printf(&c->out, ",\"stop\":false,\"tokens_predicted\":%zu,\"tokens_evaluated\":%zu",
                   a->n_tokens, r->n_prompt);
-    put_probabilities(c, a, notes_before(a, a->text.length), &c->out);
+    put_probabilities(c, a, notes_handed(a), &c->out);
     strbuf_puts(&c->out, "}\n\n");
 }
 

@@ -98,10 +98,11 @@ static const field chat_fields[] = {{.name = "messages",
                                     {0}};
 
 static const field *const chat_tables[] = {
-    chat_fields,        call_tool_fields,        common_fields, call_refused_fields,
-    call_single_fields, call_no_logprobs_fields, NULL};
-static const field *const generate_tables[] = {call_no_logprobs_fields, generate_fields,
-                                               common_fields, call_refused_fields, NULL};
+    chat_fields,         call_tool_fields,   call_thinking_fields,    common_fields,
+    call_refused_fields, call_single_fields, call_no_logprobs_fields, NULL};
+static const field *const generate_tables[] = {call_no_logprobs_fields, call_thinking_fields,
+                                               generate_fields,         common_fields,
+                                               call_refused_fields,     NULL};
 
 /* Streams unless the body says otherwise. */
 static void default_stream(call *c, const cJSON *body)
@@ -127,10 +128,21 @@ static qp_status reply_loaded(call *c, const cJSON *body)
     return QP_OK;
 }
 
+/* Ollama's clients ask for thoughts only of models that have them. */
+static qp_status check_think(const call *c, api_error *error)
+{
+    if (!c->p.think || c->server->thinks) return QP_OK;
+    return api_refuse(
+        error, 400, "think",
+        "\"%s\" does not support thinking: its chat template has no marks of thoughts",
+        c->server->options->alias);
+}
+
 static qp_status read_chat(call *c, const cJSON *body, api_error *error)
 {
     cJSON *variables;
     default_stream(c, body);
+    TRY(check_think(c, error));
     if (!cJSON_GetArraySize(c->p.messages)) return reply_loaded(c, body);
     TRY(call_chat_variables(c, c->p.messages, c->p.tools, &variables, error));
     return call_add_chat(c, variables, error);
@@ -148,6 +160,7 @@ static qp_status read_generate(call *c, const cJSON *body, api_error *error)
 {
     cJSON *variables = NULL;
     default_stream(c, body);
+    TRY(check_think(c, error));
     if (c->p.suffix && *c->p.suffix)
         return api_refuse(error, 400, "suffix",
                           "\"suffix\": text cannot be filled in before another yet");
@@ -180,28 +193,32 @@ static bool is_chat(const call *c)
     return c->dialect == &ollama_chat;
 }
 
-static void put_tool_calls(const answer *a, strbuf *out)
+static void put_call(const cJSON *call, strbuf *out)
 {
-    const cJSON *tool_call;
-    const char *comma = "";
-    strbuf_puts(out, ",\"tool_calls\":[");
-    cJSON_ArrayForEach(tool_call, a->tool_calls)
-    {
-        const char *name = json_get(tool_call, "name")->valuestring;
-        strbuf_printf(out, "%s{\"function\":{\"name\":", comma);
-        json_put_string(out, name, strlen(name));
-        strbuf_printf(out, ",\"arguments\":%s}}", json_get(tool_call, "arguments")->valuestring);
-        comma = ",";
-    }
-    strbuf_putc(out, ']');
+    const char *name = json_get(call, "name")->valuestring;
+    strbuf_printf(out,
+                  "{\"id\":\"call_%s\",\"function\":{\"name\":", json_get(call, "id")->valuestring);
+    json_put_string(out, name, strlen(name));
+    strbuf_printf(out, ",\"arguments\":%s}}", json_get(call, "arguments")->valuestring);
 }
 
-static void put_text(const call *c, const answer *a, const char *text, size_t length, strbuf *out)
+/* A reply's text, its thoughts, and its calls from this one on, each of which may be NULL. */
+static void put_text(const call *c, const strbuf *text, const strbuf *thinking, const cJSON *calls,
+                     strbuf *out)
 {
     strbuf_puts(out, is_chat(c) ? ",\"message\":{\"role\":\"assistant\",\"content\":"
                                 : ",\"response\":");
-    json_put_string(out, text, length);
-    if (a->tool_calls) put_tool_calls(a, out);
+    json_put_string(out, text ? strbuf_text(text) : "", text ? text->length : 0);
+    if (thinking && thinking->length && !c->p.no_thoughts) {
+        strbuf_puts(out, ",\"thinking\":");
+        json_put_string(out, strbuf_text(thinking), thinking->length);
+    }
+    if (calls) strbuf_puts(out, ",\"tool_calls\":[");
+    for (const cJSON *one = calls; one; one = one->next) {
+        if (one != calls) strbuf_putc(out, ',');
+        put_call(one, out);
+    }
+    if (calls) strbuf_putc(out, ']');
     if (is_chat(c)) strbuf_putc(out, '}');
 }
 
@@ -228,7 +245,7 @@ static void whole(call *c)
 {
     const answer *a = &c->answers[0];
     put_head(c, &c->out);
-    put_text(c, a, strbuf_text(&a->text), a->text.length, &c->out);
+    put_text(c, &a->text, &a->thinking, a->tool_calls ? a->tool_calls->child : NULL, &c->out);
     put_end(c, &c->out);
 }
 
@@ -237,26 +254,28 @@ static void begin(call *c)
     put_head(c, &c->head);
 }
 
-static void delta(call *c, answer *a, const char *text, size_t length)
+static void delta(call *c, answer *a, qp_text_kind kind, const char *text, size_t length)
 {
+    const bool call = kind == QP_TEXT_CALL_END, thought = kind == QP_TEXT_THINKING;
+    strbuf piece = {0};
     if (!length) return;
+    strbuf_append(&piece, text, length);
     strbuf_append(&c->out, c->head.data, c->head.length);
-    put_text(c, a, text, length, &c->out);
+    put_text(c, call || thought ? NULL : &piece, thought ? &piece : NULL,
+             call ? a->tool_calls->child->prev : NULL, &c->out);
     strbuf_puts(&c->out, ",\"done\":false}\n");
+    strbuf_free(&piece);
 }
 
 static void finish(call *c, answer *a)
 {
-    if (!a->tool_calls) return;
-    strbuf_append(&c->out, c->head.data, c->head.length);
-    put_text(c, a, "", 0, &c->out);
-    strbuf_puts(&c->out, ",\"done\":false}\n");
+    (void)c, (void)a;
 }
 
 static void end(call *c)
 {
     strbuf_append(&c->out, c->head.data, c->head.length);
-    put_text(c, &(answer){0}, "", 0, &c->out);
+    put_text(c, NULL, NULL, NULL, &c->out);
     put_end(c, &c->out);
     strbuf_putc(&c->out, '\n');
 }
@@ -271,6 +290,7 @@ const dialect ollama_chat = {
     .fields = chat_tables,
     .stream_type = "application/x-ndjson",
     .likely = true,
+    .whole_calls = true,
     .read = read_chat,
     .whole = whole,
     .begin = begin,
@@ -284,6 +304,7 @@ const dialect ollama_generate = {
     .fields = generate_tables,
     .stream_type = "application/x-ndjson",
     .likely = true,
+    .whole_calls = true,
     .read = read_generate,
     .whole = whole,
     .begin = begin,
@@ -425,5 +446,6 @@ qp_status answer_ollama_show(call *c, cJSON **out, api_error *error)
     cJSON *capabilities = cJSON_AddArrayToObject(*out, "capabilities");
     cJSON_AddItemToArray(capabilities, cJSON_CreateString("completion"));
     if (s->takes_tools) cJSON_AddItemToArray(capabilities, cJSON_CreateString("tools"));
+    if (s->thinks) cJSON_AddItemToArray(capabilities, cJSON_CreateString("thinking"));
     return QP_OK;
 }

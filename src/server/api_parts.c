@@ -23,8 +23,10 @@ void put_openai_usage(const call *c, strbuf *out)
     call_usage sum = call_sum_usage(c);
     strbuf_printf(out,
                   ",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,"
-                  "\"total_tokens\":%zu,\"prompt_tokens_details\":{\"cached_tokens\":%zu}}",
-                  sum.prompt, sum.completion, sum.prompt + sum.completion, sum.cached);
+                  "\"total_tokens\":%zu,\"prompt_tokens_details\":{\"cached_tokens\":%zu},"
+                  "\"completion_tokens_details\":{\"reasoning_tokens\":%zu}}",
+                  sum.prompt, sum.completion, sum.prompt + sum.completion, sum.cached,
+                  sum.thinking);
 }
 
 void put_ids(const answer *a, const char *name, size_t from, strbuf *out)
@@ -54,10 +56,12 @@ void put_token_logprob(const call *c, int32_t token, float logprob, strbuf *out)
     strbuf_putc(out, ']');
 }
 
-size_t notes_before(const answer *a, size_t offset)
+size_t notes_handed(const answer *a)
 {
+    const qp_text_stream *s = a->stream;
+    const size_t handed = s->certain - (s->rest.length - s->handed);
     size_t count = a->noted;
-    while (count < a->n_notes && a->notes[count].offset < offset)
+    while (count < a->n_notes && a->notes[count].offset < handed)
         count++;
     return count;
 }

@@ -31,8 +31,8 @@ void put_token_logprob(const call *c, int32_t token, float logprob, strbuf *out)
 /* ,"token_ids":[...] from the `from`-th on, where the client wants them. */
 void put_token_ids(const call *c, const answer *a, size_t from, strbuf *out);
 
-/* How many of the answer's notes are of tokens whose text begins before `offset`. */
-size_t notes_before(const answer *a, size_t offset);
+/* How many of the answer's notes are of tokens whose text begins in what was handed out. */
+size_t notes_handed(const answer *a);
 
 /* A failure after a stream has begun: data: {"error": ...}. */
 void fail_openai(call *c, const api_error *error);

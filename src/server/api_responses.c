@@ -82,10 +82,11 @@ static const field response_fields[] = {
      .help = "not built: the server keeps no responses"},
     {0}};
 
-static const field *const response_tables[] = {
-    response_fields,         call_tool_fields,   call_tool_choice_fields,
-    call_sampling_fields,    call_vendor_fields, call_refused_fields,
-    call_no_logprobs_fields, call_single_fields, NULL};
+static const field *const response_tables[] = {response_fields,         call_tool_fields,
+                                               call_tool_choice_fields, call_thinking_fields,
+                                               call_sampling_fields,    call_vendor_fields,
+                                               call_refused_fields,     call_no_logprobs_fields,
+                                               call_single_fields,      NULL};
 
 static qp_status read_response(call *c, const cJSON *body, api_error *error)
 {
@@ -102,46 +103,65 @@ static qp_status read_response(call *c, const cJSON *body, api_error *error)
 
 /* ---- Parts of the output ------------------------------------------------------------------- */
 
-static cJSON *text_part(const char *text, size_t length)
+/* The item of a part of the answer: a message or thoughts. */
+static void put_item_id(const call *c, qp_text_kind kind, size_t index, char *out, size_t size)
+{
+    snprintf(out, size, "%s_%s_%zu", kind == QP_TEXT_THINKING ? "rs" : "msg", c->id, index);
+}
+
+static cJSON *text_part(qp_text_kind kind, const char *text, size_t length)
 {
     strbuf json = {0};
     cJSON *part = cJSON_CreateObject();
+    const bool thought = kind == QP_TEXT_THINKING;
     json_put_string(&json, text, length);
-    cJSON_AddStringToObject(part, "type", "output_text");
+    cJSON_AddStringToObject(part, "type", thought ? "reasoning_text" : "output_text");
     cJSON_AddRawToObject(part, "text", strbuf_text(&json));
-    cJSON_AddArrayToObject(part, "annotations");
-    cJSON_AddArrayToObject(part, "logprobs");
+    if (!thought) cJSON_AddArrayToObject(part, "annotations");
+    if (!thought) cJSON_AddArrayToObject(part, "logprobs");
     strbuf_free(&json);
     return part;
 }
 
-static cJSON *message_item(const call *c, const answer *a, const char *status)
+static cJSON *part_of(const answer *a, const answer_part *part)
 {
-    char id[48];
+    const strbuf *all = part->kind == QP_TEXT_THINKING ? &a->thinking : &a->text;
+    return text_part(part->kind, strbuf_text(all) + part->from, part->length);
+}
+
+/* `part`: the item's text; NULL: it begins. */
+static cJSON *text_item(const call *c, qp_text_kind kind, size_t index, cJSON *part)
+{
+    char id[72];
+    const bool thought = kind == QP_TEXT_THINKING;
     cJSON *item = cJSON_CreateObject();
-    snprintf(id, sizeof id, "msg_%s", c->id);
-    cJSON_AddStringToObject(item, "type", "message");
+    put_item_id(c, kind, index, id, sizeof id);
+    cJSON_AddStringToObject(item, "type", thought ? "reasoning" : "message");
     cJSON_AddStringToObject(item, "id", id);
-    cJSON_AddStringToObject(item, "status", status);
-    cJSON_AddStringToObject(item, "role", "assistant");
+    cJSON_AddStringToObject(item, "status", part ? "completed" : "in_progress");
+    if (thought) cJSON_AddArrayToObject(item, "summary");
+    if (!thought) cJSON_AddStringToObject(item, "role", "assistant");
     cJSON *content = cJSON_AddArrayToObject(item, "content");
-    if (a) cJSON_AddItemToArray(content, text_part(strbuf_text(&a->text), a->text.length));
+    if (part) cJSON_AddItemToArray(content, part);
     return item;
 }
 
-static bool has_message(const answer *a)
+static cJSON *empty_message(const call *c)
 {
-    return a->text.length > 0 || !a->tool_calls;
+    return text_item(c, QP_TEXT_CONTENT, 0, text_part(QP_TEXT_CONTENT, "", 0));
 }
 
 static void add_output(const call *c, cJSON *output)
 {
     const answer *a = &c->answers[0];
-    const cJSON *tool_call;
     if (!a->ended) return;
-    if (has_message(a)) cJSON_AddItemToArray(output, message_item(c, a, "completed"));
-    cJSON_ArrayForEach(tool_call, a->tool_calls)
-        cJSON_AddItemToArray(output, responses_call_item(c, tool_call, true));
+    if (!a->n_parts) cJSON_AddItemToArray(output, empty_message(c));
+    for (size_t i = 0; i < a->n_parts; i++) {
+        const answer_part *part = &a->parts[i];
+        cJSON_AddItemToArray(output, part->kind == QP_TEXT_CALL
+                                         ? responses_call_item(c, part->call, true)
+                                         : text_item(c, part->kind, i, part_of(a, part)));
+    }
 }
 
 static void add_usage(const call *c, cJSON *tree)
@@ -153,7 +173,7 @@ static void add_usage(const call *c, cJSON *tree)
     cJSON_AddNumberToObject(details, "cached_tokens", (double)sum.cached);
     cJSON_AddNumberToObject(usage, "output_tokens", (double)sum.completion);
     details = cJSON_AddObjectToObject(usage, "output_tokens_details");
-    cJSON_AddNumberToObject(details, "reasoning_tokens", 0);
+    cJSON_AddNumberToObject(details, "reasoning_tokens", (double)sum.thinking);
     cJSON_AddNumberToObject(usage, "total_tokens", (double)(sum.prompt + sum.completion));
 }
 
@@ -233,7 +253,7 @@ static void whole(call *c)
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
-/* c->state: number of events so far. If there is a message, it is the item with index 0. */
+/* c->state: number of events so far. The answer's parts are the items, with their numbers. */
 static cJSON *new_event(call *c, const char *type)
 {
     cJSON *event = cJSON_CreateObject();
@@ -256,22 +276,22 @@ static void send_response(call *c, const char *type)
     send_event(c, event);
 }
 
-static void send_item(call *c, const char *type, int index, cJSON *item)
+static void send_item(call *c, const char *type, size_t index, cJSON *item)
 {
     cJSON *event = new_event(c, type);
-    cJSON_AddNumberToObject(event, "output_index", index);
+    cJSON_AddNumberToObject(event, "output_index", (double)index);
     cJSON_AddItemToObject(event, "item", item);
     send_event(c, event);
 }
 
-/* An event of the message's text. */
-static cJSON *text_event(call *c, const char *type)
+/* An event of the text of an item. */
+static cJSON *text_event(call *c, qp_text_kind kind, size_t index, const char *type)
 {
-    char id[48];
+    char id[72];
     cJSON *event = new_event(c, type);
-    snprintf(id, sizeof id, "msg_%s", c->id);
+    put_item_id(c, kind, index, id, sizeof id);
     cJSON_AddStringToObject(event, "item_id", id);
-    cJSON_AddNumberToObject(event, "output_index", 0);
+    cJSON_AddNumberToObject(event, "output_index", (double)index);
     cJSON_AddNumberToObject(event, "content_index", 0);
     return event;
 }
@@ -282,69 +302,118 @@ static void begin(call *c)
     send_response(c, "response.in_progress");
 }
 
-static void open_message(call *c)
+static void open_text(call *c, qp_text_kind kind, size_t index)
 {
-    send_item(c, "response.output_item.added", 0, message_item(c, NULL, "in_progress"));
-    cJSON *event = text_event(c, "response.content_part.added");
-    cJSON_AddItemToObject(event, "part", text_part("", 0));
+    send_item(c, "response.output_item.added", index, text_item(c, kind, index, NULL));
+    cJSON *event = text_event(c, kind, index, "response.content_part.added");
+    cJSON_AddItemToObject(event, "part", text_part(kind, "", 0));
     send_event(c, event);
 }
 
-static void delta(call *c, answer *a, const char *text, size_t length)
+static void send_text(call *c, qp_text_kind kind, size_t index, const char *text, size_t length)
 {
-    if (!length) return;
-    if (!a->sent) open_message(c);
-    strbuf_printf(
-        &c->out,
-        "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\","
-        "\"sequence_number\":%d,\"item_id\":\"msg_%s\",\"output_index\":0,"
-        "\"content_index\":0,\"logprobs\":[],\"delta\":",
-        c->state++, c->id);
+    char id[72];
+    const bool thought = kind == QP_TEXT_THINKING;
+    const char *type = thought ? "response.reasoning_text.delta" : "response.output_text.delta";
+    put_item_id(c, kind, index, id, sizeof id);
+    strbuf_printf(&c->out,
+                  "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%d,\"item_id\":\"%s\","
+                  "\"output_index\":%zu,\"content_index\":0,%s\"delta\":",
+                  type, type, c->state++, id, index, thought ? "" : "\"logprobs\":[],");
     json_put_string(&c->out, text, length);
     strbuf_puts(&c->out, "}\n\n");
 }
 
-static void close_message(call *c, const answer *a)
+static void close_text(call *c, qp_text_kind kind, size_t index, cJSON *part)
 {
-    cJSON *part = text_part(strbuf_text(&a->text), a->text.length);
-    cJSON *event = text_event(c, "response.output_text.done");
+    const bool thought = kind == QP_TEXT_THINKING;
+    cJSON *event = text_event(
+        c, kind, index, thought ? "response.reasoning_text.done" : "response.output_text.done");
     cJSON_AddItemToObject(event, "text", cJSON_Duplicate(json_get(part, "text"), false));
-    cJSON_AddArrayToObject(event, "logprobs");
+    if (!thought) cJSON_AddArrayToObject(event, "logprobs");
     send_event(c, event);
-    event = text_event(c, "response.content_part.done");
-    cJSON_AddItemToObject(event, "part", part);
+    event = text_event(c, kind, index, "response.content_part.done");
+    cJSON_AddItemToObject(event, "part", cJSON_Duplicate(part, true));
     send_event(c, event);
-    send_item(c, "response.output_item.done", 0, message_item(c, a, "completed"));
+    send_item(c, "response.output_item.done", index, text_item(c, kind, index, part));
 }
 
-static void send_call(call *c, const cJSON *tool_call, int index)
+/* Closes the text that is the last of the first `n` parts. */
+static void close_last(call *c, const answer *a, size_t n)
 {
-    cJSON *whole_item = responses_call_item(c, tool_call, true);
-    const bool custom = json_get(whole_item, "input") != NULL;
-    const char *given = custom ? "input" : "arguments";
-    send_item(c, "response.output_item.added", index, responses_call_item(c, tool_call, false));
-    for (int done = 0; done < 2; done++) {
-        char type[64];
-        snprintf(type, sizeof type, "response.%s.%s",
-                 custom ? "custom_tool_call_input" : "function_call_arguments",
-                 done ? "done" : "delta");
-        cJSON *event = new_event(c, type);
-        cJSON_AddStringToObject(event, "item_id", responses_text(whole_item, "id"));
-        cJSON_AddNumberToObject(event, "output_index", index);
-        cJSON_AddStringToObject(event, done ? given : "delta", responses_text(whole_item, given));
-        if (done) cJSON_AddStringToObject(event, "name", responses_text(whole_item, "name"));
-        send_event(c, event);
+    if (n == 0 || a->parts[n - 1].kind == QP_TEXT_CALL) return;
+    close_text(c, a->parts[n - 1].kind, n - 1, part_of(a, &a->parts[n - 1]));
+}
+
+static void open_call(call *c, const answer *a)
+{
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "id", a->call_id);
+    cJSON_AddStringToObject(item, "name", strbuf_text(&a->name));
+    send_item(c, "response.output_item.added", a->n_parts, responses_call_item(c, item, false));
+    cJSON_Delete(item);
+}
+
+/* `text`: more arguments, or all of them once the call is `done`. */
+static void send_given(call *c, const char *call_id, size_t index, bool custom, const char *name,
+                       const char *text)
+{
+    char type[64], id[32];
+    const bool done = name != NULL;
+    snprintf(type, sizeof type, "response.%s.%s",
+             custom ? "custom_tool_call_input" : "function_call_arguments",
+             done ? "done" : "delta");
+    responses_call_id(custom, call_id, id, sizeof id);
+    cJSON *event = new_event(c, type);
+    cJSON_AddStringToObject(event, "item_id", id);
+    cJSON_AddNumberToObject(event, "output_index", (double)index);
+    cJSON_AddStringToObject(event, !done ? "delta" : custom ? "input" : "arguments", text);
+    if (done) cJSON_AddStringToObject(event, "name", name);
+    send_event(c, event);
+}
+
+static void close_call(call *c, const answer *a)
+{
+    const size_t index = a->n_parts - 1;
+    cJSON *item = responses_call_item(c, a->parts[index].call, true);
+    const bool custom = json_get(item, "input") != NULL;
+    const char *given = responses_text(item, custom ? "input" : "arguments");
+    if (custom) send_given(c, a->call_id, index, custom, NULL, given);
+    send_given(c, a->call_id, index, custom, responses_text(item, "name"), given);
+    send_item(c, "response.output_item.done", index, item);
+}
+
+static void delta(call *c, answer *a, qp_text_kind kind, const char *text, size_t length)
+{
+    const size_t last = a->n_parts ? a->n_parts - 1 : 0;
+    switch (kind) {
+    case QP_TEXT_CALL:
+        close_last(c, a, a->n_parts);
+        open_call(c, a);
+        return;
+    case QP_TEXT_ARGUMENTS:
+        if (!responses_is_custom(c, strbuf_text(&a->name)))
+            send_given(c, a->call_id, a->n_parts, false, NULL, text);
+        return;
+    case QP_TEXT_CALL_END:
+        close_call(c, a);
+        return;
+    default:
+        if (!length || !a->n_parts) return;
+        if (a->parts[last].length == length) { /* it begins */
+            close_last(c, a, last);
+            open_text(c, kind, last);
+        }
+        send_text(c, kind, last, text, length);
     }
-    send_item(c, "response.output_item.done", index, whole_item);
 }
 
 static void finish(call *c, answer *a)
 {
-    const cJSON *tool_call;
-    int index = has_message(a);
-    if (has_message(a) && !a->text.length) open_message(c);
-    if (has_message(a)) close_message(c, a);
-    cJSON_ArrayForEach(tool_call, a->tool_calls) send_call(c, tool_call, index++);
+    close_last(c, a, a->n_parts);
+    if (a->n_parts) return;
+    open_text(c, QP_TEXT_CONTENT, 0);
+    close_text(c, QP_TEXT_CONTENT, 0, text_part(QP_TEXT_CONTENT, "", 0));
 }
 
 static void end(call *c)

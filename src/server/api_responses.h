@@ -19,6 +19,12 @@ qp_status responses_messages(const call *c, cJSON *list, api_error *error);
  * of the reply says so. */
 cJSON *responses_tools(const call *c);
 
+/* Whether a tool of the call takes a text in place of arguments. */
+bool responses_is_custom(const call *c, const char *name);
+
+/* The item's id of a call of a tool. */
+void responses_call_id(bool custom, const char *call_id, char *out, size_t size);
+
 /* A call of a tool as an item: of a function, or of a custom tool. `done`: with what it is called
  * with. */
 cJSON *responses_call_item(const call *c, const cJSON *tool_call, bool done);

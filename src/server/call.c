@@ -104,6 +104,7 @@ static qp_status read_body(call *c, field_tables fields, api_error *error)
                         .best_of = -1,
                         .max_tokens = -1,
                         .top_logprobs = -1,
+                        .thinking_budget = -1,
                         .timeout = c->server->options->timeout};
     if (c->dialect && c->dialect->likely)
         sampling_exclude_unlikely(c->server->engine, &c->p.sampling);
@@ -167,7 +168,11 @@ static qp_status fill_request(const call *c, request *r, api_error *error)
     r->cache_key = c->cache_key;
     if (p->timeout > 0) r->deadline = c->arrived + (uint64_t)(p->timeout * 1e9);
     r->context = (void *)c;
-    return QP_OK;
+    if (!c->chat) return QP_OK;
+    qp_status status =
+        thought_rules_make(c->server->vocabulary, r->prompt, r->n_prompt, p->thinking_budget,
+                           c->form && !p->thoughts_in_text, &r->thoughts, &error->error);
+    return status == QP_OK ? QP_OK : api_failed(error, status);
 }
 
 /* The words by which the clients of each API notice that they must shorten a conversation. */
@@ -460,8 +465,10 @@ call_usage call_sum_usage(const call *c)
         sum.prompt += c->prompts[i].request->n_prompt;
         sum.cached += c->prompts[i].request->cached_tokens;
     }
-    for (size_t i = 0; i < c->n_answers; i++)
+    for (size_t i = 0; i < c->n_answers; i++) {
         sum.completion += c->answers[i].n_tokens;
+        sum.thinking += c->answers[i].n_thinking;
+    }
     return sum;
 }
 

@@ -36,6 +36,10 @@ typedef struct parameters {
     bool base64;   /* embeddings as base64 */
     bool mixed;    /* a prompt may hold ids and texts, and texts may be {"prompt_string": text} */
     bool no_tools; /* tools must not be called */
+    bool thoughts_in_text, no_thoughts;           /* thoughts stay content, or are not sent */
+    bool think, no_think;                         /* the model shall think, or not */
+    const char *effort;                           /* how much; NULL: not given */
+    int64_t thinking_budget;                      /* tokens of thoughts; -1: any number */
     bool no_generation_prompt, generation_prompt; /* false or true was asked for */
     bool continues; /* the answer continues the last message, which is the model's */
     int64_t n, best_of, max_tokens, min_tokens, top_logprobs; /* -1: not given */
@@ -62,22 +66,37 @@ typedef struct token_note {
     uint32_t n_tops;
 } token_note;
 
+/* A part of an answer, in the order in which the model wrote them. */
+typedef struct answer_part {
+    qp_text_kind kind;   /* QP_TEXT_CONTENT, QP_TEXT_THINKING or QP_TEXT_CALL */
+    size_t from, length; /* of answer.text or answer.thinking */
+    const cJSON *call;   /* of answer.tool_calls */
+} answer_part;
+
 struct answer {
     call *call;
     size_t prompt, index;   /* of all answers of the call */
     qp_text_stream *stream; /* of its tokens */
-    strbuf text;            /* all content since the first token, without calls of tools */
-    size_t sent;            /* bytes of it that the dialect has received */
-    strbuf name, arguments; /* of the call that the model writes now */
-    cJSON *tool_calls;      /* [{"id", "name", "arguments"}]; NULL: none */
-    size_t n_tokens;        /* chosen tokens, without the one that ends the answer */
-    bool begun, ended;      /* the dialect has received its first text; its end */
-    bool over;              /* its last event was read */
-    int finish;             /* a qp_finish, or REQUEST_*; once it has ended */
-    const char *stopped;    /* the stop text that ended it; NULL: none */
-    token_note *notes;      /* [n_notes] with logprobs */
-    size_t n_notes, noted;  /* those before `noted` were sent */
-    token_top *tops;        /* [n_tops] */
+    strbuf text;            /* all content since the first token, without thoughts and calls */
+    strbuf thinking;        /* all thoughts */
+    answer_part *parts;     /* [n_parts] */
+    size_t n_parts, parts_capacity;
+    /* The call that the model writes now, or the last one: its number, its id, what it wrote. */
+    size_t call_number;
+    char call_id[10];
+    strbuf name, arguments;
+    bool in_string, escaped; /* the arguments end inside a text of JSON, after a backslash */
+    cJSON *tool_calls; /* [{"id", "name", "arguments"}], with "broken" in a stream that has begun to
+                        * send one which is not whole; NULL: none */
+    size_t n_tokens;   /* chosen tokens, without the one that ends the answer */
+    size_t n_thinking; /* those of thoughts */
+    bool begun, ended; /* the dialect has received its first text; its end */
+    bool over;         /* its last event was read */
+    int finish;        /* a qp_finish, or REQUEST_*; once it has ended */
+    const char *stopped;   /* the stop text that ended it; NULL: none */
+    token_note *notes;     /* [n_notes] with logprobs */
+    size_t n_notes, noted; /* those before `noted` were sent */
+    token_top *tops;       /* [n_tops] */
     size_t n_tops;
     int32_t *ids; /* [n_ids] token ids, if the client wants them */
     size_t n_ids, ids_sent;
@@ -96,14 +115,16 @@ typedef struct dialect {
     field_tables fields;
     const char *stream_type; /* the Content-Type of a stream */
     bool likely;             /* sampling_exclude_unlikely() unless settings say otherwise */
+    bool whole_calls;        /* a stream has calls of tools only when they are whole */
     /* Checks what the tables cannot check, and adds prompts by call_add_*(). Without a prompt, what
      * it has written is the reply. */
     qp_status (*read)(call *c, const cJSON *body, api_error *error);
     void (*whole)(call *c); /* the reply of a call that does not stream */
-    /* A stream: the first event has come; an answer has text, notes or its first token (certain
-     * text from `sent` on); an answer has ended; all have. */
+    /* A stream: the first event has come; an answer has a piece that is certain, as qp_text_piece
+     * has it, or notes or its first token as content without text; an answer has ended; all have.
+     * The last call of a->tool_calls is the one that QP_TEXT_CALL_END ends. */
     void (*begin)(call *c);
-    void (*delta)(call *c, answer *a, const char *text, size_t length);
+    void (*delta)(call *c, answer *a, qp_text_kind kind, const char *text, size_t length);
     void (*finish)(call *c, answer *a);
     void (*progress)(call *c, const answer *a, size_t read); /* tokens of its prompt; may be NULL */
     void (*end)(call *c);
@@ -154,6 +175,15 @@ extern const field call_sampling_fields[], call_openai_fields[], call_bias_field
     call_vendor_fields[], call_message_fields[], call_template_fields[], call_tool_fields[],
     call_tool_choice_fields[];
 
+/* How much the model thinks, and where its thoughts go: call_thinking.c. */
+extern const field call_thinking_fields[];
+
+/* Adds what the request asks for to the variables of the chat template, unless they have it. */
+void call_put_thinking(const parameters *parameters, cJSON *variables);
+
+/* Thoughts of a message of a conversation, under the name that chat templates know. */
+void call_name_thinking(cJSON *message);
+
 /* What no endpoint can do, and what only some can: fields_refused.c. */
 extern const field call_refused_fields[], call_single_fields[], call_no_logprobs_fields[];
 
@@ -199,7 +229,7 @@ qp_status call_add_biases(parameters *parameters, const char *name, const cJSON 
 
 /* Sums for "usage". */
 typedef struct call_usage {
-    size_t prompt, cached, completion;
+    size_t prompt, cached, completion, thinking;
 } call_usage;
 call_usage call_sum_usage(const call *c);
 

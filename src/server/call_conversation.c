@@ -75,6 +75,7 @@ static qp_status add_message(const cJSON *message, cJSON *out, api_error *error)
         if (developer)
             cJSON_ReplaceItemInObjectCaseSensitive(copy, "role", cJSON_CreateString("system"));
         open_arguments(copy);
+        call_name_thinking(copy);
         cJSON_AddItemToArray(out, copy);
     }
     strbuf_free(&text);
@@ -167,6 +168,7 @@ qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools
         cJSON_Delete(variables);
         return status;
     }
+    call_put_thinking(&c->p, variables);
     cJSON_DeleteItemFromObjectCaseSensitive(variables, "messages");
     cJSON_AddItemToObject(variables, "messages", list);
     if (!c->server->takes_tools)

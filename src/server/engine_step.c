@@ -75,8 +75,13 @@ static qp_status on_token(void *context, int32_t token)
     request *r = c->request;
     batcher *b = r->state->batcher;
     if (c->count == r->n_prompt) batcher_note_progress(b, c, r->n_prompt);
-    if (ends_choice(r, token)) return stop(c, QP_FINISH_STOP_TOKEN, token);
-    if (c->matcher && qp_matcher_take(c->matcher, token, &r->error) != QP_OK)
+    if (ends_choice(r, token)) {
+        if (!thought_end(&c->thought, &r->thoughts)) return stop(c, QP_FINISH_STOP_TOKEN, token);
+        token = thought_forced(&c->thought, &r->thoughts);
+    }
+    const bool formed = c->matcher && thought_is_over(&c->thought),
+               turns = thought_take(&c->thought, &r->thoughts, token);
+    if (formed && !turns && qp_matcher_take(c->matcher, token, &r->error) != QP_OK)
         return stop(c, REQUEST_FAILED, -1);
     c->tokens[c->count++] = token;
     if (c->count > c->n_pushed) { /* else it is made again after a preemption */
@@ -89,7 +94,7 @@ static qp_status on_token(void *context, int32_t token)
         const bool length = r->max_tokens && c->count - r->n_prompt == r->max_tokens;
         return stop(c, length ? QP_FINISH_LENGTH : QP_FINISH_CONTEXT, -1);
     }
-    return choice_room(c) > 0 && !atomic_load(&c->cancelled) ? QP_OK : QP_CANCELLED;
+    return choice_room(c) > 0 && !turns && !atomic_load(&c->cancelled) ? QP_OK : QP_CANCELLED;
 }
 
 /* Receives the logits after new token `token` of the call. */
@@ -138,17 +143,39 @@ static qp_status open_sampler(batcher *b, choice *c, qp_error *error)
     if (c->sampler) return QP_OK;
     sampling.value[QP_SEED] += (double)c->index;
     if (c->request->ignore_eos) sampling.n_stop_tokens = 0;
+    thought_begin(&c->thought, &c->request->thoughts);
+    c->bound = false;
     TRY(qp_sampler_open(b->engine, &sampling, &c->sampler, error));
     return sampling.grammar ? qp_matcher_open(b->engine, &sampling, &c->matcher, error) : QP_OK;
 }
 
-/* The next token is one of those with which the answer's form goes on. */
-static qp_status bind(choice *c, qp_error *error)
+/* Allows only a token, or the tokens of a mask (NULL: all) and one more, if it is not negative. */
+static qp_status allow(const batcher *b, choice *c, const uint32_t *allowed, int32_t token,
+                       qp_error *error)
+{
+    const size_t words = ((size_t)b->info.vocab_size + 31) / 32;
+    c->bound = allowed || token >= 0;
+    if (token < 0) return qp_sampler_allow(c->sampler, allowed, error);
+    uint32_t *mask = calloc(words, sizeof *mask);
+    if (!mask) return error_no_memory(error, "a mask", words * sizeof *mask);
+    if (allowed) memcpy(mask, allowed, words * sizeof *mask);
+    mask[token / 32] |= UINT32_C(1) << token % 32;
+    const qp_status status = qp_sampler_allow(c->sampler, mask, error);
+    free(mask);
+    return status;
+}
+
+/* The next token is one of those with which a thought is ended, or the answer's form goes on. */
+static qp_status bind(const batcher *b, choice *c, qp_error *error)
 {
     const uint32_t *allowed;
-    if (!c->matcher) return QP_OK;
+    const thought_rules *rules = &c->request->thoughts;
+    const int32_t forced = thought_forced(&c->thought, rules);
+    if (forced >= 0) return allow(b, c, NULL, forced, error);
+    if (!c->matcher || !thought_is_over(&c->thought))
+        return c->bound ? allow(b, c, NULL, -1, error) : QP_OK;
     TRY(qp_matcher_allowed(c->matcher, &allowed, error));
-    return qp_sampler_allow(c->sampler, allowed, error);
+    return allow(b, c, allowed, thought_opening(&c->thought, rules), error);
 }
 
 /* How many tokens must still be chosen before a stop token may be. */
@@ -264,13 +291,15 @@ static qp_status add_sequence(batcher *b, choice *c, size_t *budget, qp_error *e
     size_t count = c->count - held;
     TRY(open_sampler(b, c, error));
     TRY(exclude_stops(b, c, error));
+    const size_t thoughts = thought_left(&c->thought, &r->thoughts);
     const bool prompt = !decodes(c);
     if (prompt && count > *budget) count = *budget;
     if (count == 0 || room == 0) return QP_OK;
     if (prompt) *budget -= count;
     const bool ends = held + count == c->count, chooses = ends && !r->prompt_only && !r->embed;
-    const size_t most = left < room ? left : room;
-    if (chooses) TRY(bind(c, error));
+    size_t most = left < room ? left : room;
+    if (thoughts < most) most = thoughts;
+    if (chooses) TRY(bind(b, c, error));
     c->row = NULL;
     c->held = held;
     b->called[b->n_called] = c;

@@ -10,6 +10,7 @@
 #ifndef QUIPU_SERVER_REQUEST_H
 #define QUIPU_SERVER_REQUEST_H
 
+#include "engine/thought.h"
 #include "quipu.h"
 
 enum {
@@ -49,23 +50,24 @@ typedef struct request {
      * and freed with it. */
     int32_t *prompt; /* [n_prompt], at least one token */
     size_t n_prompt;
-    size_t n_choices;      /* 0: 1; choice i has the seed of `sampling` + i */
-    qp_sampling sampling;  /* stop texts are ignored here: a worker finds them and cancels */
-    qp_logit_bias *biases; /* owned; what sampling.logit_bias points to, or NULL */
-    size_t max_tokens;     /* 0: until the context is full */
-    size_t min_tokens;     /* before that many tokens, stop tokens of `sampling` are excluded */
-    bool ignore_eos;       /* stop tokens do not end a choice */
-    int top_logprobs;      /* -1: no log-probabilities; else how many alternatives come with each
-                            * token, at most REQUEST_MAX_TOP */
-    bool prompt_logprobs;  /* those of the prompt's tokens too, by choice 0; the prompt is computed,
-                            * not taken from the cache */
-    bool prompt_only;      /* nothing is chosen: each choice ends after the prompt, with LENGTH */
-    bool progress;         /* choice 0 has events while its prompt is read */
-    bool embed;            /* the mean of the last hidden states is wanted; no tokens are chosen */
-    bool embed_last;       /* with `embed`: that of the last token in place of the mean */
-    uint64_t cache_key;    /* prefixes are shared among requests of equal keys */
-    uint64_t deadline;     /* clock_ns(); 0: none */
-    void *context;         /* the worker's own */
+    size_t n_choices;       /* 0: 1; choice i has the seed of `sampling` + i */
+    qp_sampling sampling;   /* stop texts are ignored here: a worker finds them and cancels */
+    qp_logit_bias *biases;  /* owned; what sampling.logit_bias points to, or NULL */
+    size_t max_tokens;      /* 0: until the context is full */
+    size_t min_tokens;      /* before that many tokens, stop tokens of `sampling` are excluded */
+    thought_rules thoughts; /* of the answers; zeros: they are like all text */
+    bool ignore_eos;        /* stop tokens do not end a choice */
+    int top_logprobs;       /* -1: no log-probabilities; else how many alternatives come with each
+                             * token, at most REQUEST_MAX_TOP */
+    bool prompt_logprobs; /* those of the prompt's tokens too, by choice 0; the prompt is computed,
+                           * not taken from the cache */
+    bool prompt_only;     /* nothing is chosen: each choice ends after the prompt, with LENGTH */
+    bool progress;        /* choice 0 has events while its prompt is read */
+    bool embed;           /* the mean of the last hidden states is wanted; no tokens are chosen */
+    bool embed_last;      /* with `embed`: that of the last token in place of the mean */
+    uint64_t cache_key;   /* prefixes are shared among requests of equal keys */
+    uint64_t deadline;    /* clock_ns(); 0: none */
+    void *context;        /* the worker's own */
     void (*free_context)(void *context); /* called when the request is freed; may be NULL */
 
     /* Set by the engine thread; valid after the first event of a choice. */

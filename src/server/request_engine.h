@@ -39,20 +39,22 @@ struct choice {
     prefix_walk walk; /* how much of its text is cached */
     int32_t *tokens;  /* [capacity]: prompt, then chosen tokens */
     size_t count, capacity;
-    size_t n_pushed;     /* of these, tokens whose events were pushed */
-    qp_sampler *sampler; /* NULL: not opened yet */
-    qp_matcher *matcher; /* of the answer's form, opened with the sampler; NULL: any text */
-    qp_session *session; /* while running */
-    parked_pages parked; /* else: what it keeps of the cache */
-    uint64_t stalled;    /* clock_ns() when it was stalled */
-    size_t held;         /* tokens of the session at the start of the call */
-    const float *row;    /* logits that the next token is chosen from, while qp_step() runs */
-    double *hidden_sum;  /* [hidden_size] of the tokens read so far, for an embedding */
-    bool stops_excluded; /* by biases of the sampler, for min_tokens */
-    bool stopped;        /* it wants no more tokens */
-    uint8_t finish;      /* once stopped */
-    int32_t stop_token;  /* the stop token that ended it; -1: none */
-    uint64_t last_token; /* clock_ns() of the last event */
+    size_t n_pushed;       /* of these, tokens whose events were pushed */
+    qp_sampler *sampler;   /* NULL: not opened yet */
+    qp_matcher *matcher;   /* of the answer's form, opened with the sampler; NULL: any text */
+    thought_watch thought; /* begins with the sampler */
+    bool bound;            /* the sampler has a mask */
+    qp_session *session;   /* while running */
+    parked_pages parked;   /* else: what it keeps of the cache */
+    uint64_t stalled;      /* clock_ns() when it was stalled */
+    size_t held;           /* tokens of the session at the start of the call */
+    const float *row;      /* logits that the next token is chosen from, while qp_step() runs */
+    double *hidden_sum;    /* [hidden_size] of the tokens read so far, for an embedding */
+    bool stops_excluded;   /* by biases of the sampler, for min_tokens */
+    bool stopped;          /* it wants no more tokens */
+    uint8_t finish;        /* once stopped */
+    int32_t stop_token;    /* the stop token that ended it; -1: none */
+    uint64_t last_token;   /* clock_ns() of the last event */
 };
 
 typedef struct request_state {

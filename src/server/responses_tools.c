@@ -129,6 +129,18 @@ static void add_input(cJSON *item, const char *arguments, bool done)
     cJSON_Delete(object);
 }
 
+void responses_call_id(bool custom, const char *call_id, char *out, size_t size)
+{
+    snprintf(out, size, "%s_%s", custom ? "ctc" : "fc", call_id);
+}
+
+bool responses_is_custom(const call *c, const char *name)
+{
+    const char *space;
+    const cJSON *tool = find_tool(c, name, &space);
+    return tool && is_of_type(tool, "custom");
+}
+
 cJSON *responses_call_item(const call *c, const cJSON *tool_call, bool done)
 {
     char id[32];
@@ -136,8 +148,11 @@ cJSON *responses_call_item(const call *c, const cJSON *tool_call, bool done)
     const cJSON *tool = find_tool(c, responses_text(tool_call, "name"), &space);
     const bool custom = tool && is_of_type(tool, "custom");
     const char *arguments = responses_text(tool_call, "arguments");
+    const char *status = !done                           ? "in_progress"
+                         : json_get(tool_call, "broken") ? "incomplete"
+                                                         : "completed";
     cJSON *item = cJSON_CreateObject();
-    snprintf(id, sizeof id, "%s_%s", custom ? "ctc" : "fc", call_id);
+    responses_call_id(custom, call_id, id, sizeof id);
     cJSON_AddStringToObject(item, "type", custom ? "custom_tool_call" : "function_call");
     cJSON_AddStringToObject(item, "id", id);
     cJSON_AddStringToObject(item, "call_id", call_id);
@@ -147,6 +162,6 @@ cJSON *responses_call_item(const call *c, const cJSON *tool_call, bool done)
         add_input(item, arguments, done);
     else
         cJSON_AddStringToObject(item, "arguments", done ? arguments : "");
-    cJSON_AddStringToObject(item, "status", done ? "completed" : "in_progress");
+    cJSON_AddStringToObject(item, "status", status);
     return item;
 }

@@ -180,6 +180,7 @@ static void *load(void *context)
     if (status == QP_OK) {
         s->vocabulary = qp_engine_vocabulary(s->engine);
         s->takes_tools = vocabulary_takes_tools(s->vocabulary);
+        s->thinks = thinking_marks_of(s->vocabulary) != NULL;
         s->pooling = pooling_of(s->options, s->engine);
         s->info = *qp_engine_get_info(s->engine);
         if (s->options->prompt_cache) prompt_cache_restore(s->options, s->engine);

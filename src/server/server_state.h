@@ -36,6 +36,7 @@ struct server {
     qp_engine *engine; /* runs on the engine thread; others read only constant data */
     const qp_vocabulary *vocabulary;
     bool takes_tools; /* the chat template writes them */
+    bool thinks;      /* it has marks of thoughts */
     model_pooling pooling;
     qp_engine_info info;
     qp_sampling defaults;
