@@ -56,11 +56,12 @@ def write_tensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
 
 
-def scripted_model(folder, template, scripts, marks=()):
-    """`scripts`: {name: text}; the text follows the control token <|name|>. `marks` are tokens of their own."""
+def scripted_model(folder, template, scripts, marks=(), controls=()):
+    """`scripts`: {name: text}; the text follows the control token <|name|>. `marks` and `controls`
+    are tokens of their own, and these control tokens, too."""
     folder = Path(folder)
     folder.mkdir(exist_ok=True)
-    control = ["<|end|>", *(f"<|{name}|>" for name in scripts)]
+    control = ["<|end|>", *(f"<|{name}|>" for name in scripts), *controls]
     vocabulary = {BYTES[b]: b for b in range(256)}
     used, chain = set(vocabulary), {}
     added = [*control, *marks]

@@ -86,10 +86,11 @@ typedef struct cli_settings {
     int64_t vocab_size, skip, sample;
     double rate, duration, speed, scale, silence, sse_ping;
     /* serve; the key file is that of load */
-    const char *host, *alias, *template_kwargs;
+    const char *host, *alias, *template_kwargs, *chat_template;
     option_strings origins;
     bool insecure, shared_cache, batch_invariant;
-    int pooling; /* index into cli_poolings */
+    int pooling;     /* index into cli_poolings */
+    int raw_special; /* index into cli_switches */
     int64_t port, http_workers, max_connections, max_queued, pages;
     uint64_t max_body, prompt_cache_size, cache_packed_size;
     const char *prompt_cache, *cache_packed;
@@ -100,7 +101,7 @@ typedef struct cli_settings {
 extern const char *const cli_kv_types[], *const cli_execs[], *const cli_devices[];
 extern const char *const cli_activations[], *const cli_cuts[], *const cli_speculations[],
                                                                    *const cli_exchanges[];
-extern const char *const cli_poolings[];
+extern const char *const cli_poolings[], *const cli_switches[];
 extern const char *const cli_copies[];
 extern const char *const cli_plan_forms[]; /* by plan_form */
 

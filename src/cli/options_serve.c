@@ -5,6 +5,8 @@
 
 const char *const cli_poolings[] = {"model", "mean", "last", NULL}; /* as server_pooling */
 
+const char *const cli_switches[] = {"auto", "on", "off", NULL}; /* as server_switch */
+
 static const option_spec serve_options[] = {
     {"host", 0, OPTION_STRING_AT(SETTINGS, host), .argument = "ADDRESS", .fallback = "127.0.0.1",
      .help = "where to listen; any but this host's own address needs --api-key-file"},
@@ -24,6 +26,9 @@ static const option_spec serve_options[] = {
          "and those that make tokens 9 to --parallel"},
     {"alias", 0, OPTION_STRING_AT(SETTINGS, alias), .argument = "NAME",
      .help = "the model's name in replies; without it that of its file"},
+    {"chat-template", 0, OPTION_STRING_AT(SETTINGS, chat_template), .expert = true,
+     .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "a chat template in Jinja, in place of the model's own; the text itself if it has {"},
     {"chat-template-kwargs", 0, OPTION_STRING_AT(SETTINGS, template_kwargs), .expert = true,
      .argument = "JSON",
      .help =
@@ -41,6 +46,11 @@ static const option_spec serve_options[] = {
 const option_group cli_serve_options = {"Server", serve_options};
 
 static const option_spec access_options[] = {
+    {"raw-special", 0, OPTION_CHOICE_AT(SETTINGS, raw_special), .expert = true,
+     .choices = cli_switches, .fallback = "auto", .argument = "WHEN",
+     .help = "whether <|im_start|> and the like are control tokens in prompts without a chat "
+             "template (/v1/completions, /completion, raw of /api/generate). auto: on loopback "
+             "without keys; never in messages"},
     {"api-key-file", 0, OPTION_STRING_AT(SETTINGS, api_key_file), .argument = "FILE",
      .hint = OPTION_HINT_FILE, .help = "clients need one of the keys in this file, one a line"},
     {"insecure", 0, OPTION_FLAG_AT(SETTINGS, insecure),

@@ -2,8 +2,10 @@
 #include "cli/cli.h"
 
 #include "base/json.h"
+#include "file/mapping.h"
 #include "server/server.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The name of the model's file, without its folder and ending. */
@@ -31,7 +33,8 @@ static qp_status open_model(void *context, qp_engine **engine, qp_sampling *samp
     return status == QP_OK ? cli_sampling(&call, *engine, sampling) : status;
 }
 
-static qp_status serve(const cli_call *call, const cJSON *template_variables)
+static qp_status serve(const cli_call *call, const cJSON *template_variables,
+                       const char *chat_template)
 {
     const cli_settings *s = call->settings;
     const char *path;
@@ -54,6 +57,8 @@ static qp_status serve(const cli_call *call, const cJSON *template_variables)
                               .shared_cache = s->shared_cache,
                               .template_variables = template_variables,
                               .pooling = (server_pooling)s->pooling,
+                              .raw_special = (server_switch)s->raw_special,
+                              .chat_template = chat_template,
                               .prompt_cache = s->prompt_cache,
                               .prompt_cache_size = s->prompt_cache_size,
                               .workers = (int)s->http_workers,
@@ -86,10 +91,24 @@ static qp_status check_origins(const cli_call *call)
     return QP_OK;
 }
 
+/* The text of --chat-template, to free(); NULL: it is not given. */
+static qp_status read_template(const cli_call *call, char **out)
+{
+    enum { TEMPLATE_LIMIT = 16 << 20 };
+    size_t length;
+    const char *given = call->settings->chat_template;
+    if (!given) return QP_OK;
+    if (!strchr(given, '{'))
+        return file_read_text(given, TEMPLATE_LIMIT, out, &length, call->error);
+    *out = strdup(given);
+    return *out ? QP_OK : error_no_memory(call->error, "the chat template", strlen(given));
+}
+
 qp_status command_serve(const cli_call *call)
 {
     static const char option[] = "--chat-template-kwargs";
     const char *text = call->settings->template_kwargs;
+    char *template = NULL;
     cJSON *variables = NULL;
     TRY(check_origins(call));
     if (text) TRY(json_parse_exact(text, strlen(text), option, &variables, call->error));
@@ -99,7 +118,9 @@ qp_status command_serve(const cli_call *call)
             error_set(call->error, QP_INVALID,
                       "%s must be a JSON object, such as {\"enable_thinking\": false}, found %s",
                       option, json_type_name(variables));
-    if (status == QP_OK) status = serve(call, variables);
+    if (status == QP_OK) status = read_template(call, &template);
+    if (status == QP_OK) status = serve(call, variables, template);
+    free(template);
     cJSON_Delete(variables);
     return status;
 }

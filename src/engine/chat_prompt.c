@@ -270,6 +270,14 @@ static char *render_probe(const qp_vocabulary *v, const char *tools)
     return qp_render_chat(v, json, strlen(json), true, &text, NULL) == QP_OK ? text : NULL;
 }
 
+qp_status vocabulary_set_template(qp_vocabulary *v, const char *source, size_t length,
+                                  qp_error *error)
+{
+    if (!v) return vocabulary_missing(error);
+    if (chat_templates_set(&v->templates, source, length, error) == QP_OK) return QP_OK;
+    return error_prefix(error, "--chat-template");
+}
+
 bool vocabulary_takes_tools(const qp_vocabulary *v)
 {
     if (!v || !v->templates.plain.source) return false;

@@ -109,6 +109,20 @@ void chat_templates_free(chat_templates *t)
     *t = (chat_templates){0};
 }
 
+qp_status chat_templates_set(chat_templates *t, const char *source, size_t length, qp_error *error)
+{
+    chat_templates given = {0};
+    TRY(keep(&given.plain, source, length, error));
+    if (!given.plain.compiled) {
+        const qp_error why = given.plain.error;
+        chat_templates_free(&given);
+        return error_set(error, why.status, "%s", why.message);
+    }
+    chat_templates_free(t);
+    *t = given;
+    return QP_OK;
+}
+
 const chat_template *chat_templates_choose(const chat_templates *t, const cJSON *variables)
 {
     const bool tools = cJSON_GetArraySize(json_get(variables, "tools")) > 0;

@@ -26,6 +26,9 @@ typedef struct chat_templates {
 qp_status chat_templates_read_gguf(const gguf *file, chat_templates *out, qp_error *error);
 qp_status chat_templates_read_directory(const char *directory, chat_templates *out,
                                         qp_error *error);
+/* Replaces all by one, which must compile; else they stay. */
+qp_status chat_templates_set(chat_templates *templates, const char *source, size_t length,
+                             qp_error *error);
 void chat_templates_free(chat_templates *templates);
 
 /* The template for a conversation with these variables. */

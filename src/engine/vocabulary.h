@@ -47,6 +47,10 @@ qp_status vocabulary_end(vocabulary_reading *reading, qp_vocabulary **out, qp_er
 qp_status vocabulary_open_form(const qp_vocabulary *vocabulary, grammar *grammar, form **out,
                                qp_error *error);
 
+/* Replaces the model's chat templates by one that must compile. */
+qp_status vocabulary_set_template(qp_vocabulary *vocabulary, const char *source, size_t length,
+                                  qp_error *error);
+
 /* Whether the chat template writes tools, so that the model reads them: a conversation with a tool
  * and the same without it differ. */
 bool vocabulary_takes_tools(const qp_vocabulary *vocabulary);

@@ -99,7 +99,7 @@ static const field *const message_tables[] = {call_message_fields,
                                               call_no_logprobs_fields,
                                               NULL};
 const field *const count_tokens_tables[] = {call_message_fields, message_fields, call_tool_fields,
-                                            NULL};
+                                            call_thinking_fields, NULL};
 
 /* ---- To OpenAI's form ---------------------------------------------------------------------- */
 

@@ -11,13 +11,6 @@
 
 #define AT(member) .at = offsetof(parameters, member)
 
-static qp_status read_suffix(void *out, const char *name, const cJSON *value, api_error *error)
-{
-    (void)out;
-    if (!*value->valuestring) return QP_OK;
-    return api_refuse(error, 400, name, "\"suffix\": text cannot be filled in before another yet");
-}
-
 static qp_status read_logprobs(void *out, const char *name, const cJSON *value, api_error *error)
 {
     parameters *p = out;
@@ -63,11 +56,9 @@ static const field completion_fields[] = {
      .high = REQUEST_MAX_CHOICES,
      .help = "must be n where it is given"},
     {.name = "suffix",
-     .type = FIELD_READ,
-     .types = JSON_STRING,
-     .read = read_suffix,
-     .schema = SCHEMA_EMPTY,
-     .help = "not built yet"},
+     .type = FIELD_STRING,
+     AT(suffix),
+     .help = "what follows the text that is filled in, for a model with marks for that"},
     {.name = "stream_options", .type = FIELD_OBJECT, .tables = stream_tables},
     {0}};
 
@@ -115,7 +106,12 @@ static qp_status read_completion(call *c, const cJSON *body, api_error *error)
     if (c->p.max_tokens == 0 && !c->p.echo)
         return api_refuse(error, 400, "max_tokens",
                           "\"max_tokens\" of 0 asks for nothing without \"echo\": true");
-    return call_add_prompts(c, "prompt", keep_echo, error);
+    c->p.parse_special = atomic_load(&c->server->raw_special);
+    if (!c->p.suffix || !*c->p.suffix) return call_add_prompts(c, "prompt", keep_echo, error);
+    if (!cJSON_IsString(c->p.prompt))
+        return api_refuse(error, 400, "prompt", "with \"suffix\" the \"prompt\" must be one text");
+    TRY(call_add_fill(c, c->p.prompt->valuestring, c->p.suffix, NULL, NULL, error));
+    return keep_echo(c, c->p.prompt, error);
 }
 
 /* ---- Replies ------------------------------------------------------------------------------- */

@@ -25,13 +25,6 @@ static qp_status read_n_probs(void *out, const char *name, const cJSON *value, a
 }
 
 static const field completion_fields[] = {
-    {.name = "prompt",
-     .type = FIELD_JSON,
-     .types = JSON_STRING | JSON_ARRAY | JSON_OBJECT,
-     AT(prompt),
-     .required = true,
-     .help = "a text, an array of token ids and texts, {\"prompt_string\": text}, or an array of "
-             "these"},
     {.name = "n_predict",
      .type = FIELD_READ,
      .types = JSON_NUMBER,
@@ -68,18 +61,45 @@ static const field completion_fields[] = {
      .help = "these events have timings; the last event always has them"},
     {0}};
 
-static const field *const completion_tables[] = {completion_fields,
-                                                 call_openai_fields,
-                                                 call_sampling_fields,
-                                                 call_vendor_fields,
-                                                 call_refused_fields,
-                                                 call_single_fields,
-                                                 NULL};
+static const field prompt_fields[] = {
+    {.name = "prompt",
+     .type = FIELD_JSON,
+     .types = JSON_STRING | JSON_ARRAY | JSON_OBJECT,
+     AT(prompt),
+     .required = true,
+     .help = "a text, an array of token ids and texts, {\"prompt_string\": text}, or an array of "
+             "these"},
+    {0}};
 
-static qp_status read_completion(call *c, const cJSON *body, api_error *error)
+static const field fill_fields[] = {
+    {.name = "input_prefix",
+     .type = FIELD_STRING,
+     AT(before),
+     .help = "what comes before the text that is filled in"},
+    {.name = "input_suffix", .type = FIELD_STRING, AT(suffix), .help = "what comes after it"},
+    {.name = "input_extra",
+     .type = FIELD_JSON,
+     .types = JSON_ARRAY,
+     AT(files),
+     .items = ITEMS_OBJECTS,
+     .help = "other files of the project: {\"filename\": name, \"text\": text}"},
+    {.name = "prompt",
+     .type = FIELD_STRING,
+     AT(text),
+     .help = "how the text that is filled in begins; it is not repeated"},
+    {0}};
+
+static const field *const completion_tables[] = {
+    prompt_fields,      completion_fields,   call_openai_fields, call_sampling_fields,
+    call_vendor_fields, call_refused_fields, call_single_fields, NULL};
+static const field *const fill_tables[] = {
+    fill_fields,        completion_fields,   call_openai_fields, call_sampling_fields,
+    call_vendor_fields, call_refused_fields, call_single_fields, NULL};
+
+/* Checks what the tables cannot. */
+static qp_status check_completion(call *c, api_error *error)
 {
     const cJSON *item;
-    (void)body;
     TRY(server_vocabulary(c->server, error));
     cJSON_ArrayForEach(item, c->p.reply_fields)
     {
@@ -91,8 +111,23 @@ static qp_status read_completion(call *c, const cJSON *body, api_error *error)
     if (c->p.text_biases)
         TRY(call_add_biases(&c->p, "logit_bias", c->p.text_biases, c->server->vocabulary, error));
     if (c->p.stream) c->p.token_ids = true;
+    return QP_OK;
+}
+
+static qp_status read_completion(call *c, const cJSON *body, api_error *error)
+{
+    (void)body;
+    TRY(check_completion(c, error));
     c->p.mixed = true;
+    c->p.parse_special = atomic_load(&c->server->raw_special);
     return call_add_prompts(c, "prompt", NULL, error);
+}
+
+static qp_status read_fill(call *c, const cJSON *body, api_error *error)
+{
+    (void)body;
+    TRY(check_completion(c, error));
+    return call_add_fill(c, c->p.before, c->p.suffix, c->p.files, c->p.text, error);
 }
 
 /* ---- Parts of replies ---------------------------------------------------------------------- */
@@ -284,6 +319,20 @@ const dialect llama_cpp_completion = {
     .stream_type = "text/event-stream",
     .likely = true,
     .read = read_completion,
+    .whole = whole,
+    .begin = begin,
+    .delta = delta,
+    .progress = put_reading,
+    .finish = finish,
+    .end = end,
+    .fail = fail_openai,
+};
+
+const dialect llama_cpp_infill = {
+    .fields = fill_tables,
+    .stream_type = "text/event-stream",
+    .likely = true,
+    .read = read_fill,
     .whole = whole,
     .begin = begin,
     .delta = delta,

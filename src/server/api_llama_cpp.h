@@ -4,6 +4,7 @@
 
 #include "server/call.h"
 
+extern const dialect llama_cpp_infill;
 extern const dialect llama_cpp_completion;
 
 /* The answer as that endpoint has it: whole, or with `last` as the last event of its stream, which

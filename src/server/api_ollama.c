@@ -85,8 +85,7 @@ static const field generate_fields[] = {
     {.name = "suffix",
      .type = FIELD_STRING,
      AT(suffix),
-     .schema = SCHEMA_EMPTY,
-     .help = "not built yet"},
+     .help = "what follows the text that is filled in after `prompt`"},
     {0}};
 
 static const field chat_fields[] = {{.name = "messages",
@@ -162,9 +161,9 @@ static qp_status read_generate(call *c, const cJSON *body, api_error *error)
     default_stream(c, body);
     TRY(check_think(c, error));
     if (c->p.suffix && *c->p.suffix)
-        return api_refuse(error, 400, "suffix",
-                          "\"suffix\": text cannot be filled in before another yet");
+        return call_add_fill(c, c->p.text, c->p.suffix, NULL, NULL, error);
     if (!c->p.text || !*c->p.text) return reply_loaded(c, body);
+    c->p.parse_special = c->p.raw && atomic_load(&c->server->raw_special);
     bool templated = c->server->vocabulary && qp_chat_template(c->server->vocabulary);
     if (c->p.raw || !templated) return call_add_text(c, c->p.text, error);
     cJSON *list = cJSON_CreateArray();

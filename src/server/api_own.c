@@ -232,7 +232,7 @@ qp_status answer_detokenize(call *c, cJSON **out, api_error *error)
 }
 
 const field *const template_tables[] = {call_message_fields, call_tool_fields, call_template_fields,
-                                        NULL};
+                                        call_thinking_fields, NULL};
 
 qp_status answer_template(call *c, cJSON **out, api_error *error)
 {

@@ -51,8 +51,9 @@ typedef struct parameters {
     qp_logit_bias biases[CALL_MOST_BIASES];
     size_t n_biases;
     const cJSON *prompt, *messages, *tools, *system, *input, *template_variables, *reply_fields;
-    const cJSON *text_biases; /* logit_bias that may have texts */
-    const char *text, *instructions, *suffix;
+    const cJSON *text_biases;                          /* logit_bias that may have texts */
+    const char *text, *instructions, *before, *suffix; /* `before`: input_prefix of /infill */
+    const cJSON *files;
     requested_form form; /* of the answers */
     requested_tool tool; /* a call that is forced */
 } parameters;
@@ -197,6 +198,16 @@ bool call_token_id(const cJSON *item, int32_t *id);
 /* Adds a prompt: text, or a conversation for the model's template, whose variables are freed. */
 qp_status call_add_text(call *c, const char *text, api_error *error);
 qp_status call_add_chat(call *c, cJSON *variables, api_error *error);
+
+/* Adds a prompt of tokens, which it takes over; and a token to some. */
+qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error);
+qp_status call_append_token(qp_tokens *tokens, int32_t id, api_error *error);
+
+/* Adds a prompt for text between two others, with the marks that the model was trained on: texts of
+ * other files, [{"filename", "text"}], come first, and `begun` begins the answer; both may be NULL.
+ * call_fill.c */
+qp_status call_add_fill(call *c, const char *before, const char *after, const cJSON *files,
+                        const char *begun, api_error *error);
 
 /* The field that prompts come from, for messages. */
 const char *call_prompt_name(const call *c);

@@ -144,6 +144,19 @@ static cJSON *merge_variables(const cJSON *defaults, const cJSON *given)
     return out;
 }
 
+/* Llama 3's templates write a day of 2024 unless they are told which one it is. */
+static void put_date(const call *c, cJSON *variables)
+{
+    static const char name[] = "date_string";
+    const char *source = qp_chat_template(c->server->vocabulary);
+    char day[32];
+    struct tm local;
+    if (!source || !strstr(source, name) || cJSON_HasObjectItem(variables, name)) return;
+    localtime_r(&c->created, &local);
+    strftime(day, sizeof day, "%d %b %Y", &local);
+    cJSON_AddStringToObject(variables, name, day);
+}
+
 qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools, cJSON **out,
                               api_error *error)
 {
@@ -169,6 +182,7 @@ qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools
         return status;
     }
     call_put_thinking(&c->p, variables);
+    put_date(c, variables);
     cJSON_DeleteItemFromObjectCaseSensitive(variables, "messages");
     cJSON_AddItemToObject(variables, "messages", list);
     if (!c->server->takes_tools)

@@ -35,7 +35,7 @@ static qp_status add_prompt(call *c, call_prompt **out, api_error *error)
     return QP_OK;
 }
 
-static qp_status add_tokens(call *c, qp_tokens *tokens, api_error *error)
+qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error)
 {
     call_prompt *prompt = NULL;
     int64_t vocab_size = c->server->info.vocab_size;
@@ -55,7 +55,7 @@ static qp_status add_tokens(call *c, qp_tokens *tokens, api_error *error)
     return QP_OK;
 }
 
-static qp_status append_token(qp_tokens *to, int32_t id, api_error *error)
+qp_status call_append_token(qp_tokens *to, int32_t id, api_error *error)
 {
     if (to->count == to->capacity) {
         const size_t capacity = to->capacity ? 2 * to->capacity : 256;
@@ -71,9 +71,21 @@ static qp_status append_token(qp_tokens *to, int32_t id, api_error *error)
 /* Ends a function that filled `tokens`. */
 static qp_status add_filled(call *c, qp_tokens *tokens, qp_status status, api_error *error)
 {
-    status = status == QP_OK ? add_tokens(c, tokens, error) : api_failed(error, status);
+    status = status == QP_OK ? call_add_tokens(c, tokens, error) : api_failed(error, status);
     qp_tokens_free(tokens);
     return status;
+}
+
+/* How the text at the beginning of a prompt is read: one that has BOS gets no other. */
+static unsigned first_flags(const call *c, const char *text)
+{
+    size_t length = 0;
+    const qp_vocabulary *v = c->server->vocabulary;
+    const int32_t bos = qp_special_token(v, QP_ROLE_BOS);
+    if (!c->p.parse_special) return QP_BOS_DEFAULT;
+    const char *piece = bos >= 0 ? qp_token_piece(v, bos, &length) : NULL;
+    const bool begun = piece && length && strncmp(text, piece, length) == 0;
+    return (begun ? QP_BOS_NEVER : QP_BOS_DEFAULT) | QP_SPECIAL;
 }
 
 /* Texts to embed end with EOS where the model was trained so. */
@@ -82,10 +94,11 @@ qp_status call_add_text(call *c, const char *text, api_error *error)
     qp_tokens tokens = {0};
     TRY(server_vocabulary(c->server, error));
     const qp_vocabulary *v = c->server->vocabulary;
-    qp_status status = qp_tokenize(v, text, strlen(text), QP_BOS_DEFAULT, &tokens, &error->error);
+    qp_status status =
+        qp_tokenize(v, text, strlen(text), first_flags(c, text), &tokens, &error->error);
     const bool ends = c->embeds && tokenizer_default_flags(v->tokenizer) & TOKENIZER_EOS;
     if (status == QP_OK && ends)
-        status = append_token(&tokens, qp_special_token(v, QP_ROLE_EOS), error);
+        status = call_append_token(&tokens, qp_special_token(v, QP_ROLE_EOS), error);
     return add_filled(c, &tokens, status, error);
 }
 
@@ -130,9 +143,10 @@ static qp_status append_item(const call *c, const char *name, const cJSON *item,
     if (!text && !call_token_id(item, &id))
         return api_refuse(error, 400, name,
                           "token ids of a prompt must be whole numbers from 0 on");
-    if (!text) return append_token(to, id, error);
+    if (!text) return call_append_token(to, id, error);
     TRY(server_vocabulary(c->server, error));
-    const unsigned flags = to->count ? QP_BOS_NEVER : QP_BOS_DEFAULT;
+    const unsigned later = QP_BOS_NEVER | (c->p.parse_special ? QP_SPECIAL : 0);
+    const unsigned flags = to->count ? later : first_flags(c, text);
     qp_status status =
         qp_tokenize(c->server->vocabulary, text, strlen(text), flags, to, &error->error);
     return status == QP_OK ? QP_OK : api_failed(error, status);
@@ -148,7 +162,7 @@ static qp_status add_items(call *c, const char *name, const cJSON *items, api_er
         status = append_item(c, name, item, &tokens, error);
         if (status != QP_OK) break;
     }
-    if (status == QP_OK) status = add_tokens(c, &tokens, error);
+    if (status == QP_OK) status = call_add_tokens(c, &tokens, error);
     qp_tokens_free(&tokens);
     return status;
 }

@@ -67,7 +67,6 @@ cJSON *fields_schema(field_tables tables);
 #define ITEMS_TOKENS   "{\"type\": \"integer\", \"minimum\": 0}"
 #define ITEMS_OBJECTS  "{\"type\": \"object\"}"
 #define SCHEMA_TEXT    "{\"minLength\": 1}"
-#define SCHEMA_EMPTY   "{\"maxLength\": 0}"
 #define SCHEMA_COUNT   "{\"multipleOf\": 1, \"minimum\": -2, \"maximum\": 1073741824}"
 #define SCHEMA_SEED    "{\"multipleOf\": 1, \"minimum\": -1, \"maximum\": 9007199254740992}"
 #define SCHEMA_FORMAT                                                                              \

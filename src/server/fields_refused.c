@@ -76,7 +76,7 @@ const field call_refused_fields[] = {
 const field call_single_fields[] = {
     ONLY("best_of", "1, 0", "each answer is returned: ask for n"),
     ONLY("echo", "false", "/v1/completions has it"),
-    ONLY("suffix", "\"\"", "text cannot be filled in before another"),
+    ONLY("suffix", "\"\"", "/v1/completions, /infill and /api/generate have it"),
     {0}};
 
 const field call_no_logprobs_fields[] = {

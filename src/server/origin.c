@@ -17,12 +17,16 @@ static bool is_local(const char *host)
     return false;
 }
 
+bool origin_is_loopback(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
+           strncmp(host, "127.", 4) == 0;
+}
+
 /* Whether the server listens only for this computer, and to anyone on it. */
 static bool is_open_on_loopback(const server_options *o, bool has_keys)
 {
-    const bool loopback = strcmp(o->host, "localhost") == 0 || strcmp(o->host, "::1") == 0 ||
-                          strncmp(o->host, "127.", 4) == 0;
-    return loopback && !has_keys && !o->insecure;
+    return origin_is_loopback(o->host) && !has_keys && !o->insecure;
 }
 
 /* Whether "host[:port]" is the address that the server listens at, or that of a named origin. */

@@ -50,6 +50,8 @@ const route routes[] = {
     {"POST", "/completion", "text that goes on (llama.cpp)", API_LLAMA_CPP,
      .dialect = &llama_cpp_completion},
     {"POST", "/completions", "the same", API_LLAMA_CPP, .dialect = &llama_cpp_completion},
+    {"POST", "/infill", "text between two others (llama.cpp)", API_LLAMA_CPP,
+     .dialect = &llama_cpp_infill},
     {"POST", "/v1/embeddings", "texts as vectors", .dialect = &openai_embeddings},
     {"POST", "/v1/responses", "an answer to a conversation; nothing is kept",
      .dialect = &openai_responses},

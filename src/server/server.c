@@ -177,6 +177,9 @@ static void *load(void *context)
     server *s = context;
     qp_error *error = &s->load_error;
     qp_status status = s->options->open(s->options->context, &s->engine, &s->defaults, error);
+    const char *template = s->options->chat_template;
+    if (status == QP_OK && template)
+        status = vocabulary_set_template(s->engine->vocabulary, template, strlen(template), error);
     if (status == QP_OK) {
         s->vocabulary = qp_engine_vocabulary(s->engine);
         s->takes_tools = vocabulary_takes_tools(s->vocabulary);
@@ -260,6 +263,16 @@ static void on_stop(evutil_socket_t stop, short events, void *context)
     on_end(stop, events, context);
 }
 
+/* Prompts that clients have templated themselves have control tokens, if the owner says so, or
+ * only this computer's users can send any. */
+static void decide_raw_special(server *s)
+{
+    const server_options *o = s->options;
+    const bool own = origin_is_loopback(o->host) && !s->keys.count && !o->insecure;
+    atomic_store(&s->raw_special,
+                 o->raw_special == SERVER_ON || (o->raw_special == SERVER_AUTO && own));
+}
+
 static void on_hangup(evutil_socket_t number, short events, void *context)
 {
     (void)number, (void)events;
@@ -269,6 +282,7 @@ static void on_hangup(evutil_socket_t number, short events, void *context)
     if (!file) {
         say(s, QP_LOG_WARNING, "there is no --api-key-file to read again");
     } else if (keys_read(&s->keys, file, s->options->api_key, &error) == QP_OK) {
+        decide_raw_special(s);
         say(s, QP_LOG_NOTICE, "the API keys were read again");
     } else {
         char message[sizeof error.message + 64];
@@ -279,17 +293,10 @@ static void on_hangup(evutil_socket_t number, short events, void *context)
 
 /* ---- Running ------------------------------------------------------------------------------- */
 
-/* Whether only this computer can connect to the address. */
-static bool is_loopback(const char *host)
-{
-    return strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
-           strncmp(host, "127.", 4) == 0;
-}
-
 static qp_status check_host(const server *s, qp_error *error)
 {
     const server_options *o = s->options;
-    if (is_loopback(o->host) || s->keys.count || o->insecure) return QP_OK;
+    if (origin_is_loopback(o->host) || s->keys.count || o->insecure) return QP_OK;
     return error_set(error, QP_INVALID,
                      "--host %s lets other computers in, and without a key anybody may use the "
                      "model; give keys with --api-key-file, or say --insecure",
@@ -314,6 +321,7 @@ static qp_status open_server(server *s, struct event *events[N_EVENTS], qp_error
     if (o->prompt_cache) TRY(prompt_cache_open(o->prompt_cache, &s->keys.secret, error));
     TRY(keys_read(&s->keys, o->api_key_file, o->api_key, error));
     TRY(check_host(s, error));
+    decide_raw_special(s);
     raise_descriptor_limit();
     s->base = event_base_new();
     s->loaded = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -19,6 +19,8 @@ typedef enum server_pooling {
     SERVER_POOLING_LAST,  /* the last token's state */
 } server_pooling;
 
+typedef enum server_switch { SERVER_AUTO, SERVER_ON, SERVER_OFF } server_switch;
+
 typedef struct server_options {
     const char *host;
     int port;
@@ -28,9 +30,13 @@ typedef struct server_options {
     const char *const *origins; /* [n_origins] origins of pages that may call; "*": all;
                                  * "localhost": those of this computer */
     size_t n_origins;
-    bool insecure;                   /* other computers may connect without a key */
-    bool shared_cache;               /* clients with different keys share prefixes */
-    server_pooling pooling;          /* how texts become vectors */
+    bool insecure;          /* other computers may connect without a key */
+    bool shared_cache;      /* clients with different keys share prefixes */
+    server_pooling pooling; /* how texts become vectors */
+    /* Whether prompts without a chat template have control tokens; SERVER_AUTO: on loopback without
+     * keys. */
+    server_switch raw_special;
+    const char *chat_template;       /* in place of the model's own; NULL: none */
     const cJSON *template_variables; /* an object: of chat templates, unless a request has others;
                                       * NULL: none */
     const char *prompt_cache;   /* folder of cached prompts that outlive the server; NULL: none */

@@ -30,6 +30,7 @@ struct server {
     api_keys keys; /* used by the I/O thread only */
     form_cache forms;
     atomic_int phase;
+    atomic_bool raw_special; /* prompts have control tokens */
     time_t started;
 
     /* Set before the phase becomes SERVER_READY, constant afterwards. */
