@@ -36,7 +36,7 @@ set_target_properties(quipu_net_shared PROPERTIES OUTPUT_NAME quipu_net LINKER_L
 set(STATIC_LIBRARY ${PROJECT_BINARY_DIR}/libquipu.a)
 add_custom_command(OUTPUT ${STATIC_LIBRARY} DEPENDS quipu_core VERBATIM
   COMMAND ${CMAKE_LINKER} -r -o libquipu.o --whole-archive $<TARGET_FILE:quipu_core>
-  COMMAND ${CMAKE_OBJCOPY} --localize-hidden libquipu.o
+  COMMAND ${CMAKE_OBJCOPY} --wildcard --keep-global-symbol=qp_* libquipu.o
   COMMAND ${CMAKE_COMMAND} -E rm -f ${STATIC_LIBRARY}
   COMMAND ${CMAKE_AR} qc ${STATIC_LIBRARY} libquipu.o
   COMMAND ${CMAKE_COMMAND} -E rm -f libquipu.o)
