@@ -92,7 +92,7 @@ typedef struct cli_settings {
     int pooling;     /* index into cli_poolings */
     int raw_special; /* index into cli_switches */
     int64_t port, http_workers, max_connections, max_queued, pages;
-    uint64_t max_body, prompt_cache_size, cache_packed_size;
+    uint64_t store_size, max_body, prompt_cache_size, cache_packed_size;
     const char *prompt_cache, *cache_packed;
     double drain;
 } cli_settings;

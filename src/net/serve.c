@@ -17,6 +17,7 @@ enum {
     DEFAULT_PARALLEL = 8,
     LEAST_OUTPUTS = 128, /* rows of logits: for prompts whose tokens are all scored */
     MAX_BODY = 16 << 20,
+    STORE_SIZE = 64 << 20,
     MAX_CONNECTIONS = 1024,
     MAX_QUEUED = 1024,
     WORKERS = 2,
@@ -103,6 +104,7 @@ static void set_options(qp_server *s)
     s->options.workers = WORKERS;
     s->options.parallel = (size_t)s->engine.max_sessions;
     s->options.max_body = MAX_BODY;
+    s->options.store_size = STORE_SIZE;
     s->options.max_connections = MAX_CONNECTIONS;
     s->options.max_queued = MAX_QUEUED;
     s->options.drain_seconds = o->drain_seconds;

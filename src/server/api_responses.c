@@ -1,4 +1,4 @@
-/* POST /v1/responses, without state: every request brings its whole conversation.
+/* POST /v1/responses. A request brings its whole conversation, or goes on from an earlier response.
  *
  * A stream is a list of numbered events. They open, fill and close items of the output; the last
  * event has the whole response.
@@ -21,15 +21,31 @@ static qp_status refuse_state(void *out, const char *name, const cJSON *value, a
 {
     (void)out;
     if (cJSON_IsFalse(value)) return QP_OK;
-    return api_refuse(error, 400, name,
-                      "\"%s\": the server keeps nothing; send the whole conversation as \"input\"",
-                      name);
+    return api_refuse(
+        error, 400, name,
+        "\"%s\": the server keeps no prompts, and makes nothing without a client that "
+        "waits for it",
+        name);
 }
 
 static qp_status refuse_stored_prompt(void *out, const char *name, const cJSON *value,
                                       api_error *error)
 {
     return cJSON_IsObject(value) ? refuse_state(out, name, value, error) : QP_OK;
+}
+
+static qp_status read_previous(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    (void)name, (void)error;
+    if (*value->valuestring) ((parameters *)out)->previous = value->valuestring;
+    return QP_OK;
+}
+
+static qp_status read_store(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    (void)name, (void)error;
+    ((parameters *)out)->no_store = cJSON_IsFalse(value);
+    return QP_OK;
 }
 
 static qp_status read_text_format(void *out, const char *name, const cJSON *value, api_error *error)
@@ -66,9 +82,23 @@ static const field response_fields[] = {
     {.name = "previous_response_id",
      .type = FIELD_READ,
      .types = JSON_STRING,
-     .read = refuse_state,
-     .schema = "{\"enum\": [null]}",
-     .help = "not built: the server keeps no responses"},
+     .read = read_previous,
+     .help = "the response that this one goes on from: its conversation comes before the input"},
+    {.name = "store",
+     .type = FIELD_READ,
+     .types = JSON_BOOL,
+     .read = read_store,
+     .help = "false: the response is not kept for previous_response_id"},
+    {.name = "metadata",
+     .type = FIELD_JSON,
+     .types = JSON_OBJECT,
+     AT(metadata),
+     .help = "comes back with the response"},
+    {.name = "include",
+     .type = FIELD_JSON,
+     .types = JSON_ARRAY,
+     AT(include),
+     .help = "with reasoning.encrypted_content, reasoning items have that"},
     {.name = "prompt",
      .type = FIELD_READ,
      .types = JSON_STRING | JSON_OBJECT,
@@ -79,10 +109,10 @@ static const field response_fields[] = {
      .types = JSON_BOOL,
      .read = refuse_state,
      .schema = "{\"enum\": [false, null]}",
-     .help = "not built: the server keeps no responses"},
+     .help = "not built: an answer is made while its client waits"},
     {0}};
 
-static const field *const response_tables[] = {response_fields,         call_tool_fields,
+const field *const openai_response_tables[] = {response_fields,         call_tool_fields,
                                                call_tool_choice_fields, call_thinking_fields,
                                                call_sampling_fields,    call_vendor_fields,
                                                call_refused_fields,     call_no_logprobs_fields,
@@ -91,6 +121,7 @@ static const field *const response_tables[] = {response_fields,         call_too
 static qp_status read_response(call *c, const cJSON *body, api_error *error)
 {
     (void)body;
+    TRY(responses_open_earlier(c, error));
     cJSON *variables = NULL, *list = cJSON_CreateArray();
     cJSON *tools = c->p.tools ? responses_tools(c) : NULL;
     qp_status status = responses_messages(c, list, error);
@@ -129,6 +160,16 @@ static cJSON *part_of(const answer *a, const answer_part *part)
     return text_part(part->kind, strbuf_text(all) + part->from, part->length);
 }
 
+static bool wants_seal(const call *c)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item,
+                       c->p.include) if (cJSON_IsString(item) &&
+                                         strcmp(item->valuestring, "reasoning.encrypted_content") ==
+                                             0) return true;
+    return false;
+}
+
 /* `part`: the item's text; NULL: it begins. */
 static cJSON *text_item(const call *c, qp_text_kind kind, size_t index, cJSON *part)
 {
@@ -142,6 +183,12 @@ static cJSON *text_item(const call *c, qp_text_kind kind, size_t index, cJSON *p
     if (thought) cJSON_AddArrayToObject(item, "summary");
     if (!thought) cJSON_AddStringToObject(item, "role", "assistant");
     cJSON *content = cJSON_AddArrayToObject(item, "content");
+    if (part && thought && wants_seal(c)) {
+        strbuf sealed = {0}; /* the text is JSON already */
+        strbuf_printf(&sealed, "\"" RESPONSES_SEAL "%s", json_get(part, "text")->valuestring + 1);
+        cJSON_AddRawToObject(item, "encrypted_content", strbuf_text(&sealed));
+        strbuf_free(&sealed);
+    }
     if (part) cJSON_AddItemToArray(content, part);
     return item;
 }
@@ -219,15 +266,20 @@ static cJSON *response_tree(const call *c)
     cJSON_AddStringToObject(tree, "model", c->server->options->alias);
     add_output(c, cJSON_AddArrayToObject(tree, "output"));
     cJSON_AddBoolToObject(tree, "parallel_tool_calls", !c->p.tool.one);
-    cJSON_AddNullToObject(tree, "previous_response_id");
-    cJSON_AddBoolToObject(tree, "store", false);
+    if (c->p.previous)
+        cJSON_AddStringToObject(tree, "previous_response_id", c->p.previous);
+    else
+        cJSON_AddNullToObject(tree, "previous_response_id");
+    cJSON_AddBoolToObject(tree, "store", !c->p.no_store && c->server->responses.kept);
     cJSON_AddNumberToObject(tree, "temperature", c->p.sampling.value[QP_TEMPERATURE]);
     cJSON_AddNumberToObject(tree, "top_p", c->p.sampling.value[QP_TOP_P]);
     cJSON_AddItemToObject(tree, "tool_choice", tool_choice_tree(&c->p));
     cJSON_AddItemToObject(tree, "tools",
                           c->p.tools ? cJSON_Duplicate(c->p.tools, true) : cJSON_CreateArray());
     cJSON_AddStringToObject(tree, "truncation", "disabled");
-    cJSON_AddObjectToObject(tree, "metadata");
+    cJSON_AddItemToObject(tree, "metadata",
+                          c->p.metadata ? cJSON_Duplicate(c->p.metadata, true)
+                                        : cJSON_CreateObject());
     if (c->answers[0].ended)
         add_usage(c, tree);
     else
@@ -248,7 +300,9 @@ static void put_tree(cJSON *tree, strbuf *out)
 
 static void whole(call *c)
 {
-    put_tree(response_tree(c), &c->out);
+    cJSON *tree = response_tree(c);
+    responses_keep(c, tree);
+    put_tree(tree, &c->out);
 }
 
 /* ---- Events -------------------------------------------------------------------------------- */
@@ -272,7 +326,9 @@ static void send_event(call *c, cJSON *event)
 static void send_response(call *c, const char *type)
 {
     cJSON *event = new_event(c, type);
-    cJSON_AddItemToObject(event, "response", response_tree(c));
+    cJSON *tree = response_tree(c);
+    if (c->answers[0].ended) responses_keep(c, tree);
+    cJSON_AddItemToObject(event, "response", tree);
     send_event(c, event);
 }
 
@@ -432,7 +488,7 @@ static void fail(call *c, const api_error *error)
 }
 
 const dialect openai_responses = {
-    .fields = response_tables,
+    .fields = openai_response_tables,
     .stream_type = "text/event-stream",
     .read = read_response,
     .whole = whole,

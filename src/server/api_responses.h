@@ -4,6 +4,19 @@
 
 #include "server/call.h"
 
+/* Where a call's body holds the items of the response that it goes on from. */
+#define RESPONSES_EARLIER "quipu earlier"
+
+/* What stands before thoughts in "encrypted_content": clients keep it as it is. Nothing in it is
+ * secret from the client. */
+#define RESPONSES_SEAL "quipu:"
+
+/* Reads the conversation of previous_response_id, where one is named, into the call's body. */
+qp_status responses_open_earlier(call *c, api_error *error);
+
+/* Keeps a response that has ended, unless its request says otherwise. */
+void responses_keep(const call *c, const cJSON *tree);
+
 /* The text of a member; "": there is none. */
 const char *responses_text(const cJSON *item, const char *name);
 

@@ -56,7 +56,7 @@ static void on_gone(void *context)
     go_on(c);
 }
 
-call *call_new(server *server, exchange *x, const route *route, uint64_t cache_key)
+call *call_new(server *server, exchange *x, const route *route, uint64_t owner)
 {
     call *c = calloc(1, sizeof *c);
     if (!c) return NULL;
@@ -64,7 +64,8 @@ call *call_new(server *server, exchange *x, const route *route, uint64_t cache_k
     c->exchange = x;
     c->route = route;
     c->dialect = route->dialect;
-    c->cache_key = cache_key;
+    c->owner = owner;
+    c->cache_key = server->options->shared_cache ? 0 : owner;
     c->task.run = start;
     c->created = time(NULL);
     c->arrived = clock_ns();

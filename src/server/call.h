@@ -53,9 +53,11 @@ typedef struct parameters {
     const cJSON *prompt, *messages, *tools, *system, *input, *template_variables, *reply_fields;
     const cJSON *text_biases;                          /* logit_bias that may have texts */
     const char *text, *instructions, *before, *suffix; /* `before`: input_prefix of /infill */
-    const cJSON *files;
-    requested_form form; /* of the answers */
-    requested_tool tool; /* a call that is forced */
+    const cJSON *files, *metadata, *include;
+    const char *previous; /* the response that is gone on from; NULL: none */
+    bool no_store;        /* the response is not kept */
+    requested_form form;  /* of the answers */
+    requested_tool tool;  /* a call that is forced */
 } parameters;
 
 /* A token's log-probability, kept until its text is sent. */
@@ -144,7 +146,8 @@ struct call {
     char id[40];
     time_t created;
     uint64_t arrived; /* clock_ns() */
-    uint64_t cache_key;
+    uint64_t owner,
+        cache_key;     /* numbers of keys: of the client's, and of those that share prefixes */
     bool chat, embeds; /* prompts are conversations; embeddings of them are wanted */
 
     pthread_mutex_t lock;
@@ -164,7 +167,7 @@ struct call {
 /* ---- For the server ------------------------------------------------------------------------ */
 
 /* Makes a call, which the exchange owns; NULL: no memory. */
-call *call_new(server *server, exchange *x, const struct route *route, uint64_t cache_key);
+call *call_new(server *server, exchange *x, const struct route *route, uint64_t owner);
 
 /* Handles events of one of the call's prompts; takes over the reference. On a worker. */
 void call_take_events(request *r);

@@ -88,7 +88,7 @@ qp_status origin_check(const server_options *o, bool has_keys, exchange *x, api_
         exchange_add_header(x, header);
         exchange_add_header(x, "Vary: Origin");
         if (strcmp(request->method, "OPTIONS") == 0) {
-            exchange_add_header(x, "Access-Control-Allow-Methods: GET, POST");
+            exchange_add_header(x, "Access-Control-Allow-Methods: GET, POST, DELETE");
             exchange_add_header(x, "Access-Control-Allow-Headers: *, Authorization, Content-Type");
             exchange_add_header(x, "Access-Control-Max-Age: 600");
         }

@@ -64,6 +64,19 @@ static qp_status add_texts(cJSON *list, const cJSON *item, const char *name, api
     return QP_OK;
 }
 
+/* Thoughts; clients that keep nothing else of them send back what was "encrypted". */
+static qp_status add_reasoning(cJSON *list, const cJSON *item, api_error *error)
+{
+    const char *sealed = responses_text(item, "encrypted_content");
+    const size_t mark = strlen(RESPONSES_SEAL);
+    if (!cJSON_GetArraySize(json_get(item, "content")) &&
+        strncmp(sealed, RESPONSES_SEAL, mark) == 0) {
+        append_text(turn_of(list), THINKING, sealed + mark);
+        return QP_OK;
+    }
+    return add_texts(list, item, THINKING, error);
+}
+
 /* Refuses a call without a name, or with something else than a text as what it is called with. */
 static qp_status check_call(const cJSON *item, const char *given, api_error *error)
 {
@@ -149,7 +162,7 @@ static qp_status add_item(cJSON *list, const cJSON *item, api_error *error)
         turn_of(list);
         return add_texts(list, item, "content", error);
     }
-    if (strcmp(type, "reasoning") == 0) return add_texts(list, item, THINKING, error);
+    if (strcmp(type, "reasoning") == 0) return add_reasoning(list, item, error);
     if (strcmp(type, "function_call") == 0) return add_function_call(list, item, error);
     if (strcmp(type, "custom_tool_call") == 0) return add_custom_call(list, item, error);
     if (message)
@@ -167,7 +180,9 @@ static qp_status add_item(cJSON *list, const cJSON *item, api_error *error)
 qp_status responses_messages(const call *c, cJSON *list, api_error *error)
 {
     const cJSON *item;
+    const cJSON *earlier = json_get(c->body, RESPONSES_EARLIER);
     if (c->p.instructions) add_message(list, "system", c->p.instructions);
+    cJSON_ArrayForEach(item, earlier) TRY(add_item(list, item, error));
     if (cJSON_IsString(c->p.input)) add_message(list, "user", c->p.input->valuestring);
     cJSON_ArrayForEach(item, c->p.input) TRY(add_item(list, item, error));
     join_thinking(list);

@@ -85,7 +85,7 @@ static void start(server *s, exchange *x, const route *r, uint64_t owner)
         exchange_release(x);
         return;
     }
-    call *c = call_new(s, x, r, s->options->shared_cache ? 0 : owner);
+    call *c = call_new(s, x, r, owner);
     if (!c) {
         api_error error = {.status = 503, .error = {QP_NO_MEMORY, "out of memory"}};
         server_reply_error(x, &error, r->style);
@@ -369,6 +369,7 @@ static void close_server(server *s, struct event *events[N_EVENTS])
     }
     if (s->base) event_base_free(s->base);
     if (s->loaded >= 0) close(s->loaded);
+    response_store_close(&s->responses);
     form_cache_close(&s->forms); /* its grammars belong to the engine's vocabulary */
     qp_engine_close(s->engine);
     keys_free(&s->keys);
@@ -384,6 +385,7 @@ qp_status server_run(const server_options *options, qp_error *error)
     s->started = time(NULL);
     s->loaded = -1;
     form_cache_open(&s->forms);
+    response_store_open(&s->responses, options->store_size);
     qp_status status = open_server(s, events, error);
     if (status == QP_OK) {
         char line[256];

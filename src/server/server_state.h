@@ -8,6 +8,7 @@
 #include "server/form.h"
 #include "server/http.h"
 #include "server/keys.h"
+#include "server/response_store.h"
 #include "server/server.h"
 #include "server/workers.h"
 
@@ -29,6 +30,7 @@ struct server {
     worker_pool *workers;
     api_keys keys; /* used by the I/O thread only */
     form_cache forms;
+    response_store responses;
     atomic_int phase;
     atomic_bool raw_special; /* prompts have control tokens */
     time_t started;
