@@ -4,6 +4,7 @@
 #include "inspect/cuda_print.h"
 #include "inspect/launch_print.h"
 #include "inspect/pass_launches.h"
+#include "lower/launches.h"
 #include "op/attention/attention_cuda.h"
 #include "op/exchange_cuda.h"
 #include "vm/cuda/chain_check.h"
@@ -74,36 +75,194 @@ static const linear_chain *first_chain(const made *m)
     return NULL;
 }
 
-/* Every node is one entry's, in order; records are entries' in order; rows that come in BF16 or FP8
- * were left so by the entry before that runs. */
+/* Every node is one entry's, in order, and records are the entries', in order. */
 static void check_list(const made *m)
 {
     const launch_list *l = &m->pass.list;
     int node = 0, record = 0;
-    bool narrowed = false, rounded = false;
     for (int i = 0; i < l->n_entries; i++) {
         const launch_entry *e = &l->entries[i];
         assert_int_equal(e->node, node);
         assert_int_equal(e->record, record);
         node += e->n_nodes;
         record += e->n_records;
-        if (e->n_records == 0) continue;
-        assert_true(e->chain != (e->kernel != NULL));
-        if (e->input == LAUNCH_BF16) assert_true(narrowed);
-        assert_int_equal(e->input == LAUNCH_F8, rounded);
-        rounded = e->output == LAUNCH_F8;
-        if (e->output == LAUNCH_BF16 || e->output == LAUNCH_BOTH)
-            narrowed = true;
-        else if (e->input == LAUNCH_ROUNDS)
-            narrowed = true;
-        else if (e->input != LAUNCH_BF16 || e->chain)
-            narrowed = false;
+        if (e->n_records > 0) assert_true(e->chain != (e->kernel != NULL));
         for (int r = e->record; r < e->record + e->n_records; r++)
             assert_true(i > 0 || !l->recording.records[r].early);
     }
     const program_step *last = &m->pass.program.steps[l->of.last - 1];
     assert_int_equal(node, last->first_node + last->n_nodes);
     assert_int_equal(record, l->recording.n_records);
+}
+
+/* A layer's entries as they are printed, without their numbers and records. */
+static void assert_layer(const made *m, int layer, const char *expected)
+{
+    strbuf text = {0}, found = {0};
+    char prefix[16];
+    snprintf(prefix, sizeof prefix, "  %d.", layer);
+    launch_list_print(&m->pass.setting, &m->pass.list, &text);
+    for (const char *line = strbuf_text(&text); *line; line += strcspn(line, "\n") + 1) {
+        const char *at = line + strspn(line, "0123456789");
+        if (at > line && strncmp(at, prefix, strlen(prefix)) == 0)
+            strbuf_printf(&found, "%.*s\n", (int)strcspn(at + 2, "\n"), at + 2);
+    }
+    assert_string_equal(strbuf_text(&found), expected);
+    strbuf_free(&text);
+    strbuf_free(&found);
+}
+
+/* What runs a layer, and the form in which rows pass from one launch to the next. */
+static void test_layers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        int64_t tokens;
+        bool decodes;
+        int layer;
+        const char *expected;
+    } layers[] = {
+        {"synthetic:llama-3.2-1b:BF16", 2048, false, 1,
+         "1.attn_norm: cuda, plain -> BF16\n"
+         "1.attn_qkv..1.attention: cuda_wide + rope, kv_append, BF16 -> q as the cache\n"
+         "1.attention: cuda_tiles, q as the cache -> BF16\n"
+         "1.attn_output: cublaslt, BF16 -> plain\n"
+         "1.ffn_norm: cuda, plain -> BF16\n"
+         "1.ffn_up..1.activation: cuda_wide + silu_and_mul, BF16 -> BF16\n"
+         "1.ffn_down: cublaslt, BF16 -> plain\n"},
+        {"synthetic:llama-3.2-1b:BF16", 65, true, 1,
+         "1.attn_norm: cuda, plain -> BF16\n"
+         "1.attn_qkv: cublaslt, BF16 -> plain\n"
+         "1.rope..1.attention: cuda + kv_append, plain -> plain\n"
+         "1.attention: cuda_batch, plain -> plain and BF16\n"
+         "1.attn_output: cublaslt, BF16 -> plain\n"
+         "1.ffn_norm: cuda, plain -> BF16\n"
+         "1.ffn_up: cublaslt, BF16 -> plain\n"
+         "1.activation: cuda, plain -> BF16\n"
+         "1.ffn_down: cublaslt, BF16 -> plain\n"},
+        {"synthetic:llama-3.2-1b:F8", 300, false, 1,
+         "1.attn_norm: cuda, plain -> FP8\n"
+         "1.attn_qkv..1.attention: cublaslt_f8 + rope, kv_append, FP8 -> q as the cache\n"
+         "1.attention: cuda_tiles, q as the cache -> BF16\n"
+         "1.attn_output: cublaslt_f8, BF16 -> plain\n"
+         "1.ffn_norm: cuda, plain -> FP8\n"
+         "1.ffn_up..1.activation: cublaslt_f8 + silu_and_mul, FP8 -> FP8\n"
+         "1.ffn_down: cublaslt_f8, FP8 -> plain\n"},
+        {"synthetic:llama-3.2-1b:Q4_0", 1, true, 1,
+         "1.attn_norm: cuda, plain -> plain\n"
+         "1.attn_qkv: cuda_eight, plain -> plain\n"
+         "1.rope..1.attention: cuda + kv_append, plain -> plain\n"
+         "1.attention: cuda, plain -> plain\n"
+         "1.attn_output: cuda_eight, plain -> plain\n"
+         "1.ffn_norm: cuda, plain -> plain\n"
+         "1.ffn_up..1.activation: cuda_eight + silu_and_mul, plain -> plain\n"
+         "1.ffn_down: cuda_eight, plain -> plain\n"},
+    };
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        made m;
+        make(&m, layers[i].model, "sm_90", layers[i].tokens, layers[i].decodes);
+        assert_layer(&m, layers[i].layer, layers[i].expected);
+        free_made(&m);
+    }
+}
+
+/* Entries that launch something. */
+static int count_entries(const made *m)
+{
+    int n = 0;
+    for (int i = 0; i < m->pass.list.n_entries; i++)
+        n += m->pass.list.entries[i].n_records > 0;
+    return n;
+}
+
+/* The list without a rule, on one of `ranks`; "": with all. */
+static void make_without(made *m, const char *rule, int64_t tokens, bool decodes, int ranks)
+{
+    qp_error error;
+    char text[32];
+    launch_setting *setting = &m->pass.setting;
+    make_rank(m, "synthetic:llama-3.2-1b:BF16", "sm_90", tokens, decodes, ranks, PLAN_REDUCE);
+    const launch_class of = m->pass.list.of;
+    plan_options options = {0};
+    snprintf(text, sizeof text, *rule ? "-%s" : "%s", rule);
+    assert_ok(lower_parse_rules(text, &options, &error));
+    setting->rules = lower_launch_rules(&options);
+    launch_list_free(&m->pass.list);
+    assert_ok(launch_list_make(setting, &of, NULL, NULL, &m->pass.list, &error));
+    check_list(m);
+}
+
+/* What a pass has more of without a rule: entries, where the rule makes one launch of several
+ * nodes; or no more entries in BF16. */
+static void test_rules(void **state)
+{
+    (void)state;
+    enum { LAYERS = 16 };
+    static const struct {
+        const char *rule;
+        int64_t tokens;
+        bool decodes;
+        int ranks, more;
+    } rules[] = {
+        {"merge", 2048, false, 1, 5 * LAYERS}, /* k, v, RoPE and append; up, the activation */
+        {"silu", 2048, false, 1, LAYERS},      /* the activation */
+        {"turn", 2048, false, 1, LAYERS},      /* RoPE and append are one */
+        {"rope_append", 65, true, 1, LAYERS},  /* the append */
+        {"gather_wanted", 2048, false, 1, 1},  /* the gather at the end of the layers */
+        {"argmax", 65, true, 1, 0},            /* cuBLASLt makes the logits of 65 rows */
+        {"reduce_norm", 1, true, 2, 2 * LAYERS - 1} /* the norms, but for the last */,
+        {"cut_rows", 2048, false, 2, 2 * (2 * LAYERS - 2)}, /* all_reduce and norm */
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        made all, without;
+        make_without(&all, "", rules[i].tokens, rules[i].decodes, rules[i].ranks);
+        make_without(&without, rules[i].rule, rules[i].tokens, rules[i].decodes, rules[i].ranks);
+        if (count_entries(&without) - count_entries(&all) != rules[i].more)
+            fail_msg("without %s there are %d entries, and %d with it", rules[i].rule,
+                     count_entries(&without), count_entries(&all));
+        free_made(&all);
+        free_made(&without);
+    }
+    made m;
+    make_without(&m, "persistent", 8, true, 1);
+    assert_null(first_chain(&m));
+    free_made(&m);
+    make_without(&m, "narrow", 2048, false, 1);
+    assert_layer(
+        &m, 1,
+        "1.attn_norm: cuda, plain -> plain\n"
+        "1.attn_qkv..1.attention: cuda_wide + rope, kv_append, plain, rounded to BF16 "
+        "first -> q as the cache\n"
+        "1.attention: cuda_tiles, q as the cache -> plain\n"
+        "1.attn_output: cublaslt, plain, rounded to BF16 first -> plain\n"
+        "1.ffn_norm: cuda, plain -> plain\n"
+        "1.ffn_up..1.activation: cuda_wide + silu_and_mul, plain, rounded to BF16 first -> "
+        "BF16\n"
+        "1.ffn_down: cublaslt, BF16 -> plain\n");
+    free_made(&m);
+}
+
+/* Any set of the rules makes a list that has every node once. */
+static void test_sets_of_rules(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"synthetic:llama-3.2-1b:F8", "synthetic:tiny-qwen3:Q4_0",
+                                         "synthetic:llama-3.2-1b:BF16"};
+    static const int64_t tokens[] = {1, 9, 64, 300};
+    uint32_t seed = 1;
+    for (int round = 0; round < 60; round++) {
+        qp_error error;
+        made m;
+        make_rank(&m, models[round % 3], "sm_90", tokens[round % 4], round % 5 < 3, 1 + round % 2,
+                  PLAN_REDUCE);
+        const launch_class of = m.pass.list.of;
+        launch_list_free(&m.pass.list);
+        m.pass.setting.rules = seed = seed * 1664525 + 1013904223;
+        assert_ok(launch_list_make(&m.pass.setting, &of, NULL, NULL, &m.pass.list, &error));
+        check_list(&m);
+        free_made(&m);
+    }
 }
 
 static void test_lists(void **state)
@@ -607,6 +766,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_sets_of_rules),
         cmocka_unit_test(test_f8),
         cmocka_unit_test(test_f8_chains),
         cmocka_unit_test(test_first_chain),

@@ -31,6 +31,8 @@ static qp_status tell_device(const cli_call *call, const plan_print_options *o, 
                                         .memory = call->settings->memory,
                                         .activations = cli_activations[call->settings->activations],
                                         .arch = call->settings->arch,
+                                        .rules = o->rules,
+                                        .verbose = o->verbose,
                                         .json = o->json};
     return cuda_print_run(&options, out, call->error);
 }

@@ -167,6 +167,7 @@ static qp_status print_run(memory_view *v, const cuda_print_options *o, pass_lau
     if (v->available) v->largest_context = find_largest(v);
     if (o->json) return print_json(v, launches, out, error);
     pass_launches_print(launches, out);
+    if (o->verbose) TRY(pass_launches_explain(launches, out, error));
     print_text(v, out);
     return QP_OK;
 }
@@ -178,7 +179,7 @@ qp_status cuda_print_run(const cuda_print_options *o, strbuf *out, qp_error *err
     engine_fp8_on_gpu(o->activations,
                       o->ranks <= 1 && (CUDA_F8_NEEDS & ~pass_launches_features(o->arch)) == 0,
                       &sizes_only);
-    pass_launches launches;
+    pass_launches launches = {0};
     TRY(model_open(o->model, &sizes_only, &model, error));
     memory_view v = {.model = model, .options = plan_default_options(model_get_config(model))};
     v.options.max_tokens = o->tokens > o->sequences ? o->tokens : o->sequences;
@@ -188,7 +189,8 @@ qp_status cuda_print_run(const cuda_print_options *o, strbuf *out, qp_error *err
     v.options.ranks = o->ranks ? (int)o->ranks : 1;
     v.options.rank = (int)o->rank;
     v.options.cut = o->reduce ? PLAN_REDUCE : PLAN_GATHER;
-    qp_status status = print_run(&v, o, &launches, out, error);
+    qp_status status = lower_parse_rules(o->rules, &v.options, error);
+    if (status == QP_OK) status = print_run(&v, o, &launches, out, error);
     pass_launches_free(&launches);
     model_close(model);
     return status;

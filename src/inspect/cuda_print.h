@@ -17,6 +17,8 @@ typedef struct cuda_print_options {
     uint64_t memory;         /* bytes to compare the run with; 0: the free memory of the GPU here */
     const char *activations; /* as in qp_engine_options; or NULL */
     const char *arch;        /* "sm_90": a GPU known by its figures alone; NULL: the GPU here */
+    const char *rules;       /* to take and to leave out, as lower_parse_rules() reads them */
+    bool verbose;            /* which launch rules are taken how often, and why not */
     bool json;
 } cuda_print_options;
 

@@ -58,6 +58,19 @@ void pass_launches_free(pass_launches *l)
     program_free(&l->program);
 }
 
+qp_status pass_launches_explain(const pass_launches *l, strbuf *out, qp_error *error)
+{
+    launch_setting setting = l->setting;
+    launch_list list;
+    strbuf text = {0};
+    setting.explained = &text;
+    const qp_status status = launch_list_make(&setting, &l->list.of, NULL, NULL, &list, error);
+    strbuf_printf(out, "\nrules of launches\n%s", strbuf_text(&text));
+    launch_list_free(&list);
+    strbuf_free(&text);
+    return status;
+}
+
 void pass_launches_print(const pass_launches *l, strbuf *out)
 {
     const launch_class *of = &l->list.of;

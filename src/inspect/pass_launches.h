@@ -27,6 +27,10 @@ qp_status pass_launches_make(const model *model, const plan_options *options, in
                              qp_error *error);
 void pass_launches_free(pass_launches *launches);
 
+/* Appends which launch rules were taken how often, and why they do not apply where they nearly do.
+ */
+qp_status pass_launches_explain(const pass_launches *launches, strbuf *out, qp_error *error);
+
 /* Appends a heading and the list in the format of launch_list_print(). */
 void pass_launches_print(const pass_launches *launches, strbuf *out);
 

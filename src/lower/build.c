@@ -13,14 +13,17 @@
 typedef struct named_rule {
     const char *name;
     lower_when when;
-    const rewrite *rule;
+    const rewrite *rule; /* NULL: a launch rule */
 } named_rule;
 
 static const named_rule rules[] = {
-#define RULE(name, when) {#name, LOWER_##when, &rewrite_##name},
+#define RULE(name, when)           {#name, LOWER_##when, &rewrite_##name},
+#define LAUNCH_RULE(name, summary) {#name, LOWER_GPU, NULL},
 #include "lower/rules.def"
 #undef RULE
+#undef LAUNCH_RULE
 };
+_Static_assert((int)LOWER_RULES <= 32, "a bit each");
 
 /* ---- which rules ---------------------------------------------------------------------------- */
 
@@ -34,14 +37,17 @@ uint32_t lower_rules_of(const plan_options *o)
                            (when == LOWER_SUMS && o->sums);
         taken |= (uint32_t)usual << i;
     }
-    return (taken | o->rules_added) & ~o->rules_left_out;
+    uint32_t mine = 0;
+    for (int i = 0; i < LOWER_RULES; i++)
+        mine |= (uint32_t)(rules[i].when != LOWER_GPU) << i;
+    return (taken | (o->rules_added & mine)) & ~o->rules_left_out;
 }
 
 bool lower_fuses(const plan_options *o)
 {
     uint32_t fusing = 0;
     for (int i = 0; i < LOWER_RULES; i++)
-        fusing |= (uint32_t)(rules[i].when != LOWER_CPU) << i;
+        fusing |= (uint32_t)(rules[i].when == LOWER_FUSE || rules[i].when == LOWER_SUMS) << i;
     return (lower_rules_of(o) & fusing) != 0;
 }
 
@@ -70,7 +76,7 @@ static qp_status unknown_rule(const char *name, const suggestion *near, qp_error
 
 qp_status lower_parse_rules(const char *text, plan_options *o, qp_error *error)
 {
-    enum { ALL = (1 << LOWER_RULES) - 1 };
+    const uint32_t all = UINT32_MAX >> (32 - LOWER_RULES);
     for (const char *at = text; at && *at;) {
         const char sign = *at;
         char name[32];
@@ -84,7 +90,7 @@ qp_status lower_parse_rules(const char *text, plan_options *o, qp_error *error)
         suggestion near = {.word = name};
         const int rule = find_rule(name, strlen(name), &near);
         if (rule < 0 && strcmp(name, "all") != 0) return unknown_rule(name, &near, error);
-        const uint32_t bits = rule < 0 ? ALL : UINT32_C(1) << rule;
+        const uint32_t bits = rule < 0 ? all : UINT32_C(1) << rule;
         o->rules_added = sign == '+' ? o->rules_added | bits : o->rules_added & ~bits;
         o->rules_left_out = sign == '+' ? o->rules_left_out & ~bits : o->rules_left_out | bits;
         at += length + (at[length] == ',');

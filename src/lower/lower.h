@@ -15,16 +15,19 @@ typedef enum lower_when {
     LOWER_CPU,  /* for a CPU */
     LOWER_FUSE, /* with the options fuse and sums */
     LOWER_SUMS, /* with the option sums */
+    LOWER_GPU,  /* for launches on a GPU */
 } lower_when;
 
 enum {
-#define RULE(name, when) LOWER_RULE_##name,
+#define RULE(name, when)           LOWER_RULE_##name,
+#define LAUNCH_RULE(name, summary) LOWER_RULE_##name,
 #include "lower/rules.def"
 #undef RULE
+#undef LAUNCH_RULE
     LOWER_RULES
 };
 
-/* The rules that these options take, a bit each. */
+/* The rules that these options take on the plan, a bit each. */
 uint32_t lower_rules_of(const plan_options *options);
 
 /* Whether any of them fuses operators. */

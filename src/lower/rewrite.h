@@ -44,8 +44,10 @@ typedef struct rewrite {
 } rewrite;
 
 #define RULE(name, when) extern const rewrite rewrite_##name;
+#define LAUNCH_RULE(name, summary)
 #include "lower/rules.def"
 #undef RULE
+#undef LAUNCH_RULE
 
 /* A matched node, and one of its operands; NULL, or of kind OPERAND_NONE: absent. */
 const plan_node *match_node(const match *match, int k);

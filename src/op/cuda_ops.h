@@ -3,7 +3,7 @@
  * An operator's folder holds its kernels' launchers and a row for each kernel (NAME_cuda.c);
  * op_info.cuda points to the rows. Launchers work on calls whose tensors lie on the GPU, or will
  * lie there: they either launch kernels at once or record their launches (cuda/launch.h).
- * vm/cuda/launch_list.c decides from the same rows which nodes of a plan are fused.
+ * The launch rules (lower/launches.h) decide from the same rows which nodes of a plan are fused.
  */
 #ifndef QUIPU_OP_CUDA_OPS_H
 #define QUIPU_OP_CUDA_OPS_H

@@ -329,6 +329,11 @@ static const cuda_fusion wide_fusions[] = {
      .accepts = cuda_linear_wide_turns,
      .leaves = cuda_linear_wide_rope_leaves,
      .launch = cuda_linear_wide_rope},
+    {.name = "argmax",
+     .with = {OP_ARGMAX},
+     .n_with = 1,
+     .accepts = cuda_linear_wide_finds,
+     .launch = cuda_linear_wide_likeliest},
     {0},
 };
 

@@ -109,8 +109,10 @@ qp_status cuda_linear_wide_silu(cuda_ops *ops, const op_call *calls, const cuda_
 
 /* ---- the likeliest feature ----------------------------------------------------------------- */
 
-bool cuda_linear_wide_finds(const op_call *call, const op_call *argmax)
+bool cuda_linear_wide_finds(const cuda_ops *ops, const op_call *calls)
 {
+    const op_call *call = &calls[0], *argmax = &calls[1];
+    (void)ops;
     const tensor *logits = &argmax->tensors[ARGMAX_LOGITS], *out = &call->tensors[LINEAR_OUT];
     return logits->data == out->data && logits->type == DTYPE_F32 &&
            logits->shape[0] == out->shape[0] && logits->shape[1] == out->shape[1] &&
@@ -118,9 +120,10 @@ bool cuda_linear_wide_finds(const op_call *call, const op_call *argmax)
            argmax->end == out->shape[0] && 2 * out->shape[0] < CUDA_COUNTERS;
 }
 
-qp_status cuda_linear_wide_likeliest(cuda_ops *ops, const op_call *call, const op_call *argmax,
-                                     const cuda_forms *forms, qp_error *error)
+qp_status cuda_linear_wide_likeliest(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
+                                     qp_error *error)
 {
+    const op_call *call = &calls[0], *argmax = &calls[1];
     linear_wide run = {.feature_step = LINEAR_WIDE_FEATURES, .half_step = HALF_TILE};
     uint64_t *best = cuda_host_form(cuda_ops_counters(ops));
     const int64_t rows = call->tensors[LINEAR_OUT].shape[0];

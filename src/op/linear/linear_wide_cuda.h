@@ -38,8 +38,8 @@ qp_status cuda_linear_wide_rope(cuda_ops *ops, const op_call *calls, const cuda_
                                 qp_error *error);
 
 /* The same for a product whose output only argmax reads. No output is written but the ids. */
-bool cuda_linear_wide_finds(const op_call *call, const op_call *argmax);
-qp_status cuda_linear_wide_likeliest(cuda_ops *ops, const op_call *call, const op_call *argmax,
-                                     const cuda_forms *forms, qp_error *error);
+bool cuda_linear_wide_finds(const cuda_ops *ops, const op_call *calls);
+qp_status cuda_linear_wide_likeliest(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
+                                     qp_error *error);
 
 #endif

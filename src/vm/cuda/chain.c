@@ -192,7 +192,6 @@ qp_status cuda_chain_launch(cuda_chain *c, qp_error *error)
     for (int s = 0; s < c->run.n_steps && c->tiles && !c->packed; s++)
         if (c->run.steps[s].kind == CHAIN_PRODUCT)
             cuda_tiles_take(c->tiles, &c->run.steps[s].of.product);
-    if (!cuda_chain_ends_with_norm(c)) c->x.rank = 0;
     if (c->ops->recording) TRY(chain_verify(&c->run, c->ops->device->n_multiprocessors, error));
     return cuda_linear_chain(c->ops, &c->run, c->columns, error);
 }

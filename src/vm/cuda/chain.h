@@ -37,7 +37,8 @@ typedef struct cuda_chain {
     tensor table;            /* the rows' source, where no product came before */
     bool adds;               /* the last product is added to x */
     bool reduces;            /* the last product's sum is over all ranks */
-    bool ended;              /* with rope: only attention may follow */
+    bool ended;              /* with rope, after which only attention follows; or with the likeliest
+                              * tokens */
 } cuda_chain;
 
 /* Begins an empty chain for calls of `rows` rows; false where the GPU has no such kernel, or a
@@ -74,8 +75,8 @@ bool cuda_chain_is_whole(const cuda_chain *chain);
 bool cuda_chain_is_full(const cuda_chain *chain);
 bool cuda_chain_ends_with_norm(const cuda_chain *chain);
 
-/* Checks the whole chain (chain_check.h) and launches it. Afterwards chain->x is in BF16 at
- * chain->x_at if the chain ends with a norm; otherwise nothing is. */
+/* Checks the whole chain (chain_check.h) and launches it. chain->x is then in BF16 at chain->x_at
+ * if the chain ends with a norm. */
 qp_status cuda_chain_launch(cuda_chain *chain, qp_error *error);
 
 #endif

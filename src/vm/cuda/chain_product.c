@@ -173,6 +173,7 @@ bool cuda_chain_likeliest(cuda_chain *c, const op_call *call)
         return false;
     last->end = CHAIN_LIKELIEST;
     c->sum.rank = 0;
+    c->ended = true;
     c->run.best = (uint64_t *)(uintptr_t)cuda_ops_counters(c->ops) + CHAIN_BEST_AT;
     c->run.ids = ids->data;
     c->run.n_ids = (int32_t)logits->shape[0];

@@ -34,7 +34,7 @@ qp_status custom_kernels_fill(cuda_kernel *table, const qp_cuda_kernel *kernels,
 /* ---- what they have to do ------------------------------------------------------------------ */
 
 /* Whether a kernel runs a node in batches of these sizes. Attention of sequences that decode side
- * by side is paged_decode (launch_list.c). */
+ * by side is paged_decode (the rule decode). */
 static bool runs_node(const cuda_kernel *table, const program *p, op_code op, int node,
                       const program_sizes *sizes)
 {

@@ -5,6 +5,7 @@
 #include "plan/weights.h"
 #include "op/carrier_cuda.h"
 #include "op/linear/linear.h"
+#include "op/linear/linear_chain_cuda.h"
 #include "op/paged_decode/paged_decode.h"
 #include "op/attention/attention_cuda.h"
 

@@ -1,37 +1,15 @@
 /* What the GPU runs for a pass: a list of launches.
  *
  * An entry is one launch of a kernel, or the few launches that an operator needs, for consecutive
- * nodes of the program. The grouping of nodes, the form in which x enters and leaves an entry, and
- * the content of chains are decided once per shape class, from the program's views alone: each
- * tensor is an area of its own, independent of addresses. The list is printed and checked in this
- * form, and runs after it is bound to an executor's memory.
+ * nodes of the program. lower/launches.h groups the nodes. Here each tensor is an area of its own
+ * instead of an address. The list is printed and checked in this form, and runs after it is bound
+ * to an executor's memory.
  */
 #ifndef QUIPU_VM_CUDA_LAUNCH_LIST_H
 #define QUIPU_VM_CUDA_LAUNCH_LIST_H
 
-#include "vm/cuda/chain.h"
+#include "lower/launches.h"
 #include "vm/cuda/launch_setting.h"
-
-/* What a list depends on besides the program and the GPU. */
-typedef struct launch_class {
-    program_sizes sizes;
-    int first, last;  /* steps [first, last) */
-    int64_t n_chunks; /* if several sequences decode, the number of attention parts of the longest
-                         one; else 0 */
-    int64_t n_decode; /* if others of the batch read prompts: how many sequences decode, which are
-                         the first; else 0 */
-    bool likeliest;   /* the likeliest tokens are wanted instead of logits */
-} launch_class;
-
-/* The form in which rows pass from one launch to the next. */
-typedef enum launch_form {
-    LAUNCH_PLAIN,  /* as the program has them */
-    LAUNCH_BF16,   /* in BF16 only */
-    LAUNCH_BOTH,   /* as the program has them, and in BF16 */
-    LAUNCH_F8,     /* in FP8 only */
-    LAUNCH_ROUNDS, /* of an input: this launch converts it to BF16 first */
-    LAUNCH_Q,      /* q in the type of the cache */
-} launch_form;
 
 typedef struct launch_entry {
     int node, n_nodes;         /* of the program */
@@ -47,7 +25,7 @@ typedef struct launch_entry {
 typedef struct launch_list {
     launch_class of;
     launch_entry *entries;
-    int n_entries, capacity;
+    int n_entries;
     cuda_recording recording;
     int *step_nodes; /* of all chains' steps, in their order: their first nodes */
     int n_step_nodes;
@@ -65,6 +43,11 @@ typedef qp_status launch_sink(void *context, launch_list *list, const launch_ent
 qp_status launch_list_make(const launch_setting *setting, const launch_class *of, launch_sink *sink,
                            void *context, launch_list *out, qp_error *error);
 void launch_list_free(launch_list *list);
+
+/* Takes a chain (chain.h) as a run, and launches it. */
+lower_take_run launch_take_run;
+qp_status launch_run(launch_list *list, launch_entry *entry, const lowered_group *group,
+                     qp_error *error);
 
 /* A record's kernel: "run_linear_chain_16", "cublasLt". */
 const char *launch_kernel_name(const cuda_record *record);

@@ -2,6 +2,7 @@
 #include "vm/cuda/launch_setting.h"
 
 #include "cuda/ranks.h"
+#include "lower/launches.h"
 #include "op/linear/linear.h"
 #include "op/linear/linear_chain_cuda.h"
 
@@ -49,6 +50,7 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
 {
     *setting = (launch_setting){
         .program = program,
+        .rules = lower_launch_rules(&program->options),
         .memory = {.cache_layer_bytes = program->tensors[PLAN_K_CACHE].bytes},
         .ops = {.device = device,
                 .blas = blas,

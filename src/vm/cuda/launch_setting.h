@@ -3,6 +3,7 @@
 #ifndef QUIPU_VM_CUDA_LAUNCH_SETTING_H
 #define QUIPU_VM_CUDA_LAUNCH_SETTING_H
 
+#include "base/strbuf.h"
 #include "plan/program.h"
 #include "vm/cuda/tiles.h"
 #include "vm/cuda/weights.h"
@@ -36,7 +37,8 @@ typedef struct launch_setting {
         *decoded; /* the same in LAUNCH_DECODED, or NULL for a weight; NULL: none is there */
     const cuda_packed *packed; /* what chains read; NULL: weights in BF16 */
     const cuda_tiles *tiles;   /* what they read of weights in BF16; NULL: rows */
-    bool without_chains;       /* for measurements */
+    uint32_t rules;            /* launch rules that are taken, a bit each (lower/launches.h) */
+    strbuf *explained;         /* as in lower_target; usually NULL */
 } launch_setting;
 
 /* Up to how many rows products keep x in float32 (cuda_ops.few_rows): none where

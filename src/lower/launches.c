@@ -1,0 +1,235 @@
+/* Lowers a pass to launches: see launches.h. Here: the order in which rules are taken, and what
+ * they ask; launch_rules.c has the rules. */
+#include "lower/launch_rules.h"
+
+#include "lower/draft.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what rules ask ------------------------------------------------------------------------- */
+
+/* By number; those without a name work on the plan. */
+static const struct {
+    const char *name, *summary;
+} launch_rules[LOWER_RULES] = {
+#define RULE(name, when)
+#define LAUNCH_RULE(name, summary) [LOWER_RULE_##name] = {#name, summary},
+#include "lower/rules.def"
+#undef RULE
+#undef LAUNCH_RULE
+};
+
+uint32_t lower_launch_rules(const plan_options *o)
+{
+    uint32_t all = 0;
+    for (int i = 0; i < LOWER_RULES; i++)
+        all |= (uint32_t)(launch_rules[i].name != NULL) << i;
+    return all & ~o->rules_left_out;
+}
+
+bool lower_takes(const lowering *l, int rule)
+{
+    return l->target->rules >> rule & 1;
+}
+
+void lower_took(lowering *l, int rule)
+{
+    l->taken[rule]++;
+}
+
+void lower_refuse(const lowering *l, int rule, int at, const char *why)
+{
+    char label[64];
+    const program *p = l->target->program;
+    if (!l->log || !lower_takes(l, rule) || l->pass.nodes[at].n_nodes == 0) return;
+    program_step_label(p, p->nodes[l->pass.nodes[at].node].step, label, sizeof label);
+    rewrite_log_add(l->log, launch_rules[rule].name, label, why);
+}
+
+op_call *lower_call(const lowering *l, int at)
+{
+    lowered_node *node = &l->pass.nodes[at];
+    op_call *call = &l->pass.calls[node->call];
+    if (!node->bound) l->target->bind(l->target->context, &l->of->sizes, node->node, call);
+    node->bound = true;
+    return call;
+}
+
+const lowered_group *lower_last(const lowering *l)
+{
+    return l->pass.n_groups > 0 ? &l->pass.groups[l->pass.n_groups - 1] : NULL;
+}
+
+bool lower_is_custom(const lowering *l, op_code op, const op_call *call)
+{
+    return cuda_ops_custom(l->target->ops->custom, op, call);
+}
+
+bool lower_same_rows(const tensor *a, const tensor *b)
+{
+    return a->data == b->data && a->type == b->type && a->shape[0] == b->shape[0] &&
+           a->shape[1] == b->shape[1] && a->stride[0] == b->stride[0];
+}
+
+bool lower_ranks_are_alike(const program *p)
+{
+    const int64_t n = p->options.ranks, kv = p->whole.n_kv_heads;
+    return p->whole.n_heads % n == 0 && (kv % n == 0 || n % kv == 0) &&
+           p->whole.intermediate_size % n == 0;
+}
+
+/* ---- nodes and groups ------------------------------------------------------------------------ */
+
+op_call *lower_add_node(lowering *l, int at, lowered_node node)
+{
+    lowered_pass *p = &l->pass;
+    memmove(&p->nodes[at + 1], &p->nodes[at], (size_t)(p->n_nodes - at) * sizeof *p->nodes);
+    node.call = p->n_calls++;
+    node.bound = node.n_nodes == 0; /* the rule binds it */
+    p->nodes[at] = node;
+    p->n_nodes++;
+    return &p->calls[node.call];
+}
+
+lowered_group *lower_add_group(lowering *l, const lowered_node *node)
+{
+    lowered_group *g = &l->pass.groups[l->pass.n_groups++];
+    *g = (lowered_group){.node = node->node,
+                         .n_nodes = node->n_nodes,
+                         .op = node->op,
+                         .call = node->call,
+                         .input = node->input,
+                         .cut = node->cut,
+                         .continues = node->continues};
+    if (l->pass.n_groups > 1) {
+        g->narrowed = g[-1].narrowed;
+        g->narrowed_at = g[-1].narrowed_at;
+        g->narrowed_in_f8 = g[-1].narrowed_in_f8;
+        g->cut_x = g[-1].cut_x;
+    }
+    return g;
+}
+
+/* Takes the program nodes [begin, end) as they are. */
+static qp_status take_nodes(lowering *l, int begin, int end, qp_error *error)
+{
+    enum { ADDED = 4 }; /* two gathers, the likeliest tokens, and x made whole at the end */
+    const program *program = l->target->program;
+    lowered_pass *p = &l->pass;
+    const size_t n = (size_t)(end - begin);
+    /* Besides: a second call of attention and a launch that makes x whole, for each node. */
+    p->calls = malloc((3 * n + ADDED) * sizeof *p->calls);
+    p->nodes = malloc((n + ADDED) * sizeof *p->nodes);
+    p->groups = malloc((3 * n + ADDED) * sizeof *p->groups);
+    if (!p->calls || !p->nodes || !p->groups)
+        return error_no_memory(error, "a pass of launches", 3 * n * sizeof *p->calls);
+    for (int node = begin; node < end; node++)
+        lower_add_node(l, p->n_nodes,
+                       (lowered_node){.node = node,
+                                      .n_nodes = 1,
+                                      .op = program->nodes[node].op,
+                                      .nothing = program_is_noop(program, node)});
+    return QP_OK;
+}
+
+/* ---- groups in their order --------------------------------------------------------------------
+ */
+
+static qp_status no_kernel(op_code op, qp_error *error)
+{
+    return error_set(error, QP_UNSUPPORTED, "the GPU has no kernel of %s for this model: %s",
+                     op_get(op)->name,
+                     op_get(op)->cuda ? "use --device cpu"
+                                      : "fused operators run on a CPU and in the megakernel; "
+                                        "leave --fuse and --sums out");
+}
+
+/* Makes the group of the nodes from `at` on that one kernel launches, *count of them. */
+static qp_status group_nodes(lowering *l, int at, lowered_group *g, int *count, qp_error *error)
+{
+    const lowered_node *node = &l->pass.nodes[at];
+    *count = 1;
+    if (node->cut) {
+        g->kernel = &all_gather_cuda[0];
+        g->cut_x.rank = 0;
+    }
+    if (node->nothing || node->cut) return QP_OK;
+    lower_call(l, at);
+    if (node->op == OP_LINEAR) *count = lower_merge_products(l, at, g);
+    g->kernel = cuda_ops_choose(l->target->ops, node->op, &l->pass.calls[g->call]);
+    if (!g->kernel) return no_kernel(node->op, error);
+    const int fused = lower_fuse(l, at + *count, g);
+    if (fused == 0) lower_narrow(l, at, g);
+    *count += fused;
+    lower_join(l);
+    if (fused == 0) lower_split(l);
+    return QP_OK;
+}
+
+/* Makes the group that begins at a node; *count is how many nodes it has. */
+static qp_status make_group(lowering *l, int at, int *count, qp_error *error)
+{
+    lowered_group *g = lower_add_group(l, &l->pass.nodes[at]);
+    *count = 0;
+    if (lower_takes(l, LOWER_RULE_persistent)) TRY(l->target->take_run(l, at, g, count, error));
+    if (*count == 0) return group_nodes(l, at, g, count, error);
+    lower_took(l, LOWER_RULE_persistent);
+    return QP_OK;
+}
+
+qp_status lower_begin(const lower_target *target, const launch_class *of, lowering *l,
+                      qp_error *error)
+{
+    const program_step *steps = target->program->steps;
+    *l = (lowering){.target = target, .of = of, .done = of->first == of->last};
+    if (l->done) return QP_OK;
+    if (target->explained) l->log = calloc(1, sizeof *l->log);
+    if (l->log) l->log->out = target->explained;
+    l->end = steps[of->last - 1].first_node + steps[of->last - 1].n_nodes;
+    TRY(take_nodes(l, steps[of->first].first_node, l->end, error));
+    if (of->likeliest) lower_likeliest(l);
+    for (int at = 0; at < l->pass.n_nodes; at++)
+        lower_decode(l, at);
+    l->done = l->pass.n_nodes == 0;
+    return QP_OK;
+}
+
+qp_status lower_next(lowering *l, qp_error *error)
+{
+    int count;
+    lower_gather_wanted(l, l->at);
+    TRY(make_group(l, l->at, &count, error));
+    l->at += count;
+    l->done = l->at == l->pass.n_nodes;
+    if (l->done) lower_join_at_end(l);
+    return QP_OK;
+}
+
+/* Tells which rules were taken, and why not. */
+static void explain(lowering *l)
+{
+    strbuf why = {0};
+    rewrite_log_end(l->log);
+    strbuf *out = l->log->out;
+    strbuf_puts(&why, strbuf_text(out));
+    strbuf_free(out);
+    for (int i = 0; i < LOWER_RULES; i++)
+        if (launch_rules[i].name && lower_takes(l, i))
+            strbuf_printf(out, "%-13s %4d times: %s\n", launch_rules[i].name, l->taken[i],
+                          launch_rules[i].summary);
+    strbuf_puts(out, strbuf_text(&why));
+    strbuf_free(&why);
+}
+
+void lower_end(lowering *l)
+{
+    lowered_pass *p = &l->pass;
+    if (l->log) explain(l);
+    for (int i = 0; i < p->n_groups; i++)
+        free(p->groups[i].run);
+    free(l->log);
+    free(p->calls);
+    free(p->nodes);
+    free(p->groups);
+}
