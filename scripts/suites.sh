@@ -25,7 +25,7 @@ find_test_data() {
 
 begin_tally() {
     TALLY=$(mktemp)
-    trap 'rm -f "$TALLY"' EXIT
+    trap 'rm -f "$TALLY"; end_ahead' EXIT
 }
 
 # Prints what failed, what was not tested and why, and the sum; fails if any check failed.
@@ -43,6 +43,29 @@ check() {
         return 1
     fi
 }
+
+# ahead LOG COMMAND...: begins a build beside the suites that come first, which leave processors idle while they wait
+# and at their end; check NAME build_of_ahead then says how it ended. One at a time.
+AHEAD=
+ahead() {
+    AHEAD_LOG=$1
+    shift
+    set -m # a group of its own, so that it can be ended with all that it started
+    (
+        renice -n 10 -p $BASHPID >/dev/null || true
+        "$@"
+    ) </dev/null >"$AHEAD_LOG" 2>&1 &
+    AHEAD=$!
+    set +m
+}
+build_of_ahead() {
+    local status=0
+    wait "$AHEAD" || status=$?
+    AHEAD=
+    cat "$AHEAD_LOG"
+    return $status
+}
+end_ahead() { [ -z "$AHEAD" ] || kill -- "-$AHEAD" 2>/dev/null || true; }
 
 # run_suites DIR [CTEST-OPTION...]: every suite of a built tree, counted by test function.
 run_suites() {
@@ -130,6 +153,7 @@ test_everything() {
         -DCMAKE_BUILD_TYPE=Release -DQUIPU_WERROR=ON; then
         check "every header compiles alone" in_tree build-test ninja_quietly headers || true
         : >build-test/refusals.log
+        ahead build-asan.log build_sanitized build-asan address,undefined
         run_suites build-test
         # A report: which sentences are said depends on random cases and on what was skipped.
         say "== sentences of refusal"
@@ -142,10 +166,13 @@ test_everything() {
         say "== format: not checked, since this system has no clang-format-14"
         echo "skipped 1 format: this system has no clang-format-14" >>"$TALLY"
     fi
-    if check "build with ASan and UBSan" build_sanitized build-asan address,undefined; then
+    [ -n "$AHEAD" ] || ahead build-asan.log build_sanitized build-asan address,undefined
+    if check "build with ASan and UBSan" build_of_ahead; then
+        [ -n "$(missing_packages arm)" ] || ahead build-arm.log build_arm_briefly
         run_suites build-asan
     fi
     if [ -z "$(missing_packages arm)" ]; then
+        [ -n "$AHEAD" ] || ahead build-arm.log build_arm_briefly
         test_arm_briefly
     else
         say "== aarch64: not tested, since this system has no $(missing_packages arm | tr '\n' ' ')"

@@ -142,7 +142,7 @@ static void a_signal_leaves_no_half_a_model(void **state)
     char out[128];
     snprintf(out, sizeof out, "%s/model.gguf", folder);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
-        pid_t child = start((char *[]){"convert", "-m", "synthetic:llama-3.2-1b", "-o", out,
+        pid_t child = start((char *[]){"convert", "-m", "synthetic:smollm2-135m", "-o", out,
                                        "--type", "Q4_K_M", NULL});
         for (int tries = 0; tries < 1000 && count_files() < 1; tries++)
             usleep(10000);

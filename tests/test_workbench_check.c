@@ -215,7 +215,7 @@ static void wrong_requests_are_refused(void **state)
 static void kernels_are_chosen(void **state)
 {
     (void)state;
-    const char *op = "linear";
+    const char *op = "rms_norm";
     for (int best = 0; best < 2; best++) {
         for (int any = 0; any < 2; any++) {
             workbench_check_options options = {.ops = &op,
