@@ -291,6 +291,11 @@ static void closures_are_bounded(void **state)
     s.work = STACKS_MAX_WORK - 100;
     stacks_root(&s);
     assert_int_equal(s.failed, QP_UNSUPPORTED);
+    s.work = 0;
+    s.failed = QP_OK;
+    assert_true(stacks_spend(&s, STACKS_MAX_WORK)); /* as walks over the vocabulary do */
+    assert_false(stacks_spend(&s, 1));
+    assert_int_equal(s.failed, QP_UNSUPPORTED);
     stacks_free(&s);
     automaton_free(&m);
     grammar_free(&g);

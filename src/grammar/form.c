@@ -52,12 +52,13 @@ static mask *table_add(form *f, mask_table *t, uint64_t key)
     const size_t words = mask_words((size_t)f->trie->vocab_size);
     mask *m = calloc(1, sizeof *m);
     if (m) m->bits = calloc(words + 1, sizeof *m->bits);
-    if (!m || !m->bits || !table_grow(t)) {
+    f->s.bytes += sizeof *m + words * sizeof *m->bits;
+    const bool fits = f->s.bytes <= STACKS_MAX_BYTES;
+    if (!fits || !m || !m->bits || !table_grow(t)) {
         mask_free(m);
-        f->s.failed = QP_NO_MEMORY;
+        f->s.failed = fits ? QP_NO_MEMORY : QP_UNSUPPORTED;
         return NULL;
     }
-    f->s.bytes += sizeof *m + words * sizeof *m->bits;
     m->key = key;
     t->count++;
     return *find_slot(t, key) = m;
@@ -100,8 +101,9 @@ static void walk(form *f, uint32_t start, uint32_t from, uint32_t to, size_t dep
     const token_trie *t = f->trie;
     stacks *s = &f->s;
     f->path[depth] = start;
-    for (uint32_t i = from; i < to && s->failed == QP_OK;) {
+    for (uint32_t i = from, met = 1; i < to && s->failed == QP_OK; met++) {
         const trie_step *node = &t->nodes[i];
+        if (met % FORM_WALK == 0 && !stacks_spend(s, 1)) return;
         const uint32_t next = stacks_step(s, f->path[node->depth - 1], node->byte);
         if (next == CONFIG_DEAD) {
             i = node->end;
@@ -177,6 +179,14 @@ mask *form_config_mask(form *f, uint32_t index)
             m->bits[w] |= part->bits[w];
     }
     return m;
+}
+
+const mask *form_known_mask(const form *f, uint32_t index)
+{
+    const config *c = &f->s.configs[index];
+    const uint32_t clear = c->count == 1 ? f->s.frames[f->s.members[c->first]].clear : 0;
+    if (c->count == 1 && !is_deep(f, c)) return clear ? table_find(&f->of_frame, clear) : NULL;
+    return table_find(&f->of_config, index);
 }
 
 /* ---- Memory -------------------------------------------------------------------------------- */

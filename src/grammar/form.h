@@ -10,6 +10,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+enum { FORM_WALK = 8 }; /* nodes of the vocabulary's trie that are as much work as a frame */
+
 typedef struct mask {
     uint64_t key;
     uint32_t *bits;
@@ -38,8 +40,9 @@ struct qp_matcher {
     form *form;
     matcher *next, *previous;
     uint32_t config;
-    bool over;   /* a stop token was taken */
-    bool masked; /* `bits` are those of the present configuration */
+    bool over;     /* a stop token was taken */
+    uint64_t work; /* in all */
+    bool masked;   /* `bits` are those of the present configuration */
     size_t rows;
     int32_t stops[QP_MAX_STOP_TOKENS];
     size_t n_stops;
@@ -58,6 +61,9 @@ static inline void mask_allow(uint32_t *bits, int32_t token)
 
 /* The mask of all frames of a configuration that has one at least. NULL: form_give_up(). */
 mask *form_config_mask(form *form, uint32_t index);
+
+/* The same if it is known; else NULL. */
+const mask *form_known_mask(const form *form, uint32_t index);
 
 /* Forgets everything but where the texts are. */
 qp_status form_forget(form *form, qp_error *error);

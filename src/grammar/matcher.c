@@ -89,20 +89,27 @@ static qp_status too_deep(qp_error *error)
                      STACKS_MAX_DEPTH);
 }
 
+/* Writes the mask of a configuration; `found`: of its frames, NULL if it has none. */
+static void set_bits(matcher *m, const mask *found, bool ends)
+{
+    const size_t words = mask_words((size_t)m->form->trie->vocab_size), all = mask_words(m->rows);
+    memset(m->bits, 0, all * sizeof *m->bits);
+    if (found) memcpy(m->bits, found->bits, (words < all ? words : all) * sizeof *m->bits);
+    set_stops(m, ends);
+    m->masked = !is_empty(m->bits, all);
+}
+
 static qp_status fill(matcher *m, qp_error *error)
 {
     form *f = m->form;
-    const size_t words = mask_words((size_t)f->trie->vocab_size), all = mask_words(m->rows);
     if (f->s.bytes > STACKS_KEEP_BYTES) TRY(form_forget(f, error));
     f->s.work = 0;
     f->s.too_deep = false;
     const config c = f->s.configs[m->config];
     const mask *found = c.count ? form_config_mask(f, m->config) : NULL;
+    m->work += f->s.work;
     if (f->s.failed != QP_OK) return form_give_up(f, error);
-    memset(m->bits, 0, all * sizeof *m->bits);
-    if (found) memcpy(m->bits, found->bits, (words < all ? words : all) * sizeof *m->bits);
-    set_stops(m, c.ends);
-    m->masked = !is_empty(m->bits, all);
+    set_bits(m, found, c.ends);
     if (m->masked) return QP_OK;
     if (f->s.too_deep) return too_deep(error);
     return error_set(error, QP_UNSUPPORTED,
@@ -136,6 +143,7 @@ static qp_status follow(matcher *m, const char *bytes, size_t length, int32_t to
     f->s.too_deep = false;
     for (size_t i = 0; i < length && f->s.failed == QP_OK; i++)
         config = stacks_step(&f->s, config, (uint8_t)bytes[i]);
+    m->work += f->s.work;
     if (f->s.failed != QP_OK) return form_give_up(f, error);
     if (config == CONFIG_DEAD && f->s.too_deep) return too_deep(error);
     if (length == 0 || config == CONFIG_DEAD) return refuse(token, error);
@@ -158,6 +166,39 @@ qp_status matcher_take(matcher *m, int32_t token, qp_error *error)
     qp_status status = follow(m, bytes, length, token, error);
     pthread_mutex_unlock(&m->form->lock);
     return status;
+}
+
+/* The configuration after the bytes; CONFIG_DEAD where a step is not known. */
+static uint32_t known_config(const stacks *s, uint32_t config, const char *bytes, size_t length)
+{
+    for (size_t i = 0; i < length && config != CONFIG_DEAD; i++) {
+        config =
+            s->steps[(size_t)config * (size_t)s->m->n_classes + s->m->classes[(uint8_t)bytes[i]]];
+        if (config == CONFIG_UNKNOWN) return CONFIG_DEAD;
+    }
+    return length ? config : CONFIG_DEAD;
+}
+
+bool matcher_follow(matcher *m, int32_t token)
+{
+    char bytes[TRIE_MAX_PIECE];
+    form *f = m->form;
+    if (m->over || is_stop(m, token)) return false;
+    const size_t length = token_trie_bytes(f->trie, token, bytes);
+    if (pthread_mutex_trylock(&f->lock) != 0) return false;
+    const uint32_t config = known_config(&f->s, m->config, bytes, length);
+    const mask *found = config == CONFIG_DEAD ? NULL : form_known_mask(f, config);
+    if (found) set_bits(m, found, f->s.configs[config].ends);
+    const bool follows = found && m->masked;
+    if (follows) m->config = config;
+    m->masked = follows;
+    pthread_mutex_unlock(&f->lock);
+    return follows;
+}
+
+uint64_t matcher_work(const matcher *m)
+{
+    return m->work;
 }
 
 bool matcher_may_end(matcher *m)

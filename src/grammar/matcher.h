@@ -44,6 +44,13 @@ void matcher_close(matcher *matcher); /* NULL is allowed */
  * vocabulary has no token for what must come. */
 qp_status matcher_mask(matcher *matcher, const uint32_t **mask, qp_error *error);
 
+/* Appends a token and makes the mask after it, if the form has met both before and no other thread
+ * holds it now: takes a microsecond or so. False: nothing has changed. */
+bool matcher_follow(matcher *matcher, int32_t token);
+
+/* Work for the matcher's tokens and masks so far, in the unit of STACKS_MAX_WORK. */
+uint64_t matcher_work(const matcher *matcher);
+
 /* Appends a token; QP_INVALID if the mask does not allow it. */
 qp_status matcher_take(matcher *matcher, int32_t token, qp_error *error);
 

@@ -14,6 +14,13 @@ static uint32_t fail(stacks *s, qp_status status)
     return 0;
 }
 
+bool stacks_spend(stacks *s, size_t work)
+{
+    s->work += work;
+    if (s->work > STACKS_MAX_WORK) fail(s, QP_UNSUPPORTED);
+    return s->failed == QP_OK;
+}
+
 /* Room for `more` items. */
 static bool grow(stacks *s, void **items, size_t *capacity, size_t count, size_t more, size_t size)
 {
@@ -117,7 +124,7 @@ static const reach *find_reach(stacks *s, uint32_t from)
     while (s->n_todo > bottom && s->failed == QP_OK) {
         const uint32_t index = s->todo[--s->n_todo];
         const state *at = &s->m->states[index];
-        if (++s->work > STACKS_MAX_WORK) fail(s, QP_UNSUPPORTED);
+        stacks_spend(s, 1);
         if (s->reaches[index].stamp == s->reach_stamp) continue;
         s->reaches[index].stamp = s->reach_stamp;
         if (at->kind != STATE_SPLIT && at->kind != STATE_JUMP) {
@@ -185,7 +192,7 @@ static uint32_t close_over(stacks *s)
         const uint32_t index = s->todo[--s->n_todo];
         const frame f = s->frames[index];
         const state *at = &s->m->states[f.state];
-        if (++s->work > STACKS_MAX_WORK) return fail(s, QP_UNSUPPORTED);
+        if (!stacks_spend(s, 1)) return CONFIG_DEAD;
         switch (at->kind) {
         case STATE_BYTES:
             if (GROW(s, found, 1)) s->found[s->n_found++] = index;
@@ -329,6 +336,6 @@ qp_status stacks_error(const stacks *s, qp_error *error)
     return error_set(
         error, s->failed,
         "the form is too ambiguous: a token has more than %d ways to be read, or takes "
-        "more than %d MiB",
-        STACKS_MAX_FRAMES, STACKS_MAX_BYTES >> 20);
+        "more than %d steps or %d MiB",
+        STACKS_MAX_FRAMES, STACKS_MAX_WORK, STACKS_MAX_BYTES >> 20);
 }

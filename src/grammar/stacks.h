@@ -18,7 +18,7 @@
 enum {
     STACKS_MAX_DEPTH = 500,      /* of rules in each other */
     STACKS_MAX_FRAMES = 4096,    /* of a configuration */
-    STACKS_MAX_WORK = 2 << 20,   /* frames and states looked at for one mask or token */
+    STACKS_MAX_WORK = 2 << 20,   /* frames, states and walks looked at for one mask or token */
     STACKS_MAX_BYTES = 48 << 20, /* after which a mask is refused */
     STACKS_KEEP_BYTES = 24 << 20 /* after which everything but what is in use is forgotten */
 };
@@ -75,6 +75,9 @@ typedef struct stacks {
 
 qp_status stacks_open(stacks *s, const automaton *m, uint32_t horizon, qp_error *error);
 void stacks_free(stacks *s);
+
+/* Counts work; false: it is too much, and `failed` says so. */
+bool stacks_spend(stacks *s, size_t work);
 
 /* The configuration at the beginning of the root; one that a frame leads to. CONFIG_DEAD after a
  * failure. */

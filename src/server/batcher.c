@@ -23,6 +23,11 @@ static bool list_init(choice_list *list, size_t capacity)
     return (list->items = calloc(capacity, sizeof(choice *))) != NULL;
 }
 
+static void wake_for_mask(void *b)
+{
+    batcher_signal(b);
+}
+
 static qp_status allocate(batcher *b, qp_error *error)
 {
     const size_t n = b->n_slots, queued = b->options.max_queued;
@@ -40,6 +45,7 @@ static qp_status allocate(batcher *b, qp_error *error)
         TRY(qp_session_open(b->engine, &s, error));
         b->sessions[s->slot] = s;
     }
+    TRY(masks_open(wake_for_mask, b, &b->masks, error));
     return engine_open_prefixes(b->engine, error);
 }
 
@@ -121,6 +127,7 @@ void batcher_close(batcher *b)
     if (!b) return;
     batcher_stop(b);
     release_ready(b);
+    masks_close(b->masks);
     qp_trace_close(b->trace);
     for (size_t i = 0; b->sessions && i < b->n_slots; i++)
         qp_session_close(b->sessions[i]);

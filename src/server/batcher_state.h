@@ -76,6 +76,7 @@ struct batcher {
     request_list noted;       /* of these requests, which batcher_hand_on() makes ready */
 
     batcher_stats stats;  /* counters; without sequences and tree */
+    mask_maker *masks;    /* of answers that have a form */
     uint64_t last_return; /* clock_ns() of qp_step()'s, if the next step follows at once; else 0 */
     atomic_bool snapshot_wanted;
     pthread_cond_t answered; /* under `mutex`, as these: */

@@ -79,10 +79,9 @@ static qp_status on_token(void *context, int32_t token)
         if (!thought_end(&c->thought, &r->thoughts)) return stop(c, QP_FINISH_STOP_TOKEN, token);
         token = thought_forced(&c->thought, &r->thoughts);
     }
-    const bool formed = c->matcher && thought_is_over(&c->thought),
+    const bool formed = c->form && thought_is_over(&c->thought),
                turns = thought_take(&c->thought, &r->thoughts, token);
-    if (formed && !turns && qp_matcher_take(c->matcher, token, &r->error) != QP_OK)
-        return stop(c, REQUEST_FAILED, -1);
+    if (formed && !turns) masks_take(c->form, token);
     c->tokens[c->count++] = token;
     if (c->count > c->n_pushed) { /* else it is made again after a preemption */
         c->n_pushed = c->count;
@@ -146,7 +145,9 @@ static qp_status open_sampler(batcher *b, choice *c, qp_error *error)
     thought_begin(&c->thought, &c->request->thoughts);
     c->bound = false;
     TRY(qp_sampler_open(b->engine, &sampling, &c->sampler, error));
-    return sampling.grammar ? qp_matcher_open(b->engine, &sampling, &c->matcher, error) : QP_OK;
+    if (!sampling.grammar) return QP_OK;
+    return masks_begin(b->masks, sampling.grammar, sampling.stop_tokens, sampling.n_stop_tokens,
+                       (size_t)b->info.vocab_size, &c->form, error);
 }
 
 /* Allows only a token, or the tokens of a mask (NULL: all) and one more, if it is not negative. */
@@ -165,17 +166,19 @@ static qp_status allow(const batcher *b, choice *c, const uint32_t *allowed, int
     return status;
 }
 
-/* The next token is one of those with which a thought is ended, or the answer's form goes on. */
-static qp_status bind(const batcher *b, choice *c, qp_error *error)
+/* The next token is one of those with which a thought is ended, or the answer's form goes on.
+ * `*waits`: its mask is not yet made. */
+static qp_status bind(const batcher *b, choice *c, bool *waits, qp_error *error)
 {
     const uint32_t *allowed;
     const thought_rules *rules = &c->request->thoughts;
     const int32_t forced = thought_forced(&c->thought, rules);
     if (forced >= 0) return allow(b, c, NULL, forced, error);
-    if (!c->matcher || !thought_is_over(&c->thought))
+    if (!c->form || !thought_is_over(&c->thought))
         return c->bound ? allow(b, c, NULL, -1, error) : QP_OK;
-    TRY(qp_matcher_allowed(c->matcher, &allowed, error));
-    return allow(b, c, allowed, thought_opening(&c->thought, rules), error);
+    TRY(masks_get(c->form, &allowed, error));
+    *waits = !allowed;
+    return *waits ? QP_OK : allow(b, c, allowed, thought_opening(&c->thought, rules), error);
 }
 
 /* How many tokens must still be chosen before a stop token may be. */
@@ -295,11 +298,13 @@ static qp_status add_sequence(batcher *b, choice *c, size_t *budget, qp_error *e
     const bool prompt = !decodes(c);
     if (prompt && count > *budget) count = *budget;
     if (count == 0 || room == 0) return QP_OK;
-    if (prompt) *budget -= count;
     const bool ends = held + count == c->count, chooses = ends && !r->prompt_only && !r->embed;
+    bool waits = false;
+    if (chooses) TRY(bind(b, c, &waits, error));
+    if (waits) return QP_OK;
+    if (prompt) *budget -= count;
     size_t most = left < room ? left : room;
     if (thoughts < most) most = thoughts;
-    if (chooses) TRY(bind(b, c, error));
     c->row = NULL;
     c->held = held;
     b->called[b->n_called] = c;

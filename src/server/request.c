@@ -158,9 +158,9 @@ void choice_push(choice *c, token_event event)
 void choice_close_sampler(choice *c)
 {
     qp_sampler_close(c->sampler);
-    qp_matcher_close(c->matcher);
+    masks_end(c->form);
     c->sampler = NULL;
-    c->matcher = NULL;
+    c->form = NULL;
 }
 
 bool request_next(request *r, size_t index, token_event *event)

@@ -7,6 +7,7 @@
 #define QUIPU_SERVER_REQUEST_ENGINE_H
 
 #include "engine/engine.h"
+#include "server/masks.h"
 #include "server/request.h"
 
 #include <stdatomic.h>
@@ -41,7 +42,7 @@ struct choice {
     size_t count, capacity;
     size_t n_pushed;       /* of these, tokens whose events were pushed */
     qp_sampler *sampler;   /* NULL: not opened yet */
-    qp_matcher *matcher;   /* of the answer's form, opened with the sampler; NULL: any text */
+    mask_text *form;       /* the answer's, begun with the sampler; NULL: any text */
     thought_watch thought; /* begins with the sampler */
     bool bound;            /* the sampler has a mask */
     qp_session *session;   /* while running */
@@ -91,7 +92,7 @@ token_top *choice_next_top(choice *choice);
 /* Appends an event. The caller has checked that there is room. */
 void choice_push(choice *choice, token_event event);
 
-/* Closes the sampler and the matcher. */
+/* Closes the sampler and the form's text. */
 void choice_close_sampler(choice *choice);
 
 /* Wakes the engine thread, which may have something to do. From any thread. */
