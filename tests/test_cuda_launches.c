@@ -184,10 +184,10 @@ static void make_without(made *m, const char *rule, int64_t tokens, bool decodes
     launch_setting *setting = &m->pass.setting;
     make_rank(m, "synthetic:llama-3.2-1b:BF16", "sm_90", tokens, decodes, ranks, PLAN_REDUCE);
     const launch_class of = m->pass.list.of;
-    plan_options options = {0};
+    program p = {0};
     snprintf(text, sizeof text, *rule ? "-%s" : "%s", rule);
-    assert_ok(lower_parse_rules(text, &options, &error));
-    setting->rules = lower_launch_rules(&options);
+    assert_ok(lower_parse_rules(text, &p.options, &error));
+    setting->rules = lower_launch_rules(&p);
     launch_list_free(&m->pass.list);
     assert_ok(launch_list_make(setting, &of, NULL, NULL, &m->pass.list, &error));
     check_list(m);

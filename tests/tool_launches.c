@@ -126,7 +126,7 @@ static qp_status time_passes(bench *b, cuda_graph_use graphs, bool without_chain
     TRY(cuda_device_wait(&b->device, "passes", error));
     forget_lists(b);
     b->executor->graphs = graphs;
-    b->executor->setting.rules = lower_launch_rules(&b->program.options);
+    b->executor->setting.rules = lower_launch_rules(&b->program);
     if (without_chains) b->executor->setting.rules &= ~(UINT32_C(1) << LOWER_RULE_persistent);
     TRY(run_passes(b, NULL, error)); /* makes lists and graphs */
     return time_work(b, run_passes, NULL, PASSES, us, error);

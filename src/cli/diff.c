@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "inspect/diff.h"
+#include "inspect/first_rule.h"
 
 #include <string.h>
 
@@ -73,13 +74,42 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
                      s->machine_b, s->machine_a);
 }
 
+static qp_status find_rule(const cli_call *call, const char *model, const qp_tokens *tokens)
+{
+    const cli_settings *s = call->settings;
+    const qp_engine_options options = {.size = sizeof options,
+                                       .model = model,
+                                       .exec = s->machine_b,
+                                       .threads = (int)s->threads,
+                                       .chunk = s->chunk,
+                                       .page_size = s->page_size,
+                                       .kv_type = cli_kv_types[s->kv_type],
+                                       .act_type = cli_act_types[s->act_type],
+                                       .activations = cli_activations[s->activations],
+                                       .plan = cli_plan_forms[s->plan_form],
+                                       .cpu_mask = s->cpu_mask,
+                                       .fuse = s->fuse,
+                                       .rules = s->rules,
+                                       .progress = cli_progress()};
+    strbuf text = {0};
+    bool equal = false;
+    qp_status status =
+        first_rule_find(&options, tokens->data, tokens->data ? (int64_t)tokens->count : s->tokens,
+                        s->singles, &text, &equal, call->error);
+    if (status == QP_OK) status = cli_write(strbuf_text(&text), text.length, call->error);
+    strbuf_free(&text);
+    if (status != QP_OK || equal) return status;
+    return error_set(call->error, QP_FORMAT, "a rule changes the result");
+}
+
 qp_status command_diff(const cli_call *call)
 {
     const char *model;
     qp_tokens tokens = {0};
     TRY(cli_model_path(call, &model));
     qp_status status = read_tokens(call, model, &tokens);
-    if (status == QP_OK) status = compare(call, model, &tokens);
+    if (status == QP_OK)
+        status = (call->settings->first_rule ? find_rule : compare)(call, model, &tokens);
     qp_tokens_free(&tokens);
     return status;
 }

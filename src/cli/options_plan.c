@@ -271,6 +271,11 @@ static const option_spec diff_options[] = {
     {"skip", 0, OPTION_STRING_AT(SETTINGS, left_out), .expert = true, .argument = "KINDS",
      .help = "leave these operators or steps out of the schedule of b (linear,ffn_down), or its "
              "waits (waits), to see which tensors that changes"},
+    {"first-rule", 0, OPTION_FLAG_AT(SETTINGS, first_rule),
+     .excludes = "schedule skip start-after stop-after layers ranks list json sums",
+     .help =
+         "compare the logits of b with and without --rules, and name the first rule whose result "
+         "differs"},
     {"list", 0, OPTION_FLAG_AT(SETTINGS, list),
      .help = "print the steps of every layer, not only the worst of each kind"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},

@@ -81,10 +81,15 @@ qp_status lower_parse_rules(const char *text, plan_options *o, qp_error *error)
         const char sign = *at;
         char name[32];
         const size_t length = strcspn(at, ",");
+        if (strspn(at, "0123456789") == length && length > 0 && length < 7) {
+            o->rules_end = 1 + atoi(at);
+            at += length + (at[length] == ',');
+            continue;
+        }
         if ((sign != '+' && sign != '-') || length < 2)
             return error_set(error, QP_INVALID,
-                             "rules are a list such as +norm_up,-parts, each with + or -; found "
-                             "\"%s\"",
+                             "rules are a list such as +norm_up,-parts, each with + or -, or the "
+                             "number of matches to take; found \"%s\"",
                              text);
         snprintf(name, sizeof name, "%.*s", (int)length - 1, at + 1);
         suggestion near = {.word = name};

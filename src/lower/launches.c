@@ -20,12 +20,24 @@ static const struct {
 #undef LAUNCH_RULE
 };
 
-uint32_t lower_launch_rules(const plan_options *o)
+uint32_t lower_launch_rules(const program *p)
 {
-    uint32_t all = 0;
+    const plan_options *o = &p->options;
+    uint32_t taken = 0;
+    for (int i = 0, n = p->n_matches; i < LOWER_RULES; i++) {
+        if (!launch_rules[i].name || o->rules_left_out >> i & 1) continue;
+        if (!o->rules_end || ++n < o->rules_end) taken |= UINT32_C(1) << i;
+    }
+    return taken;
+}
+
+const char *lower_last_launch_rule(uint32_t rules, int *count)
+{
+    const char *last = NULL;
+    *count = 0;
     for (int i = 0; i < LOWER_RULES; i++)
-        all |= (uint32_t)(launch_rules[i].name != NULL) << i;
-    return all & ~o->rules_left_out;
+        if (rules >> i & 1) last = launch_rules[i].name, ++*count;
+    return last;
 }
 
 bool lower_takes(const lowering *l, int rule)

@@ -105,8 +105,10 @@ struct lowering {
     struct rewrite_log *log;
 };
 
-/* The launch rules that these options take, a bit each. */
-uint32_t lower_launch_rules(const plan_options *options);
+/* The launch rules that a program's options take, a bit each; and the last of such rules, with
+ * their number. */
+uint32_t lower_launch_rules(const program *program);
+const char *lower_last_launch_rule(uint32_t rules, int *count);
 
 /* Lowers a pass group by group, so that a launch can run while later groups are made. lower_next()
  * adds groups until l->done. lower_end() it, also after a failure. */

@@ -34,7 +34,8 @@ uint32_t lower_rules_of(const plan_options *options);
 bool lower_fuses(const plan_options *options);
 
 /* Reads "+a,-b": rules to take and to leave out besides those of the other options; "-all" leaves
- * out every rule. NULL or "" changes nothing. QP_INVALID names an unknown rule. */
+ * out every rule. A number takes so many matches of the rules, the first ones. NULL or "" changes
+ * nothing. QP_INVALID names an unknown rule. */
 qp_status lower_parse_rules(const char *text, plan_options *options, qp_error *error);
 
 /* Builds the program: writes the page, takes the rules, places tensors in the arena, and verifies.

@@ -133,18 +133,27 @@ static bool match_at(rewriter *w, int node, match *m)
     return true;
 }
 
+static const char *label_of(const rewriter *w, int node, char label[64])
+{
+    return program_step_label(w->draft->program, w->draft->nodes[node].step, label, 64);
+}
+
 /* Notes why a match is not replaced. */
 static void note(const rewriter *w, int node, const char *why)
 {
-    const plan_node *at = &w->draft->nodes[node];
     char label[64];
-    if (!w->log || !*why) return;
-    const char *step = w->draft->program->steps[at->step].name;
-    if (at->layer < 0)
-        snprintf(label, sizeof label, "%s", step);
-    else
-        snprintf(label, sizeof label, "%lld.%s", (long long)at->layer, step);
-    rewrite_log_add(w->log, w->name, label, why);
+    if (w->log && *why) rewrite_log_add(w->log, w->name, label_of(w, node, label), why);
+}
+
+/* Counts a match that is replaced; false: no more are. */
+static bool take(const rewriter *w, int node)
+{
+    program *p = w->draft->program;
+    char label[64];
+    if (p->options.rules_end && p->n_matches + 1 >= p->options.rules_end) return false;
+    p->n_matches++;
+    snprintf(p->last_rule, sizeof p->last_rule, "%s at %s", w->name, label_of(w, node, label));
+    return true;
 }
 
 /* Whether no other node reads what the match no longer writes. */
@@ -312,7 +321,7 @@ bool rewrite_draft(plan_builder *draft, const char *name, const rewrite *rule, r
         if (!match_at(&w, n, &m)) continue;
         const char *why = rule->refuses ? rule->refuses(&m) : NULL;
         if (why) note(&w, n, why);
-        if (why || !is_closed(&m)) continue;
+        if (why || !is_closed(&m) || !take(&w, n)) continue;
         rule->replace(&m);
         ++*count;
     }

@@ -223,6 +223,8 @@ typedef struct plan_options {
     plan_target target;
     uint32_t rules_added, rules_left_out; /* besides those of the options above, a bit each:
                                            * lower/lower.h */
+    int rules_end; /* 1 + how many matches rules replace, of which launch rules count as one each;
+                    * 0: all */
 } plan_options;
 
 typedef enum program_base {
@@ -335,6 +337,8 @@ typedef struct program {
     program_node *nodes;
     program_step *steps;
     int n_tensors, n_areas, n_views, n_weights, n_nodes, n_steps;
+    int n_matches;      /* that rules have replaced */
+    char last_rule[96]; /* the rule of the last one and its step: "norm_up at 2.ffn_up" */
     int logits_end; /* the step after the one that makes the logits; those that follow choose tokens
                      */
     size_t arena_bytes;

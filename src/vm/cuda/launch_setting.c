@@ -50,7 +50,7 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
 {
     *setting = (launch_setting){
         .program = program,
-        .rules = lower_launch_rules(&program->options),
+        .rules = lower_launch_rules(program),
         .memory = {.cache_layer_bytes = program->tensors[PLAN_K_CACHE].bytes},
         .ops = {.device = device,
                 .blas = blas,
