@@ -30,6 +30,8 @@ plant src/cli/plan.c '#include "lower/print.h"' ''
 plant src/text/a.c '#include <exit.h> // getenv("X") in a comment' ''
 plant src/text/b.c '/* exit(1); */ const char *s = "exit(1) /*";' ''
 plant src/engine/a.c '#include "text/tokenizer.h"' ''
+plant src/base/platform_linux.c 'pipe2(ends, 0); fopen("/proc/self/exe", "r");' ''
+plant src/cli/a.c 'fopen("/proc/driver/nvidia/version", "r"); const char *s = "/proc is missing; pipe2(";' ''
 plant src/plan/a.c 'fprintf(file, "x"); snprintf(a, 1, "x"); run->exit_code = at_exit(3);' ''
 plant tests/test_a.c '#include "op/op.h"
 int main(void) { exit(0); }' ''
@@ -57,6 +59,8 @@ plant src/op/a.c 'if (!p) exit(1);' 'end the process; return a qp_status'
 plant src/op/a.c 'abort();' 'end the process; return a qp_status'
 plant src/engine/a.c 'fprintf(stderr, "x");' 'libraries do not print'
 plant src/vm/a.c 'printf("x");' 'libraries do not print'
+plant src/vm/a.c 'madvise(data, bytes, 1);' "is behind base/platform.h"
+plant src/server/a.c 'FILE *f = fopen("/proc/self/statm", "r");' 'files of Linux are read behind base/platform.h'
 plant src/vm/a.h '#include "vm/a.h"' 'src/vm/a.h:1: headers include each other: vm/a.h -> vm/a.h'
 
 [ $failures = 0 ]

@@ -2,9 +2,9 @@
 #include "base/buffer.h"
 
 #include "base/checked.h"
+#include "base/platform.h"
 
 #include <stdint.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ static void *map_aligned(size_t bytes)
     size_t end = round_up(head + bytes, (size_t)sysconf(_SC_PAGESIZE));
     if (head) munmap(data, head);
     if (end < bytes + slack) munmap(data + end, bytes + slack - end);
-    madvise(data + head, bytes, MADV_HUGEPAGE);
+    platform_advise(data + head, bytes, PLATFORM_HUGE_PAGES);
     return data + head;
 }
 
@@ -45,46 +45,33 @@ void buffer_free(buffer *buffer)
 void buffer_discard(const buffer *buffer)
 {
     if (!buffer->data) return;
-    madvise(buffer->data, buffer->bytes, MADV_DONTNEED);
+    platform_advise(buffer->data, buffer->bytes, PLATFORM_DROP);
     mprotect(buffer->data, buffer->bytes, PROT_NONE);
 }
 
-uint64_t buffer_available(void)
-{
-    FILE *file = fopen("/proc/meminfo", "r");
-    unsigned long long kib = 0;
-    char line[128];
-    while (file && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "MemAvailable: %llu", &kib) == 1) break;
-    }
-    if (file) fclose(file);
-    return kib ? (uint64_t)kib * 1024 : UINT64_MAX;
-}
-
-/* Gives madvise() the whole pages inside the range. */
-static void advise(const void *data, size_t bytes, int advice)
+/* For the whole pages inside the range. */
+static void advise(const void *data, size_t bytes, platform_advice advice)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = round_up((uintptr_t)data, page),
               end = ((uintptr_t)data + bytes) & ~(page - 1);
-    if (begin < end) madvise((void *)begin, end - begin, advice);
+    if (begin < end) platform_advise((void *)begin, end - begin, advice);
 }
 
 void buffer_populate(const void *data, size_t bytes)
 {
-    enum { POPULATE_READ = 22 }; /* MADV_POPULATE_READ, which older systems refuse */
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const uintptr_t begin = (uintptr_t)data & ~(page - 1);
-    madvise((void *)begin, (uintptr_t)data + bytes - begin, POPULATE_READ);
+    platform_advise((void *)begin, (uintptr_t)data + bytes - begin, PLATFORM_POPULATE);
 }
 
 void buffer_release_pages(const void *data, size_t bytes)
 {
-    advise(data, bytes, MADV_DONTNEED);
+    advise(data, bytes, PLATFORM_DROP);
 }
 
+/* Without PLATFORM_SPARSE 2 MB are mapped for a row. */
 void buffer_read_sparsely(const void *data, size_t bytes)
 {
-    advise(data, bytes, MADV_NOHUGEPAGE); /* or 2 MB are mapped for a row */
-    advise(data, bytes, MADV_RANDOM);
+    advise(data, bytes, PLATFORM_SPARSE);
 }

@@ -34,8 +34,4 @@ void buffer_release_pages(const void *data, size_t bytes);
  * reads ahead less. */
 void buffer_read_sparsely(const void *data, size_t bytes);
 
-/* Bytes that can be allocated now without swapping, including page cache that can be dropped;
- * UINT64_MAX where the system does not say. */
-uint64_t buffer_available(void);
-
 #endif

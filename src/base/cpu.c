@@ -8,18 +8,14 @@
  */
 #include "base/cpu.h"
 
+#include "base/platform.h"
 #include "base/threads.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <sys/syscall.h>
-#elif defined(__aarch64__)
-#include <sys/auxv.h>
 #endif
 
 enum { EAX, EBX, ECX, EDX };
@@ -93,13 +89,6 @@ static uint64_t saved_states(void)
     return (uint64_t)high << 32 | low;
 }
 
-/* Linux hands the 8 KB of tile registers only to processes that ask (arch_prctl(2)). */
-static bool amx_permitted(void)
-{
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
-}
-
 static uint32_t detect(void)
 {
     uint64_t saved = saved_states();
@@ -114,7 +103,7 @@ static uint32_t detect(void)
         if ((saved & row->saved) == row->saved && regs[row->reg] >> row->bit & 1)
             features |= row->feature;
     }
-    if (features & CPU_AMX_TILE && !amx_permitted()) features &= ~(uint32_t)CPU_AMX_TILE;
+    if (features & CPU_AMX_TILE && !platform_permit_amx()) features &= ~(uint32_t)CPU_AMX_TILE;
     return features;
 }
 
@@ -150,7 +139,8 @@ static uint32_t detect(void)
     uint32_t features = 0;
     for (int i = 0; i < TABLE_SIZE; i++) {
         const feature_row *row = &table[i];
-        if ((row->leaf == HWCAP || row->leaf == HWCAP2) && getauxval(row->leaf) >> row->bit & 1)
+        if ((row->leaf == HWCAP || row->leaf == HWCAP2) &&
+            platform_hardware_bits(row->leaf) >> row->bit & 1)
             features |= row->feature;
     }
     return features;
@@ -177,7 +167,7 @@ static void model_name(char out[64])
     enum { HAS_CPUID = 11 };
     uint64_t midr = 0;
     out[0] = '\0';
-    if (!(getauxval(HWCAP) >> HAS_CPUID & 1)) return;
+    if (!(platform_hardware_bits(HWCAP) >> HAS_CPUID & 1)) return;
     __asm__("mrs %0, MIDR_EL1" : "=r"(midr));
     const unsigned implementer = midr >> 24 & 0xff, part = midr >> 4 & 0xfff;
     snprintf(out, 64, "ARM core 0x%03x of implementer 0x%02x", part, implementer);
@@ -274,42 +264,11 @@ void cpu_features_print(uint32_t features, strbuf *out)
     }
 }
 
-/* A word of a file of Linux about a cache of the first processor; "" without it. */
-static void cache_word(int index, const char *what, char out[16])
-{
-    char path[80];
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, what);
-    FILE *file = fopen(path, "re");
-    out[0] = '\0';
-    if (!file) return;
-    if (!fgets(out, 16, file)) out[0] = '\0';
-    fclose(file);
-}
-
-/* Of the data cache of a level, by the C library's name or, where it knows none (on ARM), by Linux.
- */
-static size_t cache_size(int name, int level)
-{
-    long bytes = sysconf(name);
-    for (int i = 0; bytes <= 0 && i < 8; i++) {
-        char word[16];
-        cache_word(i, "level", word);
-        if (atoi(word) != level) continue;
-        cache_word(i, "type", word);
-        if (word[0] == 'I') continue; /* "Instruction" */
-        cache_word(i, "size", word);
-        bytes = atol(word) * (strchr(word, 'M') ? 1 << 20 : 1 << 10); /* "64K" */
-    }
-    return bytes > 0 ? (size_t)bytes : 0;
-}
-
 void cpu_describe(cpu_description *out)
 {
-    *out = (cpu_description){.processors = threads_available()};
+    *out = (cpu_description){.processors = threads_available(),
+                             .l1d = platform_cache_bytes(1),
+                             .l2 = platform_cache_bytes(2),
+                             .l3 = platform_cache_bytes(3)};
     model_name(out->model);
-#ifdef _SC_LEVEL1_DCACHE_SIZE /* a GNU extension */
-    out->l1d = cache_size(_SC_LEVEL1_DCACHE_SIZE, 1);
-    out->l2 = cache_size(_SC_LEVEL2_CACHE_SIZE, 2);
-    out->l3 = cache_size(_SC_LEVEL3_CACHE_SIZE, 3);
-#endif
 }

@@ -2,10 +2,10 @@
 #include "base/keyed_hash.h"
 
 #include "base/clock.h"
+#include "base/platform.h"
 
 #include <pthread.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 static hash_key process_key;
@@ -13,7 +13,7 @@ static pthread_once_t process_key_once = PTHREAD_ONCE_INIT;
 
 static void draw_key(void)
 {
-    if (getrandom(&process_key, sizeof process_key, GRND_NONBLOCK) == sizeof process_key) return;
+    if (platform_random(&process_key, sizeof process_key)) return;
     /* Early at boot the system has no random bits yet; then the time and an address are used. */
     process_key.k[0] = hash_mix(clock_ns() ^ (uint64_t)getpid() << 40);
     process_key.k[1] = hash_mix(process_key.k[0] ^ (uintptr_t)&process_key);

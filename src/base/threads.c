@@ -1,15 +1,13 @@
 /* A pool of threads: see threads.h. */
-#define _GNU_SOURCE
 #include "base/threads.h"
 
 #include "base/clock.h"
+#include "base/platform.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 typedef struct pool_thread {
     thread_pool *pool;
@@ -99,17 +97,8 @@ static void await_done(thread_pool *pool)
  * belong to the pool. */
 static void pin_thread(int worker, int n_workers)
 {
-    cpu_set_t allowed, own;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < n_workers)
-        return;
-    int left = worker;
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &allowed) || left-- > 0) continue;
-        CPU_ZERO(&own);
-        CPU_SET(cpu, &own);
-        sched_setaffinity(0, sizeof own, &own);
-        return;
-    }
+    int allowed[PLATFORM_PROCESSORS];
+    if (platform_processors(allowed) >= n_workers) platform_bind(&allowed[worker], 1);
 }
 
 static void *thread_main(void *argument)
@@ -194,30 +183,19 @@ void thread_pool_destroy(thread_pool *pool)
 
 void threads_bind(int index, int n_others, int count)
 {
-    cpu_set_t allowed, own;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 ||
-        CPU_COUNT(&allowed) < (n_others + 1) * count)
-        return;
-    CPU_ZERO(&own);
-    for (int cpu = 0, number = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &allowed)) continue;
-        if (number >= index * count && number < (index + 1) * count) CPU_SET(cpu, &own);
-        number++;
-    }
-    sched_setaffinity(0, sizeof own, &own);
+    int allowed[PLATFORM_PROCESSORS];
+    if (platform_processors(allowed) < (n_others + 1) * count) return;
+    platform_bind(&allowed[index * count], count);
 }
 
 int threads_available(void)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-    return 1;
+    int allowed[PLATFORM_PROCESSORS];
+    const int n = platform_processors(allowed);
+    return n > 0 ? n : 1;
 }
 
 bool threads_bound_by_parent(void)
 {
-    cpu_set_t own, parents;
-    return sched_getaffinity(0, sizeof own, &own) == 0 &&
-           sched_getaffinity(getppid(), sizeof parents, &parents) == 0 &&
-           !CPU_EQUAL(&own, &parents);
+    return platform_bound_by_parent();
 }

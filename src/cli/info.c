@@ -1,8 +1,8 @@
 /* quipu info and quipu doctor: a model's properties, and this machine's. */
 #include "cli/cli.h"
 
-#include "base/buffer.h"
 #include "base/cpu.h"
+#include "base/platform.h"
 #include "base/status.h"
 #include "inspect/measure.h"
 #include "inspect/modules_print.h"
@@ -48,7 +48,7 @@ static void examine(const cli_call *call, findings *f)
     f->version = call->program->version;
     cpu_describe(&f->cpu);
     cpu_features_print(cpu_features(0), &f->features);
-    f->memory = buffer_available();
+    f->memory = platform_free_memory();
     FILE *version = fopen("/proc/driver/nvidia/version", "r");
     if (version && !fgets(f->driver, sizeof f->driver, version)) f->driver[0] = '\0';
     if (version) fclose(version);

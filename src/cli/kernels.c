@@ -5,22 +5,21 @@
  * and the parent waits for it. A kernel that crashes, ends the process or never returns ends the
  * child, and the parent says so.
  */
-#define _GNU_SOURCE /* pipe2 */
 #include "cli/cli.h"
 
 #include "base/clock.h"
 #include "base/names.h"
+#include "base/platform.h"
 #include "base/status.h"
 #include "workbench/kernel.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 enum { CHECK_MS = 60000, GRACE_MS = 10000, LOOK_MS = 200, END_MS = 2 };
 
@@ -55,8 +54,7 @@ static void run_child(const cli_call *call, cli_command *command, workbench_kern
     loaded_kernels loaded = {0};
     cli_call with = *call;
     cli_release_endings();
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) raise(SIGKILL); /* it died before the line above */
+    platform_end_with_parent(parent);
     qp_status status =
         load_all(opened, (size_t)call->settings->kernels.count, &loaded, call->error);
     with.kernels = loaded.kernels;
@@ -178,7 +176,7 @@ static qp_status run_beside(const cli_call *call, cli_command *command,
                             workbench_kernel *const *opened, int *code)
 {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0)
+    if (platform_pipe(ends) != 0)
         return error_set(call->error, QP_IO, "no pipe can be made: %s", strerror(errno));
     fflush(NULL);
     const pid_t parent = getpid(), child = fork();

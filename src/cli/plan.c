@@ -1,8 +1,8 @@
 /* quipu plan and quipu shapes: the forward pass as data, before anything runs. */
 #include "cli/cli.h"
 
-#include "base/buffer.h"
 #include "base/output.h"
+#include "base/platform.h"
 #include "base/status.h"
 #include "inspect/cuda_print.h"
 #include "lower/print.h"
@@ -68,7 +68,7 @@ qp_status command_plan(const cli_call *call)
                                   .page_size = s->page_size,
                                   .kv_type = cli_kv_types[s->kv_type],
                                   .act_type = cli_act_types[s->act_type],
-                                  .available = s->memory ? s->memory : buffer_available(),
+                                  .available = s->memory ? s->memory : platform_free_memory(),
                                   .form = (plan_form)s->plan_form,
                                   .fuse = s->fuse,
                                   .rules = s->rules,

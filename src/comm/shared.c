@@ -10,12 +10,11 @@
  * left when all have ended, however they end. The file has the largest size that stages can have;
  * only pages that were written take memory.
  */
-#define _GNU_SOURCE /* memfd_create() */
 #include "comm/comm_parts.h"
 
 #include "base/clock.h"
+#include "base/platform.h"
 
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -257,24 +256,14 @@ typedef struct file_offer {
     int32_t has; /* the file, or no objection to one */
 } file_offer;
 
-/* Opens the first rank's file, or -1. On another host the process may be any other program. */
-static int open_file(const file_offer *offer)
-{
-    static const char expected[] = "/memfd:" FILE_NAME;
-    char path[64], name[sizeof expected - 1];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)offer->process, (int)offer->file);
-    const bool right = readlink(path, name, sizeof name) == sizeof name &&
-                       memcmp(name, expected, sizeof name) == 0;
-    return right ? open(path, O_RDWR | O_CLOEXEC) : -1;
-}
-
 /* Makes or opens the file. *descriptor: of it, or -1. */
 static void *map_file(const file_offer *offer, bool first, size_t bytes, int *descriptor)
 {
     struct stat about;
-    *descriptor = first ? memfd_create(FILE_NAME, MFD_CLOEXEC) : open_file(offer);
-    if (*descriptor < 0 || (first && ftruncate(*descriptor, (off_t)bytes) != 0) ||
-        fstat(*descriptor, &about) != 0 || about.st_size != (off_t)bytes)
+    /* On another host the process may be any other program. */
+    *descriptor = first ? platform_memory_file(FILE_NAME, bytes)
+                        : platform_memory_file_of(offer->process, offer->file, FILE_NAME);
+    if (*descriptor < 0 || fstat(*descriptor, &about) != 0 || about.st_size != (off_t)bytes)
         return NULL;
     void *found =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, *descriptor, 0);

@@ -1,6 +1,7 @@
 /* Opens the machines of an engine, and counts their memory before that. */
 #include "engine/open.h"
 
+#include "base/platform.h"
 #include "lower/lower.h"
 #include "vm/ranks.h"
 
@@ -42,7 +43,7 @@ qp_status engine_check_memory(qp_engine *e, const qp_engine_options *options,
     const double gib = 1 << 30;
     machine_bytes need;
     TRY(machine_count_bytes(type_of_ranks(e, type), &setup, &need, error));
-    uint64_t available = buffer_available();
+    uint64_t available = platform_free_memory();
     if (need.total <= available) return QP_OK;
     int64_t fits =
         lower_largest_context(&e->program.config, &e->program.options, need.weights, available);

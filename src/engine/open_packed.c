@@ -1,6 +1,6 @@
 /* The files in which an engine keeps packed weights: what they depend on, and what is said of them.
  */
-#include "base/build_id.h"
+#include "base/platform.h"
 #include "engine/open.h"
 #include "engine/page_file.h"
 
@@ -13,7 +13,7 @@ pack_cache *engine_packed(qp_engine *e, const qp_engine_options *options, pack_c
     *out = (pack_cache){
         .folder = options->cache_packed,
         .most = options->cache_packed_size,
-        .key = {hash_random(page_file_model(e), model_stamp(e->model), 0), build_id()}};
+        .key = {hash_random(page_file_model(e), model_stamp(e->model), 0), platform_build_id()}};
     if (!out->most) out->most = (uint64_t)USUAL_GIB << 30;
     return out;
 }

@@ -1,7 +1,7 @@
 /* Files of pages: see page_file.h. */
 #include "engine/page_file.h"
 
-#include "base/build_id.h"
+#include "base/platform.h"
 #include "engine/engine.h"
 
 #include <errno.h>
@@ -89,7 +89,7 @@ static fingerprint of_engine(const qp_engine *e)
     fingerprint f = of_model(e);
     const plan_options *o = &e->program.options;
     mix_text(&f, QP_VERSION);
-    mix_number(&f, build_id()); /* another build may round differently */
+    mix_number(&f, platform_build_id()); /* another build may round differently */
     mix_number(&f, (uint64_t)o->kv_type);
     if (o->act_type != DTYPE_F32) mix_number(&f, (uint64_t)o->act_type);
     mix_number(&f, (uint64_t)o->page_size);

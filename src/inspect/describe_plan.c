@@ -1,5 +1,5 @@
 /* Describes a forward pass in words or as JSON: qp_describe_plan() in quipu.h. */
-#include "base/buffer.h"
+#include "base/platform.h"
 #include "base/sized.h"
 #include "lower/print.h"
 
@@ -28,7 +28,7 @@ qp_status qp_describe_plan(const qp_plan_options *given, bool json, char **text,
                                         .page_size = or_default(o.page_size, DEFAULT_PAGE_SIZE),
                                         .kv_type = o.kv_type ? o.kv_type : "F16",
                                         .act_type = o.act_type,
-                                        .available = o.memory ? o.memory : buffer_available(),
+                                        .available = o.memory ? o.memory : platform_free_memory(),
                                         .json = json};
     qp_status status = plan_print_lifetimes(&options, &out, error);
     if (status == QP_OK && !(*text = strbuf_take(&out)))

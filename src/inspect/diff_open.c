@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/hash.h"
+#include "base/platform.h"
 #include "engine/open.h"
 #include "engine/ranks.h"
 #include "lower/lower.h"
@@ -99,7 +100,7 @@ static qp_status build_plan(diff *d, model_config config, qp_error *error)
 static qp_status check_memory(const diff *d, qp_error *error)
 {
     program_bytes need = program_count_bytes(&d->program, model_weight_bytes(d->model));
-    uint64_t total = need.weights + 2 * need.total, available = buffer_available();
+    uint64_t total = need.weights + 2 * need.total, available = platform_free_memory();
     if (total <= available) return QP_OK;
     return error_set(error, QP_NO_MEMORY,
                      "two machines that run %s need up to %.2f GiB, but %.2f GiB are available; "

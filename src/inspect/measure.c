@@ -8,6 +8,7 @@
 #include "base/cpu.h"
 #include "base/files.h"
 #include "base/names.h"
+#include "base/platform.h"
 #include "base/version.h"
 #include "op/bench/hardware.h"
 #include "cuda/driver.h"
@@ -284,7 +285,7 @@ static qp_status time_reads(measuring *m, hardware *hardware, qp_error *error)
     enum { SMALLEST = 8 << 20, LARGEST = 1 << 30, TIMES = 5 };
     buffer memory;
     size_t most = LARGEST, wanted = m->options->read_bytes ? m->options->read_bytes : LARGEST;
-    while (most > SMALLEST && (most > wanted || most > buffer_available() / 4))
+    while (most > SMALLEST && (most > wanted || most > platform_free_memory() / 4))
         most /= 2;
     TRY(buffer_alloc(&memory, most, "memory to read", error));
     memset(memory.data, 1, memory.bytes);

@@ -1,8 +1,8 @@
 /* Plain reads beside what is timed: see read_speed.h. */
 #include "inspect/read_speed.h"
 
-#include "base/buffer.h"
 #include "base/cpu.h"
+#include "base/platform.h"
 #include "op/bench/hardware.h"
 
 enum {
@@ -13,7 +13,7 @@ enum {
 qp_status read_speed_open(read_speed *out, thread_pool *all, thread_pool *one, qp_error *error)
 {
     *out = (read_speed){0};
-    if (buffer_available() < 8 * (uint64_t)READ_BYTES) return QP_OK;
+    if (platform_free_memory() < 8 * (uint64_t)READ_BYTES) return QP_OK;
     TRY(hardware_create(READ_BYTES, cpu_features(0), all, &out->all, error));
     return hardware_create(READ_BYTES, cpu_features(0), one, &out->one, error);
 }

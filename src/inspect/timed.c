@@ -1,8 +1,8 @@
 /* A model that is ready to be timed: see timed.h. */
 #include "inspect/timed.h"
 
-#include "base/buffer.h"
 #include "base/cpu.h"
+#include "base/platform.h"
 #include "engine/open.h"
 #include "schedule/build.h"
 #include "lower/lower.h"
@@ -71,7 +71,7 @@ static qp_status build_plan(timed_model *m, qp_error *error)
     TRY(lower_build(config, m->model, &options, &m->program, error));
     if (m->device.context) return QP_OK; /* its memory is counted there */
     uint64_t need = program_count_bytes(&m->program, model_weight_bytes(m->model)).total;
-    uint64_t available = buffer_available();
+    uint64_t available = platform_free_memory();
     if (need <= available) return QP_OK;
     return error_set(error, QP_NO_MEMORY, "%s needs %.2f GiB, but %.2f GiB are available", o->model,
                      (double)need / 0x1p30, (double)available / 0x1p30);

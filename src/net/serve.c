@@ -1,16 +1,15 @@
 /* The server inside a program: see quipu_net.h. A thread runs server_run(). */
 #include "quipu_net.h"
 
+#include "base/platform.h"
 #include "base/sized.h"
 #include "base/names.h"
 #include "server/server.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 enum {
@@ -136,7 +135,7 @@ static void free_server(qp_server *s)
 /* Starts the thread and waits until it serves, or has ended. */
 static qp_status start(qp_server *s, qp_error *error)
 {
-    s->options.stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    s->options.stop = platform_event_open(false);
     if (s->options.stop <= 0 || pthread_create(&s->thread, NULL, run, s) != 0)
         return error_set(error, QP_IO, "the system refused to start a thread for the server");
     pthread_mutex_lock(&s->mutex);
@@ -180,10 +179,8 @@ int qp_server_port(const qp_server *server)
 
 void qp_server_close(qp_server *server)
 {
-    const uint64_t one = 1;
     if (!server) return;
-    while (write(server->options.stop, &one, sizeof one) < 0 && errno == EINTR)
-        ;
+    platform_event_signal(server->options.stop);
     pthread_join(server->thread, NULL);
     free_server(server);
 }

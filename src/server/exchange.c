@@ -1,10 +1,10 @@
 /* Replies, from any thread: see http.h. */
 #include "server/exchange.h"
 
-#include <errno.h>
+#include "base/platform.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 /* A client with more than FULL unread bytes gets no more until at most ROOM are unread. */
@@ -18,7 +18,7 @@ outbox *outbox_open(void)
     if (!box) return NULL;
     box->last = &box->first;
     box->references = 1;
-    box->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    box->event = platform_event_open(false);
     if (box->event < 0 || pthread_mutex_init(&box->lock, NULL) != 0) {
         if (box->event >= 0) close(box->event);
         free(box);
@@ -44,10 +44,7 @@ static void outbox_put(outbox *box, exchange *x)
     *box->last = x;
     box->last = &x->next;
     pthread_mutex_unlock(&box->lock);
-    uint64_t one = 1;
-    /* The counter cannot overflow: the I/O thread sets it to 0 before it reads the outbox. */
-    while (first && write(box->event, &one, sizeof one) < 0 && errno == EINTR)
-        ;
+    if (first) platform_event_signal(box->event);
 }
 
 exchange *outbox_take(outbox *box)

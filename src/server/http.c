@@ -8,6 +8,8 @@
  */
 #include "server/exchange.h"
 
+#include "base/platform.h"
+
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
@@ -303,9 +305,7 @@ static void on_outgoing(evutil_socket_t event, short events, void *context)
 {
     (void)events;
     http_server *s = context;
-    uint64_t count;
-    ssize_t got = read(event, &count, sizeof count);
-    (void)got; /* a spurious wake finds an empty box */
+    platform_event_wait(event); /* a spurious wake finds an empty box */
     for (exchange *x; (x = outbox_take(s->box));) {
         write_out(x);
         exchange_release(x);

@@ -3,14 +3,12 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
-
-#include <sys/random.h>
+#include "base/platform.h"
 
 uint64_t random_number(void)
 {
     uint64_t number;
-    /* 8 bytes come whole or not at all, and the latter only on kernels without the call. */
-    if (getrandom(&number, sizeof number, 0) != sizeof number) number = hash_mix(clock_ns());
+    if (!platform_random(&number, sizeof number)) number = hash_mix(clock_ns());
     return number;
 }
 

@@ -1,5 +1,6 @@
 /* The server's I/O thread: loading, signals, keys, routes. See server.h. */
 #include "engine/engine.h"
+#include "base/platform.h"
 #include "server/server_state.h"
 
 #include "server/json_memory.h"
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -194,9 +194,7 @@ static void *load(void *context)
         atomic_store(&s->batcher, opened);
     }
     error->status = status;
-    uint64_t one = 1;
-    while (write(s->loaded, &one, sizeof one) < 0 && errno == EINTR)
-        ;
+    platform_event_signal(s->loaded);
     return NULL;
 }
 
@@ -324,7 +322,7 @@ static qp_status open_server(server *s, struct event *events[N_EVENTS], qp_error
     decide_raw_special(s);
     raise_descriptor_limit();
     s->base = event_base_new();
-    s->loaded = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    s->loaded = platform_event_open(false);
     if (!s->base || s->loaded < 0) return error_no_memory(error, "the server's events", 0);
     http_options options = {.host = o->host,
                             .port = o->port,

@@ -47,7 +47,7 @@ struct server {
 
     pthread_t loader;
     qp_error load_error;
-    int loaded; /* an eventfd: the loader has ended */
+    int loaded; /* an event: the loader has ended */
 };
 
 /* The model's vocabulary, or an error if it has none. */

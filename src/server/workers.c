@@ -1,11 +1,11 @@
 /* Threads that parse and format: see workers.h. */
 #include "server/workers.h"
 
-#include <errno.h>
+#include "base/platform.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 typedef struct worker {
@@ -30,10 +30,8 @@ void workers_wake(worker_pool *pool)
 {
     for (int i = 0; i < pool->n_workers; i++) {
         worker *w = &pool->workers[i];
-        uint64_t one = 1;
         if (!atomic_exchange(&w->sleeps, false)) continue;
-        while (write(w->event, &one, sizeof one) < 0 && errno == EINTR)
-            ;
+        platform_event_signal(w->event);
         return;
     }
 }
@@ -60,14 +58,12 @@ static bool work(worker_pool *pool)
  * `sleeps` afterwards, so either this check finds the work or that thread wakes the worker. */
 static void sleep_until_woken(worker *w)
 {
-    uint64_t count;
     atomic_store(&w->sleeps, true);
     if (work(w->pool) || atomic_load(&w->pool->ending)) {
         atomic_store(&w->sleeps, false);
         return;
     }
-    while (read(w->event, &count, sizeof count) < 0 && errno == EINTR)
-        ;
+    platform_event_wait(w->event);
 }
 
 static void *worker_main(void *context)
@@ -108,7 +104,7 @@ qp_status workers_open(int n_workers, bool (*more)(void *context), void *context
     for (int i = 0; i < n_workers; i++, pool->n_workers++) {
         worker *w = &pool->workers[i];
         w->pool = pool;
-        w->event = eventfd(0, EFD_CLOEXEC);
+        w->event = platform_event_open(true);
         if (w->event < 0) break;
     }
     int started = 0;
@@ -131,10 +127,8 @@ void workers_close(worker_pool *pool)
     atomic_store(&pool->ending, true);
     for (int i = 0; i < pool->n_workers; i++) {
         worker *w = &pool->workers[i];
-        uint64_t one = 1;
         if (!w->started) continue;
-        while (write(w->event, &one, sizeof one) < 0 && errno == EINTR)
-            ;
+        platform_event_signal(w->event);
         pthread_join(w->thread, NULL);
     }
     for (int i = 0; i < pool->n_workers; i++)

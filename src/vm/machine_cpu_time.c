@@ -2,6 +2,7 @@
  */
 #include "vm/machine_cpu.h"
 
+#include "base/platform.h"
 #include "op/bench/hardware.h"
 #include "plan/weights.h"
 #include "lower/lower.h"
@@ -66,7 +67,7 @@ static qp_status limits_of_pool(thread_pool *pool, const cpu_machine *m, machine
     enum { TIMES = 5, LEAST = 16 << 20, MOST = 1 << 30 };
     size_t bytes = (size_t)program_read_bytes(m->executor->program);
     bytes = bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes;
-    while (bytes > LEAST && bytes > buffer_available() / 4)
+    while (bytes > LEAST && bytes > platform_free_memory() / 4)
         bytes /= 2;
     buffer memory = {0};
     hardware *hardware = NULL;

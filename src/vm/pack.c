@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/checksum.h"
 #include "base/clock.h"
+#include "base/platform.h"
 #include "op/linear/linear.h"
 #include "plan/weights.h"
 
@@ -193,7 +194,7 @@ static bool stay_cached(const executor *x)
     op_call call;
     for (int n = 0; n < x->program->n_nodes; n++)
         bytes += packed_bytes_of(x, n, &call);
-    return 2 * bytes <= buffer_available();
+    return 2 * bytes <= platform_free_memory();
 }
 
 qp_status executor_leave_unpacked(executor *x, qp_error *error)

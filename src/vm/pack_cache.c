@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/checksum.h"
 #include "base/files.h"
+#include "base/platform.h"
 #include "base/replace_file.h"
 
 #include <dirent.h>
@@ -125,7 +126,8 @@ static const char *map_data(packed_file *f, int fd, thread_pool *pool, buffer *o
 {
     void *data = mmap(NULL, f->header.bytes, PROT_READ, MAP_PRIVATE, fd, (off_t)data_at(f));
     if (data == MAP_FAILED) return "cannot be mapped";
-    madvise(data, f->header.bytes, MADV_HUGEPAGE); /* some systems have them for files too */
+    platform_advise(data, f->header.bytes,
+                    PLATFORM_HUGE_PAGES); /* some systems have them for files too */
     f->data = data;
     *out = (buffer){.data = data, .bytes = f->header.bytes};
     thread_pool_run(pool, verify_share, f);

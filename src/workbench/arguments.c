@@ -2,6 +2,7 @@
 #include "workbench/arguments.h"
 
 #include "base/checked.h"
+#include "base/platform.h"
 #include "file/safetensors.h"
 
 #include <stdio.h>
@@ -38,7 +39,7 @@ static qp_status too_large(const arguments *a, qp_error *error)
 
 static qp_status lay_out(arguments *a, qp_error *error)
 {
-    const uint64_t most = buffer_available() / SHARES;
+    const uint64_t most = platform_free_memory() / SHARES;
     a->total = ARGUMENTS_TEXT_BYTES;
     for (int t = 0; t < n_tensors(a->definition); t++) {
         const schema_tensor *tensor = &a->definition->tensors[t];

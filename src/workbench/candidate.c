@@ -1,9 +1,9 @@
 /* Compiles and loads candidates: see candidate.h. */
-#define _GNU_SOURCE /* pipe2 */
 #include "workbench/candidate.h"
 
 #include "base/clock.h"
 #include "base/names.h"
+#include "base/platform.h"
 #include "base/strbuf.h"
 #include "op/harness/case.h"
 #include "op/harness/child.h"
@@ -15,7 +15,6 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +71,7 @@ static bool run_compiler(const candidate *candidate, const char *path, char **wo
 {
     int ends[2], status = -1;
     pid_t parent = getpid();
-    if (pipe2(ends, O_CLOEXEC) != 0) return false;
+    if (platform_pipe(ends) != 0) return false;
     pid_t child = fork();
     if (child == 0) {
         sandbox_enter(

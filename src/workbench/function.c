@@ -1,16 +1,15 @@
 /* Functions in processes of their own, the judge's side: see function.h. */
-#define _GNU_SOURCE /* memfd_create */
 #include "workbench/function_child.h"
 
 #include "base/clock.h"
 #include "base/embedded.h"
 #include "base/files.h"
 #include "base/output.h"
+#include "base/platform.h"
 #include "base/printable.h"
 #include "workbench/dialogue.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,10 +148,8 @@ static qp_status write_plan(const function_source *source, const arguments *argu
 static bool share_memory(function_process *p, check_status *status, char *detail, size_t size)
 {
     p->bytes = p->arguments->total;
-    p->shared = memfd_create("quipu-arguments", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (p->shared >= 0 && ftruncate(p->shared, (off_t)p->bytes) == 0) {
-        /* The process could cut it, and this one would end by SIGBUS. */
-        fcntl(p->shared, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    p->shared = platform_memory_file("quipu-arguments", p->bytes);
+    if (p->shared >= 0) {
         void *memory = mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p->shared, 0);
         p->memory = memory == MAP_FAILED ? NULL : memory;
     }

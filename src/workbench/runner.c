@@ -1,6 +1,7 @@
 /* Runs a candidate in a process of its own: see runner.h. */
 #include "workbench/runner.h"
 
+#include "base/platform.h"
 #include "base/printable.h"
 #include "workbench/dialogue.h"
 #include "workbench/sandbox.h"
@@ -168,12 +169,11 @@ bool runner_scratch_bytes(void *context, const fixture *fixture, uint64_t *bytes
 
 int runner_threads_left(runner *r)
 {
-    char path[64], detail[64];
+    char detail[64];
     check_status status;
     int n = 0;
     if (r->candidate->cuda || !ask(r, VERB_REST, &status, detail, sizeof detail)) return 0;
-    snprintf(path, sizeof path, "/proc/%ld/task", (long)r->dialogue.child);
-    DIR *folder = opendir(path);
+    DIR *folder = platform_threads(r->dialogue.child);
     for (struct dirent *entry; folder && (entry = readdir(folder));)
         n += entry->d_name[0] != '.';
     if (folder) closedir(folder);

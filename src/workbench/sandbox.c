@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* unshare, memfd_create */
 #include "workbench/sandbox.h"
 
-#include "base/buffer.h"
+#include "base/platform.h"
 #include "base/printable.h"
 #include "base/threads.h"
 #include "workbench/sandbox_files.h"
@@ -146,7 +146,7 @@ static uint64_t data_bytes(void)
 
 static uint64_t memory_of(uint64_t least)
 {
-    const uint64_t half = buffer_available() / 2;
+    const uint64_t half = platform_free_memory() / 2;
     return half > least ? half : least;
 }
 

@@ -1,8 +1,8 @@
 /* Programs with a text on their standard input: see shell.h. */
-#define _GNU_SOURCE /* pipe2 */
 #include "workbench/shell.h"
 
 #include "base/clock.h"
+#include "base/platform.h"
 #include "op/harness/child.h"
 
 #include <errno.h>
@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,8 +35,7 @@ static void start(const char *command, const int down[2], const int up[2], pid_t
     signal(SIGPIPE, SIG_DFL);
     signal(SIGXFSZ, SIG_DFL);
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) raise(SIGKILL); /* it died before the line above */
+    platform_end_with_parent(parent);
     dup2(down[0], STDIN_FILENO);
     dup2(up[1], STDOUT_FILENO);
     execl("/bin/sh", "sh", "-c", command, (char *)NULL);
@@ -104,8 +102,8 @@ qp_status shell_run(const char *command, const char *input, size_t length, int t
 {
     int down[2], up[2];
     const pid_t parent = getpid();
-    if (pipe2(down, O_CLOEXEC) != 0) return error_set(error, QP_IO, "%s", strerror(errno));
-    if (pipe2(up, O_CLOEXEC) != 0) {
+    if (platform_pipe(down) != 0) return error_set(error, QP_IO, "%s", strerror(errno));
+    if (platform_pipe(up) != 0) {
         close(down[0]);
         close(down[1]);
         return error_set(error, QP_IO, "%s", strerror(errno));

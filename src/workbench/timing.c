@@ -2,6 +2,7 @@
 #include "workbench/timing.h"
 
 #include "base/cpu.h"
+#include "base/platform.h"
 #include "op/harness/child.h"
 #include "workbench/sandbox.h"
 #include "workbench/workload.h"
@@ -50,7 +51,7 @@ static size_t bytes_to_rotate(int n)
     cpu_description cpu;
     cpu_describe(&cpu);
     size_t bytes = 2 * (cpu.l3 + cpu.l2);
-    uint64_t share = buffer_available() / (uint64_t)(4 * n);
+    uint64_t share = platform_free_memory() / (uint64_t)(4 * n);
     if (bytes > MOST) bytes = MOST;
     if (bytes < LEAST) bytes = LEAST;
     return bytes < share ? bytes : (size_t)share;
@@ -126,10 +127,10 @@ static void run_in_child(void *context, void *result)
     const op_variant *asked = request->variant;
     qp_error error;
     char message[400];
-    DIR *tasks = opendir("/proc/self/task");
+    DIR *tasks = platform_threads(0);
     if (!tasks) {
         fail(out, CHECK_RUNTIME_ERROR,
-             "the threads of a process cannot be counted: /proc is missing");
+             "this system does not say how many threads a process has (Linux: /proc is missing)");
         return;
     }
     const int threads = candidate_threads(tasks);

@@ -6,6 +6,7 @@
 #include "op/harness/child.h"
 
 #include "base/clock.h"
+#include "base/platform.h"
 #include "op/harness/check.h"
 
 #include <errno.h>
@@ -14,7 +15,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -128,8 +128,7 @@ child_end child_run(child_task *task, void *context, void *result, size_t result
     }
     pid_t parent = getpid(), child = fork();
     if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) _exit(1); /* it died before the line above */
+        platform_end_with_parent(parent);
         close(ends[0]);
         run_child(ends[1], task, context, result, result_size);
     }
