@@ -17,7 +17,7 @@ configure_arm() {
         cat build-arm-root.log >&2
         return 1
     }
-    configure_tree "$dir" --toolchain "$PWD/scripts/aarch64.cmake" "-DCMAKE_SYSROOT=$PWD/build-arm-root" \
+    configure_tree "$dir" --toolchain "$PWD/scripts/sysroot.cmake" "-DCMAKE_SYSROOT=$PWD/build-arm-root" \
         -DQUIPU_WERROR=ON -DQUIPU_GPU=off "-DQUIPU_TEST_DATA=$(find_test_data)" "$@"
 }
 
