@@ -174,6 +174,62 @@ def silent_connections_keep_nobody_out(_):
             one.close()
 
 
+def hold(port, address):
+    """A connection from an address of this computer whose replies are more than sockets hold."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.bind((address, 0))
+    one.settimeout(60)
+    one.connect(("127.0.0.1", port))
+    one.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
+    assert one.recv(12) == b"HTTP/1.1 200"
+    return one
+
+
+def ask_from(port, address, path):
+    """The status line of a GET; empty where the connection was closed first."""
+    with socket.socket() as one:
+        one.bind((address, 0))
+        one.settimeout(60)
+        try:
+            one.connect(("127.0.0.1", port))
+            one.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            return one.recv(12).decode()
+        except ConnectionError:
+            return ""
+
+
+@test
+def a_client_has_some_connections_and_health_has_more(_):
+    with Server("--max-connections", "6", "--max-client-connections", "2") as s:
+        held = [hold(s.port, f"127.0.0.{2 + i // 2}") for i in range(4)]
+        assert ask_from(s.port, "127.0.0.2", "/version") in ("HTTP/1.1 503", "")
+        assert ask_from(s.port, "127.0.0.4", "/version") == "HTTP/1.1 200"
+        held += [hold(s.port, f"127.0.0.{4 + i}") for i in range(2)]
+        # As many as the server takes.
+        assert ask_from(s.port, "127.0.0.9", "/version") == "HTTP/1.1 503"
+        assert ask_from(s.port, "127.0.0.9", "/health") == "HTTP/1.1 200"
+        for one in held:
+            one.close()
+        while ask_from(s.port, "127.0.0.2", "/version") != "HTTP/1.1 200":
+            time.sleep(0.01)
+
+
+@test
+def unread_replies_take_little_memory(_):
+    with Server() as s:
+        def resident():
+            status = Path(f"/proc/{s.process.pid}/status").read_text()
+            return int(status.split("VmRSS:")[1].split()[0])
+
+        before, held = resident(), [hold(s.port, "127.0.0.2") for _ in range(30)]
+        # 6,000 replies of some 200 KB are asked for.
+        assert s.get("/health")[0] == 200
+        assert resident() - before < 100 << 10, resident() - before
+        for one in held:
+            one.close()
+
+
 @test
 def keys_and_origins(_):
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as file:

@@ -91,7 +91,7 @@ typedef struct cli_settings {
     bool insecure, shared_cache, batch_invariant;
     int pooling;     /* index into cli_poolings */
     int raw_special; /* index into cli_switches */
-    int64_t port, http_workers, max_connections, max_queued, pages;
+    int64_t port, http_workers, max_connections, client_connections, max_queued, pages;
     uint64_t store_size, max_body, prompt_cache_size, cache_packed_size;
     const char *prompt_cache, *cache_packed;
     double drain;

@@ -77,7 +77,11 @@ static const option_spec limit_options[] = {
      .help = "most answers that wait; further requests are refused with 429"},
     {"max-connections", 0, OPTION_INTEGER_AT(SETTINGS, max_connections), .expert = true,
      .argument = "N", .fallback = "1024", .minimum = 1, .maximum = 1 << 16,
-     .help = "most clients at a time"},
+     .help = "most connections at a time; /health has some more"},
+    {"max-client-connections", 0, OPTION_INTEGER_AT(SETTINGS, client_connections), .expert = true,
+     .argument = "N", .fallback = "0", .minimum = 0, .maximum = 1 << 16,
+     .help = "most connections of one address (of IPv6, of one network of 64 bits); 0: half of "
+             "--max-connections, and all for programs on this computer"},
     {"max-body", 0, OPTION_SIZE_AT(SETTINGS, max_body), .expert = true, .argument = "BYTES",
      .fallback = "16M", .minimum = 1024, .maximum = 1 << 30, .help = "largest body of a request"},
     {"timeout", 0, OPTION_NUMBER_AT(SETTINGS, silence), .expert = true, .argument = "SECONDS",

@@ -3,8 +3,8 @@
  *     accept -> read a request -> on_request ... exchange in the outbox -> write -> next request
  *
  * A connection has one request at a time; if a client sends several at once, the others wait in
- * the buffer. The thread keeps reading while a request is answered, because only reading shows that
- * a client has left.
+ * the buffer until it has read most of the replies before them. The thread keeps reading while a
+ * request is answered, because only reading shows that a client has left.
  */
 #include "server/exchange.h"
 
@@ -33,9 +33,18 @@ enum {
 };
 
 enum { READ_MOST = 256 << 10, WRITE_LOW = 32 << 10 };
+enum { RESERVED = 16 }; /* connections above the most, which only ask for /health */
+
+/* Whose connections count together: an IPv4 address, or the network of an IPv6 address. */
+typedef struct client {
+    unsigned char network[8];
+    bool is_local; /* of this computer: often a proxy for many clients */
+} client;
 
 typedef struct connection {
     http_server *server;
+    client client;
+    bool reserved;
     struct bufferevent *stream;
     struct event *deadline;
     http_parser parser;
@@ -120,7 +129,7 @@ static bool dispatch(connection *c)
         refuse(c, 503, "out of memory");
         return true;
     }
-    if (c->server->draining) x->keep_alive = false;
+    if (c->server->draining || c->reserved) x->keep_alive = false;
     event_del(c->deadline);
     c->current = x;
     x->connection = c;
@@ -132,12 +141,14 @@ static bool dispatch(connection *c)
 /* Parses received bytes until a request is complete. */
 static void read_requests(connection *c)
 {
-    struct evbuffer *in = bufferevent_get_input(c->stream);
+    struct evbuffer *in = bufferevent_get_input(c->stream),
+                    *out = bufferevent_get_output(c->stream);
     if (c->lingering) {
         evbuffer_drain(in, evbuffer_get_length(in));
         return;
     }
-    while (!c->current && !c->lingering && evbuffer_get_length(in)) {
+    while (!c->current && !c->lingering && evbuffer_get_length(in) &&
+           evbuffer_get_length(out) <= WRITE_LOW) {
         struct evbuffer_iovec piece;
         http_state before = c->parser.state;
         evbuffer_peek(in, -1, NULL, &piece, 1);
@@ -152,6 +163,8 @@ static void read_requests(connection *c)
             bufferevent_write(c->stream, "HTTP/1.1 100 Continue\r\n\r\n", 25);
         if (state == HTTP_REFUSED)
             refuse(c, c->parser.status, c->parser.problem);
+        else if (state == HTTP_DONE && c->reserved && strcmp(c->parser.target, "/health") != 0)
+            refuse(c, 503, "there are as many connections as the server takes");
         else if (state == HTTP_DONE)
             dispatch(c);
     }
@@ -169,6 +182,7 @@ static void on_write(struct bufferevent *stream, void *context)
     size_t unsent = evbuffer_get_length(bufferevent_get_output(stream));
     if (c->current) exchange_set_unsent(c->current, unsent);
     if (c->lingering && !unsent) shutdown(bufferevent_getfd(stream), SHUT_WR);
+    read_requests(c);
 }
 
 static void on_event(struct bufferevent *stream, short events, void *context)
@@ -211,39 +225,95 @@ static connection *connection_new(http_server *s, evutil_socket_t socket)
     return c;
 }
 
-/* Closes the oldest connection that has no whole request, so that clients which open many and send
- * nothing keep nobody out. */
-static void make_room(http_server *s)
+static client client_of(const struct sockaddr *address)
+{
+    client c = {0};
+    if (address->sa_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)address;
+        memcpy(c.network, &in->sin_addr, sizeof in->sin_addr);
+        c.is_local = c.network[0] == 127;
+    } else if (address->sa_family == AF_INET6) {
+        const struct in6_addr *in6 =
+            &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+        const bool is_ipv4 = IN6_IS_ADDR_V4MAPPED(in6);
+        memcpy(c.network, in6->s6_addr + (is_ipv4 ? 12 : 0), is_ipv4 ? 4 : sizeof c.network);
+        c.is_local = IN6_IS_ADDR_LOOPBACK(in6) || (is_ipv4 && c.network[0] == 127);
+    }
+    return c;
+}
+
+static bool is_of(const connection *c, const client *whose)
+{
+    return !whose || memcmp(c->client.network, whose->network, sizeof whose->network) == 0;
+}
+
+static size_t connections_of(const http_server *s, const client *whose)
+{
+    size_t n = 0;
+    for (const connection *c = s->connections; c; c = c->next)
+        n += is_of(c, whose);
+    return n;
+}
+
+/* Closes the oldest connection, of a client or (NULL) of all, that has no whole request and nothing
+ * to read, so that clients which open many and send nothing keep nobody out. False: there is none.
+ */
+static bool make_room(http_server *s, const client *whose)
 {
     connection *oldest = NULL;
-    for (connection *c = s->connections; c; c = c->next) /* newest first */
-        if (!c->current && !c->lingering) oldest = c;
+    for (connection *c = s->connections; c; c = c->next) { /* newest first */
+        const bool silent = !c->current && !c->lingering &&
+                            evbuffer_get_length(bufferevent_get_output(c->stream)) == 0;
+        if (silent && is_of(c, whose)) oldest = c;
+    }
     if (oldest) connection_free(oldest);
+    return oldest != NULL;
+}
+
+/* Whether a further connection of the client is taken. */
+static bool admits(http_server *s, const client *whose)
+{
+    const size_t most = s->options.max_connections, asked = s->options.client_connections;
+    const size_t of_client = asked ? asked : whose->is_local ? most : (most + 1) / 2;
+    if (connections_of(s, whose) >= of_client && of_client < most && !make_room(s, whose))
+        return false;
+    if (s->n_connections >= most) make_room(s, NULL);
+    return s->n_connections < most + RESERVED;
+}
+
+/* Refuses a connection that takes no memory. */
+static void turn_away(evutil_socket_t socket)
+{
+    static const char reply[] =
+        "HTTP/1.1 503 Service Unavailable\r\nServer: quipu\r\nContent-Length: 0\r\n"
+        "Connection: close\r\n\r\n";
+    send(socket, reply, sizeof reply - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    close(socket);
 }
 
 static void on_accept(struct evconnlistener *listener, evutil_socket_t socket,
                       struct sockaddr *address, int length, void *context)
 {
-    (void)listener, (void)address, (void)length;
+    (void)listener, (void)length;
     http_server *s = context;
     int one = 1;
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (s->n_connections >= s->options.max_connections) make_room(s);
-    bool room = s->n_connections < s->options.max_connections + 16;
-    connection *c = room ? connection_new(s, socket) : NULL;
-    if (!c) {
-        if (!room) close(socket); /* even refusing would take memory */
+    const client client = client_of(address);
+    if (!admits(s, &client)) {
+        turn_away(socket);
         return;
     }
+    connection *c = connection_new(s, socket);
+    if (!c) return;
     struct timeval patience = {.tv_sec = WRITE_SECONDS};
+    c->client = client;
+    c->reserved = s->n_connections > s->options.max_connections;
     bufferevent_setcb(c->stream, on_read, on_write, on_event, c);
     bufferevent_setwatermark(c->stream, EV_READ, 0, READ_MOST);
     bufferevent_setwatermark(c->stream, EV_WRITE, WRITE_LOW, 0);
     bufferevent_set_timeouts(c->stream, NULL, &patience);
     bufferevent_enable(c->stream, EV_READ | EV_WRITE);
     set_deadline(c, HEAD_SECONDS);
-    if (s->n_connections > s->options.max_connections)
-        refuse(c, 503, "there are as many connections as the server takes");
 }
 
 /* The process may have no descriptors left; accepting again at once would spin. */

@@ -25,6 +25,7 @@ typedef struct http_options {
     int port;         /* 0: one that is free */
     size_t body_most; /* bytes of a request's body */
     size_t max_connections;
+    size_t client_connections; /* most of one client; 0: half of all, and all of this computer's */
     double ping_seconds; /* a stream of events says something at least so often; 0: not by itself */
     /* Receives every complete request, on the I/O thread, with a reference that is the callee's. It
      * must not block. */

@@ -328,6 +328,7 @@ static qp_status open_server(server *s, struct event *events[N_EVENTS], qp_error
                             .port = o->port,
                             .body_most = o->max_body,
                             .max_connections = o->max_connections,
+                            .client_connections = o->client_connections,
                             .ping_seconds = o->ping_seconds,
                             .on_request = on_request,
                             .context = s};

@@ -43,7 +43,7 @@ typedef struct server_options {
     uint64_t prompt_cache_size; /* most bytes of its file */
     int workers;                /* threads that parse and format */
     size_t parallel;            /* answers generated at a time */
-    size_t max_body, max_connections, max_queued;
+    size_t max_body, max_connections, client_connections, max_queued;
     size_t store_size;    /* bytes of kept responses; 0: none is kept */
     double ping_seconds;  /* of silence in a stream, after which a comment is sent; 0: none */
     double drain_seconds; /* time for answers to end after SIGTERM */
