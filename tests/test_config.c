@@ -345,10 +345,32 @@ static const struct wrong_config {
      QP_FORMAT,
      {"\"layer_types\"", "1 entries", "2 layers"}},
     {"{\"rope_scaling\":7}", QP_FORMAT, {"rope_scaling", "an object", "a number"}},
-    {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}",
+    {"{\"rope_scaling\":{\"type\":\"xpos\",\"factor\":2}}",
      QP_UNSUPPORTED,
-     {"\"yarn\"", "expected", "llama3"}},
-    {"{\"rope_parameters\":{\"rope_type\":\"longrope\"}}", QP_UNSUPPORTED, {"\"longrope\""}},
+     {"\"xpos\"", "expected", "longrope"}},
+    {"{\"rope_scaling\":{\"type\":\"yarn\"}}", QP_FORMAT, {"\"yarn\"", "\"factor\"", "missing"}},
+    {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"beta_fast\":1,\"beta_slow\":2}}",
+     QP_FORMAT,
+     {"yarn", "beta_slow <= beta_fast", "found 5000, 2 and 1"}},
+    {"{\"rope_theta\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}",
+     QP_FORMAT,
+     {"yarn", "rope_theta > 1", "found 1, "}},
+    {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"attention_factor\":-1}}",
+     QP_FORMAT,
+     {"attention factor", "positive", "found -1"}},
+    {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,"
+     "\"original_max_position_embeddings\":1}}",
+     QP_FORMAT,
+     {"\"original_max_position_embeddings\"", "at least 2", "found 1"}},
+    {"{\"rope_parameters\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1]}}",
+     QP_FORMAT,
+     {"\"longrope\"", "\"long_factor\"", "missing"}},
+    {"{\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,1,1,1],\"long_factor\":[1,1]}}",
+     QP_FORMAT,
+     {"\"long_factor\"", "4 pairs", "an array of 2"}},
+    {"{\"rope_scaling\":{\"type\":\"yarn\",\"short_factor\":[1,1,0,1],\"long_factor\":[1]}}",
+     QP_FORMAT,
+     {"\"short_factor\"", "positive numbers"}},
     {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}",
      QP_FORMAT,
      {"factor", "at least 1", "found 0"}},
@@ -513,6 +535,63 @@ static void llama3_frequencies(void **state)
     assert_true(kept > 20 && divided > 20 && blended > 3);
 }
 
+/* Pairs that turn more than 32 times in the original context keep their frequency, those that turn
+ * less than once are divided, and between them the share of both changes by equal steps. */
+static void yarn_frequencies(void **state)
+{
+    (void)state;
+    rope_config rope = {.scaling = ROPE_YARN,
+                        .dim = 128,
+                        .theta = 1e6,
+                        .factor = 4,
+                        .beta_fast = 32,
+                        .beta_slow = 1,
+                        .original_context = 32768};
+    float frequencies[64];
+    rope_inverse_frequencies(&rope, 99999, frequencies);
+    int kept = 0, divided = 0;
+    double last = 0, step = 0;
+    for (int i = 0; i < 64; i++) {
+        const double plain = pow(1e6, -2.0 * i / 128), turns = 32768 * plain / (2 * acos(-1.0));
+        const double share = (1 - (double)frequencies[i] / plain) / (1 - 1 / 4.0);
+        if (turns > 32 * 1.3) assert_true(near((double)frequencies[i], plain));
+        if (turns < 1 / 1.3) assert_true(near((double)frequencies[i], plain / 4));
+        kept += share<1e-6, divided += share> 1 - 1e-6;
+        if (step > 0 && share < 1 - 1e-6) assert_true(fabs(share - last - step) < 1e-5);
+        if (share > 1e-6 && share < 1 - 1e-6 && last > 1e-6) step = share - last;
+        last = share;
+    }
+    assert_true(kept > 15 && divided > 15 && step > 0.04 && step < 0.08);
+    assert_true(fabs(rope_yarn_attention(4) - 1.1386294361) < 1e-9 && rope_yarn_attention(1) == 1);
+    rope.attention_factor = 1.5;
+    float row[128];
+    rope_table_row(&rope, frequencies, 0, row);
+    assert_true(row[0] == 1.5f && row[64] == 0);
+}
+
+/* Divisors of long texts beyond the original context, and of short ones up to it. */
+static void longrope_frequencies(void **state)
+{
+    (void)state;
+    static const char scaling[] =
+        "{\"partial_rotary_factor\":null,\"original_max_position_embeddings\":16,\"rope_scaling\":{"
+        "\"type\":\"su\",\"short_factor\":[1,2,3,4],\"long_factor\":[5,6,7,8]}}";
+    arena arena = {0};
+    model_config config;
+    assert_ok(read_config(scaling, &arena, &config));
+    const rope_config rope = config.rope;
+    float frequencies[4];
+    assert_int_equal(rope.scaling, ROPE_LONGROPE);
+    assert_true(near(rope.attention_factor, sqrt(1 + log(4) / log(16))));
+    for (int64_t length = 16; length <= 17; length++) {
+        rope_inverse_frequencies(&rope, length, frequencies);
+        for (int i = 0; i < 4; i++)
+            assert_true(near((double)frequencies[i],
+                             pow(5000, -i / 4.0) / (double)(i + (length > 16 ? 5 : 1))));
+    }
+    arena_free(&arena);
+}
+
 static void scalings_have_names(void **state)
 {
     (void)state;
@@ -537,6 +616,8 @@ int main(void)
         cmocka_unit_test(plain_and_linear_frequencies),
         cmocka_unit_test(dynamic_frequencies),
         cmocka_unit_test(llama3_frequencies),
+        cmocka_unit_test(yarn_frequencies),
+        cmocka_unit_test(longrope_frequencies),
         cmocka_unit_test(scalings_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -412,7 +412,7 @@ static void unread_tensors_of_gguf_are_named(void **state)
     (void)state;
     static const char *const unread[] = {"blk.0.attn_q_norm.weight", "blk.1.attn_q.weight",
                                          "blk.0.ffn_gate_exps.weight", "output.bias",
-                                         "rope_factors_long.weight"};
+                                         "rope_factors_short.weight"};
     model *m;
     for (size_t i = 0; i < sizeof unread / sizeof *unread; i++) {
         assert_int_equal(open_gguf_of("", NULL, unread[i], &m), QP_UNSUPPORTED);
@@ -450,6 +450,10 @@ static void gguf_keys_are_required(void **state)
 static void put_experts(gguf_writer *w)
 {
     gguf_put_u32(w, "llama.expert_count", 8);
+}
+static void put_xpos(gguf_writer *w)
+{
+    gguf_put_string(w, "llama.rope.scaling.type", (text_slice){"xpos", 4});
 }
 static void put_yarn(gguf_writer *w)
 {
@@ -502,7 +506,8 @@ static void gguf_keys_that_cannot_be_run_are_refused(void **state)
         const char *parts[2];
     } cases[] = {
         {put_experts, QP_UNSUPPORTED, {"8 experts"}},
-        {put_yarn, QP_UNSUPPORTED, {"yarn", "rope_freqs"}},
+        {put_xpos, QP_UNSUPPORTED, {"xpos", "rope_freqs"}},
+        {put_yarn, QP_FORMAT, {"rope.scaling.factor", "missing"}},
         {put_value_length, QP_UNSUPPORTED, {"keys of 2", "values of 4"}},
         {put_text_heads, QP_FORMAT, {"head_count_kv"}},
         {put_unequal_heads, QP_UNSUPPORTED, {"head_count_kv", "differs"}},

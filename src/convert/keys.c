@@ -80,6 +80,18 @@ static void put_number(key_writer *w, const char *name, double value)
     gguf_put_f32(w->writer, full_key(w, name), (float)value);
 }
 
+/* Readers multiply attn_factor by YaRN's own factor. */
+static void put_yarn(key_writer *w, const rope_config *rope)
+{
+    gguf_put_string(w->writer, full_key(w, "rope.scaling.type"), slice_of("yarn"));
+    put_number(w, "rope.scaling.factor", rope->factor);
+    put_size(w, "rope.scaling.original_context_length", rope->original_context);
+    put_number(w, "rope.scaling.yarn_beta_fast", rope->beta_fast);
+    put_number(w, "rope.scaling.yarn_beta_slow", rope->beta_slow);
+    put_number(w, "rope.scaling.attn_factor",
+               rope->attention_factor / rope_yarn_attention(rope->factor));
+}
+
 static void put_rope(convert_job *job, key_writer *w, const rope_config *rope)
 {
     put_size(w, "rope.dimension_count", rope->dim);
@@ -87,6 +99,12 @@ static void put_rope(convert_job *job, key_writer *w, const rope_config *rope)
     if (rope->scaling == ROPE_LINEAR) {
         gguf_put_string(w->writer, full_key(w, "rope.scaling.type"), slice_of("linear"));
         put_number(w, "rope.scaling.factor", rope->factor);
+    }
+    if (rope->scaling == ROPE_YARN) put_yarn(w, rope);
+    if (rope->scaling == ROPE_LONGROPE) {
+        gguf_put_string(w->writer, full_key(w, "rope.scaling.type"), slice_of("longrope"));
+        put_size(w, "rope.scaling.original_context_length", rope->original_context);
+        put_number(w, "rope.scaling.attn_factor", rope->attention_factor);
     }
     if (rope->scaling == ROPE_DYNAMIC)
         strbuf_printf(
@@ -129,9 +147,15 @@ static void put_sizes(convert_job *job, const model_config *c)
     put_rope(job, &w, &c->rope);
 }
 
-/* Which layers do not rotate follows from the architecture in GGUF, which has no key for it. */
-static qp_status check_no_rope(const model_config *c, const char *path, qp_error *error)
+/* Which layers do not rotate follows from the architecture in GGUF, which has no key for it. Nor
+ * has it one for YaRN's bounds that are not rounded. */
+static qp_status check_rope(const model_config *c, const char *path, qp_error *error)
 {
+    if (c->rope.beta_exact)
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s: in GGUF the bounds of YaRN are rounded to whole pairs of a head, and "
+                         "by this model's \"truncate\" they are not",
+                         path);
     const layer_set usual = family_no_rope(c->family, c->n_layers);
     if (memcmp(&usual, &c->no_rope, sizeof usual) == 0) return QP_OK;
     return error_set(
@@ -181,7 +205,7 @@ qp_status convert_put_keys(convert_job *job, qp_error *error)
         put_file_type(job);
         return QP_OK;
     }
-    TRY(check_no_rope(config, model_path(job->model), error));
+    TRY(check_rope(config, model_path(job->model), error));
     put_sizes(job, config);
     put_file_type(job);
     return put_vocabulary(job, config->vocab_size, error);

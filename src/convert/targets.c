@@ -113,24 +113,35 @@ static qp_status add_slot(convert_job *job, weight_slot slot, int64_t layer, boo
     return add_target(job, name, &t, error);
 }
 
+static qp_status add_divisors(convert_job *job, const char *name, const float *divisors,
+                              qp_error *error)
+{
+    const int64_t half = model_get_config(job->model)->rope.dim / 2;
+    target t = {.slot = WEIGHT_COUNT,
+                .data = divisors,
+                .from = DTYPE_F32,
+                .to = DTYPE_F32,
+                .rank = 1,
+                .shape = {half},
+                .rows = 1,
+                .columns = half};
+    return add_target(job, name, &t, error);
+}
+
 static qp_status add_rope_divisors(convert_job *job, qp_error *error)
 {
     const rope_config *rope = &model_get_config(job->model)->rope;
+    if (rope->scaling == ROPE_LONGROPE) {
+        TRY(add_divisors(job, "rope_factors_long.weight", rope->long_divisors, error));
+        return add_divisors(job, "rope_factors_short.weight", rope->divisors, error);
+    }
     if (rope->scaling != ROPE_LLAMA3) return QP_OK;
     size_t half = (size_t)rope->dim / 2;
     float *divisors = arena_alloc(&job->arena, half, sizeof *divisors);
     if (!divisors) return error_no_memory(error, "RoPE's divisors", half);
     for (size_t i = 0; i < half; i++)
         divisors[i] = rope_divisor(rope, (int64_t)i);
-    target t = {.slot = WEIGHT_COUNT,
-                .data = divisors,
-                .from = DTYPE_F32,
-                .to = DTYPE_F32,
-                .rank = 1,
-                .shape = {(int64_t)half},
-                .rows = 1,
-                .columns = (int64_t)half};
-    return add_target(job, "rope_freqs.weight", &t, error);
+    return add_divisors(job, "rope_freqs.weight", divisors, error);
 }
 
 static bool has_output(const model_config *config)

@@ -54,7 +54,7 @@ static void mix_weight(fingerprint *f, const model *m, weight_slot slot, int64_t
     }
 }
 
-static void mix_config(fingerprint *f, const model_config *c)
+static void mix_config(fingerprint *f, const model_config *c, int64_t context)
 {
     const int64_t sizes[] = {c->hidden_size, c->intermediate_size, c->n_layers,   c->n_heads,
                              c->n_kv_heads,  c->head_dim,          c->vocab_size, c->window};
@@ -63,15 +63,16 @@ static void mix_config(fingerprint *f, const model_config *c)
     mix(f, &c->windowed, sizeof c->windowed);
     mix(f, &c->no_rope, sizeof c->no_rope);
     mix(f, &c->rms_norm_eps, sizeof c->rms_norm_eps);
-    rope_inverse_frequencies(&c->rope, 0, frequencies);
+    rope_inverse_frequencies(&c->rope, c->rope.scaling == ROPE_LONGROPE ? context : 0, frequencies);
     mix(f, frequencies, (size_t)c->rope.dim / 2 * sizeof *frequencies);
+    mix(f, &c->rope.attention_factor, sizeof c->rope.attention_factor);
 }
 
 static fingerprint of_model(const qp_engine *e)
 {
     fingerprint f = {{1, 2}};
     const model *m = e->model;
-    mix_config(&f, model_get_config(m));
+    mix_config(&f, model_get_config(m), e->program.options.context);
     for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
         const bool each = weight_get_info((weight_slot)slot)->per_layer;
         for (int64_t layer = 0; layer < (each ? model_get_config(m)->n_layers : 1); layer++)

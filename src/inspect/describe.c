@@ -83,7 +83,8 @@ static void list_facts(const model *m, model_fact facts[N_FACTS])
 /* How RoPE is scaled; GGUF gives a divisor for each frequency. */
 static const char *rope_name(const rope_config *rope)
 {
-    return rope->divisors ? "by a tensor of divisors" : rope_scaling_name(rope->scaling);
+    const bool named = !rope->divisors || rope->scaling == ROPE_LONGROPE;
+    return named ? rope_scaling_name(rope->scaling) : "by a tensor of divisors";
 }
 
 /* A role of a token and its id, -1 where no token has it. */

@@ -20,7 +20,7 @@ static qp_status check_size(const char *where, const char *name, int64_t value, 
                      (long long)most, (long long)value);
 }
 
-static qp_status check_rope(const rope_config *rope, int64_t head_dim, const char *where,
+qp_status config_check_rope(const rope_config *rope, int64_t head_dim, const char *where,
                             qp_error *error)
 {
     if (rope->dim < 2 || rope->dim % 2 || rope->dim > head_dim)
@@ -46,6 +46,18 @@ static qp_status check_rope(const rope_config *rope, int64_t head_dim, const cha
     if (rope->scaling == ROPE_DYNAMIC && rope->dim <= 2)
         return error_set(error, QP_FORMAT,
                          "%s: dynamic RoPE scaling needs a rotary dimension above 2", where);
+    if (rope->scaling == ROPE_YARN &&
+        !(rope->theta > 1 && rope->beta_slow > 0 && rope->beta_fast >= rope->beta_slow &&
+          isfinite(rope->beta_fast)))
+        return error_set(error, QP_FORMAT,
+                         "%s: yarn RoPE needs rope_theta > 1 and 0 < beta_slow <= beta_fast, found "
+                         "%g, %g and %g",
+                         where, rope->theta, rope->beta_slow, rope->beta_fast);
+    if (!(rope->attention_factor >= 0 && rope->attention_factor <= 1000))
+        return error_set(error, QP_FORMAT,
+                         "%s: the attention factor of RoPE must be positive and at most 1000, found "
+                         "%g",
+                         where, rope->attention_factor);
     return rope->scaling == ROPE_LINEAR ? QP_OK
                                         : check_size(where, "original_max_position_embeddings",
                                                      rope->original_context, 1 << 30, error);
@@ -72,7 +84,7 @@ qp_status config_check(const model_config *c, const char *where, qp_error *error
     if (!(c->rms_norm_eps >= 0 && c->rms_norm_eps < 1))
         return error_set(error, QP_FORMAT, "%s: rms_norm_eps must be 0 to 1, found %g", where,
                          c->rms_norm_eps);
-    return check_rope(&c->rope, c->head_dim, where, error);
+    return config_check_rope(&c->rope, c->head_dim, where, error);
 }
 
 qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, qp_error *error)

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Reads keys of one architecture and remembers the first error. */
 typedef struct key_reader {
@@ -100,14 +101,40 @@ static qp_status read_architecture(const gguf *file, model_config *out, qp_error
                      family_list_gguf(known, sizeof known));
 }
 
+/* As llama.cpp computes it: attn_factor comes on top of YaRN's own. */
+static void read_yarn(key_reader *r, double factor, rope_config *rope)
+{
+    double attention = 1;
+    rope->scaling = ROPE_YARN;
+    rope->factor = factor;
+    rope->beta_fast = 32, rope->beta_slow = 1;
+    if (factor == 0) require(r, "rope.scaling.factor");
+    read_double(r, "rope.scaling.yarn_beta_fast", &rope->beta_fast);
+    read_double(r, "rope.scaling.yarn_beta_slow", &rope->beta_slow);
+    read_double(r, "rope.scaling.attn_factor", &attention);
+    rope->attention_factor = attention * rope_yarn_attention(factor);
+}
+
+/* A longrope's divisors are tensors, rope_factors_short.weight and rope_factors_long.weight. */
+static bool has_long_factors(const key_reader *r)
+{
+    return gguf_find_tensor(r->file, "rope_factors_long.weight") != NULL;
+}
+
 static void read_rope(key_reader *r, const model_config *config, rope_config *rope)
 {
     *rope = (rope_config){.interleaved = config->family->gguf_pairs,
                           .dim = config->head_dim,
                           .theta = 10000,
-                          .factor = 1};
+                          .factor = 1,
+                          .original_context = config->context_length};
     read_i64(r, "rope.dimension_count", &rope->dim);
     read_double(r, "rope.freq_base", &rope->theta);
+    read_i64(r, "rope.scaling.original_context_length", &rope->original_context);
+    if (has_long_factors(r)) {
+        rope->scaling = ROPE_LONGROPE;
+        read_double(r, "rope.scaling.attn_factor", &rope->attention_factor);
+    }
     text_slice kind = {0};
     if (r->status == QP_OK)
         r->status = gguf_get_string(r->file, full_key(r, "rope.scaling.type"), &kind, r->error);
@@ -115,7 +142,11 @@ static void read_rope(key_reader *r, const model_config *config, rope_config *ro
     double factor = 0;
     read_double(r, "rope.scale_linear", &factor); /* the key's older name */
     read_double(r, "rope.scaling.factor", &factor);
-    bool none = !kind.data || slice_is(kind, "none");
+    if (kind.data && slice_is(kind, "yarn")) {
+        read_yarn(r, factor, rope);
+        return;
+    }
+    bool none = !kind.data || slice_is(kind, "none") || slice_is(kind, "longrope");
     if (none && (kind.data || factor == 0)) return;
     if (none || slice_is(kind, "linear")) {
         rope->scaling = ROPE_LINEAR;
@@ -124,10 +155,11 @@ static void read_rope(key_reader *r, const model_config *config, rope_config *ro
         return;
     }
     char quoted[SLICE_QUOTE_SIZE];
-    r->status = error_set(r->error, QP_UNSUPPORTED,
-                          "%s: RoPE scaling \"%s\" is not supported; expected none or linear "
-                          "(llama3's comes as the tensor rope_freqs.weight)",
-                          gguf_path(r->file), slice_quote(kind, quoted));
+    r->status =
+        error_set(r->error, QP_UNSUPPORTED,
+                  "%s: RoPE scaling \"%s\" is not supported; expected none, linear, yarn or "
+                  "longrope (llama3's comes as the tensor rope_freqs.weight)",
+                  gguf_path(r->file), slice_quote(kind, quoted));
 }
 
 static void refuse_experts(key_reader *r)
@@ -143,7 +175,7 @@ static void refuse_experts(key_reader *r)
 
 /* Keys that other architectures compute with: these models only with the value that has no effect,
  * which is `neutral`, or 0. */
-static void refuse_other_arithmetic(key_reader *r)
+static void refuse_other_arithmetic(key_reader *r, const rope_config *rope)
 {
     static const struct {
         const char *name;
@@ -156,9 +188,13 @@ static void refuse_other_arithmetic(key_reader *r)
                 {"attention.max_alibi_bias", 0},
                 {"attn_logit_softcapping", 0},
                 {"final_logit_softcapping", 0},
+                {"rope.scaling.yarn_log_multiplier", 0},
+                {"rope.scaling.yarn_ext_factor", 1},
                 {"rope.scaling.attn_factor", 1}};
+    const bool scales_angles = rope->scaling == ROPE_YARN || rope->scaling == ROPE_LONGROPE;
     for (size_t i = 0; i < sizeof keys / sizeof *keys && r->status == QP_OK; i++) {
         double value = keys[i].neutral;
+        if (scales_angles && strstr(keys[i].name, "attn_factor")) continue;
         read_double(r, keys[i].name, &value);
         if (r->status == QP_OK && value != keys[i].neutral && value != 0)
             r->status = error_set(r->error, QP_UNSUPPORTED,
@@ -200,7 +236,6 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
     read_per_layer(&r, "attention.head_count_kv", &out->n_kv_heads);
     read_double(&r, "attention.layer_norm_rms_epsilon", &out->rms_norm_eps);
     refuse_experts(&r);
-    refuse_other_arithmetic(&r);
     if (out->n_heads > 0) out->head_dim = out->hidden_size / out->n_heads;
     read_i64(&r, "attention.key_length", &out->head_dim);
     int64_t value_length = out->head_dim;
@@ -214,6 +249,7 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
     const stored_tensor *table = gguf_find_tensor(file, "token_embd.weight");
     if (table && table->rank == 2) out->vocab_size = table->shape[0];
     read_rope(&r, out, &out->rope);
+    refuse_other_arithmetic(&r, &out->rope);
     read_pooling(&r, &out->pooling);
     TRY(r.status);
     text_slice name = {0};

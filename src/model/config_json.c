@@ -55,97 +55,6 @@ static qp_status require_i64(const cJSON *json, const char *key, const char *whe
     return json_get_i64(json, key, where, out, error);
 }
 
-/* A scaling has no usual values: without a key it would be another scaling. */
-static qp_status require_keys(const cJSON *scaling, const char *const *keys, const char *where,
-                              const char *kind, qp_error *error)
-{
-    for (; *keys; keys++) {
-        if (!json_get(scaling, *keys))
-            return error_set(error, QP_FORMAT,
-                             "%s: RoPE scaling \"%s\" needs \"%s\", which is missing", where, kind,
-                             *keys);
-    }
-    return QP_OK;
-}
-
-static qp_status read_scaling(const cJSON *scaling, const char *where, rope_config *rope,
-                              qp_error *error)
-{
-    static const char *const needed[][5] = {
-        [ROPE_DEFAULT] = {NULL},
-        [ROPE_LINEAR] = {"factor", NULL},
-        [ROPE_DYNAMIC] = {"factor", NULL},
-        [ROPE_LLAMA3] = {"factor", "low_freq_factor", "high_freq_factor",
-                         "original_max_position_embeddings", NULL}};
-    const char *kind = "default";
-    TRY(json_get_string(scaling, "type", where, &kind, error));
-    TRY(json_get_string(scaling, "rope_type", where, &kind, error));
-    int found = -1;
-    for (int s = ROPE_DEFAULT; s <= ROPE_LLAMA3; s++) {
-        if (strcmp(kind, rope_scaling_name((rope_scaling)s)) == 0) found = s;
-    }
-    char quoted[SLICE_QUOTE_SIZE];
-    if (found < 0)
-        return error_set(error, QP_UNSUPPORTED,
-                         "%s: RoPE scaling \"%s\" is not supported; expected default, linear, "
-                         "dynamic or llama3",
-                         where, slice_quote(slice_of(kind), quoted));
-    TRY(require_keys(scaling, needed[found], where, kind, error));
-    rope->scaling = (rope_scaling)found;
-    TRY(json_get_double(scaling, "factor", where, &rope->factor, error));
-    TRY(json_get_double(scaling, "rope_theta", where, &rope->theta, error));
-    TRY(json_get_double(scaling, "low_freq_factor", where, &rope->low_freq_factor, error));
-    TRY(json_get_double(scaling, "high_freq_factor", where, &rope->high_freq_factor, error));
-    /* Dynamic scaling counts from max_position_embeddings, whatever else is written. */
-    if (rope->scaling != ROPE_LLAMA3) return QP_OK;
-    return json_get_i64(scaling, "original_max_position_embeddings", where, &rope->original_context,
-                        error);
-}
-
-/* These families rotate whole heads. transformers computes so too whatever the key says, but a
- * model that has been trained in another way would then speak nonsense. */
-static qp_status refuse_partial(const cJSON *json, const char *where, qp_error *error)
-{
-    double share = 1;
-    TRY(json_get_double(json, "partial_rotary_factor", where, &share, error));
-    if (share == 1) return QP_OK;
-    return error_set(
-        error, QP_UNSUPPORTED,
-        "%s: \"partial_rotary_factor\" is %g; models of this architecture rotate whole "
-        "heads: expected 1 or no such key",
-        where, share);
-}
-
-static qp_status read_rope(const cJSON *json, const char *where, const model_config *config,
-                           rope_config *rope, qp_error *error)
-{
-    const double usual = config->family->rope_theta;
-    *rope = (rope_config){.dim = config->head_dim,
-                          .theta = usual > 0 ? usual : 10000,
-                          .factor = 1,
-                          .original_context = config->context_length};
-    TRY(json_get_double(json, "rope_theta", where, &rope->theta, error));
-    TRY(refuse_partial(json, where, error));
-    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const cJSON *scaling = json_get(json, keys[i]);
-        if (!scaling) continue;
-        if (!cJSON_IsObject(scaling))
-            return error_set(error, QP_FORMAT, "%s: \"%s\" must be an object, found %s", where,
-                             keys[i], json_type_name(scaling));
-        for (const cJSON *item = scaling->child; item; item = item->next) {
-            if (cJSON_IsObject(item))
-                return error_set(error, QP_UNSUPPORTED,
-                                 "%s: \"%s\" differs between kinds of layers; only models with "
-                                 "equal layers can be run",
-                                 where, keys[i]);
-        }
-        TRY(refuse_partial(scaling, where, error));
-        TRY(read_scaling(scaling, where, rope, error));
-    }
-    return QP_OK;
-}
-
 static qp_status read_activation(const cJSON *json, const char *where, qp_error *error)
 {
     const char *activation = "silu";
@@ -200,7 +109,7 @@ qp_status config_from_json(const cJSON *json, const char *where, arena *arena, m
     if (quantization && !cJSON_IsFalse(quantization))
         TRY(config_read_quantization(quantization, where, out, error));
     TRY(config_check(out, where, error));
-    TRY(read_rope(json, where, out, &out->rope, error));
+    TRY(config_read_rope(json, where, arena, out, error));
     TRY(config_read_layers(json, where, out, error));
     const char *name = "";
     TRY(json_get_string(json, "_name_or_path", where, &name, error));

@@ -20,6 +20,10 @@ qp_status config_from_json(const cJSON *json, const char *where, arena *arena, m
 qp_status config_read_layers(const cJSON *json, const char *where, model_config *out,
                              qp_error *error);
 
+/* How the heads of q and k turn. The sizes have been read before. */
+qp_status config_read_rope(const cJSON *json, const char *where, arena *arena, model_config *out,
+                           qp_error *error);
+
 /* Of config.json's "quantization_config", what matrices in FP8 need; any other kind of weights is
  * QP_UNSUPPORTED. */
 qp_status config_read_quantization(const cJSON *json, const char *where, model_config *out,
@@ -29,5 +33,7 @@ qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, q
 
 /* Checks every size against sane bounds and the sizes against each other. */
 qp_status config_check(const model_config *config, const char *where, qp_error *error);
+qp_status config_check_rope(const rope_config *rope, int64_t head_dim, const char *where,
+                            qp_error *error);
 
 #endif

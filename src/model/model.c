@@ -140,27 +140,40 @@ static qp_status bind_weights(model *m, qp_error *error)
     return QP_OK;
 }
 
-/* GGUF keeps llama3's RoPE scaling as a divisor for each frequency. */
-static qp_status bind_rope_divisors(model *m, qp_error *error)
+/* A tensor of divisors, one for each frequency; NULL: there is none. */
+static qp_status get_rope_divisors(const model *m, const char *name, const float **out,
+                                   qp_error *error)
 {
     tensor view = {0};
-    TRY(gguf_get_tensor(m->source.gguf, "rope_freqs.weight", &view, error));
+    TRY(gguf_get_tensor(m->source.gguf, name, &view, error));
+    *out = view.data;
     if (view.rank == 0) return QP_OK;
     const char *problem = NULL;
     if (view.type != DTYPE_F32 || view.rank != 1 || view.shape[0] != m->config.rope.dim / 2)
         problem = "must be F32 with half the rotary dimension";
-    const float *divisors = view.data;
     for (int64_t i = 0; !problem && i < view.shape[0]; i++) {
-        if (!(divisors[i] >= 1e-6f && divisors[i] <= 1e9f)) problem = "must hold positive divisors";
+        if (!((*out)[i] >= 1e-6f && (*out)[i] <= 1e9f)) problem = "must hold positive divisors";
     }
-    if (problem) {
-        char found[128];
-        return error_set(error, QP_FORMAT, "%s: tensor \"rope_freqs.weight\" %s (%lld), found %s",
-                         m->path, problem, (long long)m->config.rope.dim / 2,
-                         tensor_describe(&view, found, sizeof found));
-    }
-    m->config.rope.divisors = divisors;
-    return QP_OK;
+    char found[128];
+    if (!problem) return QP_OK;
+    return error_set(error, QP_FORMAT, "%s: tensor \"%s\" %s (%lld), found %s", m->path, name,
+                     problem, (long long)m->config.rope.dim / 2,
+                     tensor_describe(&view, found, sizeof found));
+}
+
+/* GGUF keeps llama3's RoPE scaling as a divisor for each frequency, and longrope's as two. */
+static qp_status bind_rope_divisors(model *m, qp_error *error)
+{
+    rope_config *rope = &m->config.rope;
+    if (rope->scaling != ROPE_LONGROPE)
+        return get_rope_divisors(m, "rope_freqs.weight", &rope->divisors, error);
+    TRY(get_rope_divisors(m, "rope_factors_long.weight", &rope->long_divisors, error));
+    TRY(get_rope_divisors(m, "rope_factors_short.weight", &rope->divisors, error));
+    if (rope->divisors) return QP_OK;
+    return error_set(error, QP_FORMAT,
+                     "%s: tensor \"rope_factors_short.weight\" is missing beside that of long "
+                     "contexts",
+                     m->path);
 }
 
 static qp_status open_gguf(model *m, qp_error *error)

@@ -8,7 +8,8 @@ static const double two_pi = 6.283185307179586;
 
 const char *rope_scaling_name(rope_scaling scaling)
 {
-    static const char *const names[] = {"default", "linear", "dynamic", "llama3"};
+    static const char *const names[ROPE_SCALINGS] = {"default", "linear", "dynamic",
+                                                     "llama3",  "yarn",   "longrope"};
     return names[scaling];
 }
 
@@ -22,6 +23,30 @@ static double llama3_frequency(const rope_config *rope, double frequency)
     double smooth = (original / wavelength - rope->low_freq_factor) /
                     (rope->high_freq_factor - rope->low_freq_factor);
     return (1 - smooth) * frequency / rope->factor + smooth * frequency;
+}
+
+/* The pair that turns so many times within the original context. */
+static double yarn_pair(const rope_config *rope, double turns)
+{
+    double wavelength = (double)rope->original_context / turns;
+    return (double)rope->dim * log(wavelength / two_pi) / (2 * log(rope->theta));
+}
+
+/* YaRN (Peng et al., 2023) keeps the frequency of early pairs, divides that of late ones and blends
+ * between. */
+static double yarn_frequency(const rope_config *rope, double frequency, int64_t i)
+{
+    double low = yarn_pair(rope, rope->beta_fast), high = yarn_pair(rope, rope->beta_slow);
+    if (!rope->beta_exact) low = floor(low), high = ceil(high);
+    low = fmax(low, 0), high = fmin(high, (double)rope->dim - 1);
+    if (low == high) high += 0.001;
+    double divided = fmin(fmax(((double)i - low) / (high - low), 0), 1);
+    return divided * frequency / rope->factor + (1 - divided) * frequency;
+}
+
+double rope_yarn_attention(double factor)
+{
+    return factor <= 1 ? 1 : 1 + 0.1 * log(factor);
 }
 
 /* Dynamic NTK raises the base once a sequence is longer than the model was trained for. */
@@ -40,15 +65,19 @@ static double frequency_of(const rope_config *rope, double theta, int64_t i)
     double frequency = pow(theta, -2.0 * (double)i / (double)rope->dim);
     if (rope->scaling == ROPE_LINEAR) frequency /= rope->factor;
     if (rope->scaling == ROPE_LLAMA3) frequency = llama3_frequency(rope, frequency);
+    if (rope->scaling == ROPE_YARN) frequency = yarn_frequency(rope, frequency, i);
     if (rope->divisors) frequency /= (double)rope->divisors[i];
     return frequency;
 }
 
 void rope_inverse_frequencies(const rope_config *rope, int64_t length, float *inverse_frequencies)
 {
+    rope_config at = *rope;
     double theta = rope->scaling == ROPE_DYNAMIC ? dynamic_theta(rope, length) : rope->theta;
+    if (rope->scaling == ROPE_LONGROPE && length > rope->original_context)
+        at.divisors = rope->long_divisors;
     for (int64_t i = 0; i < rope->dim / 2; i++)
-        inverse_frequencies[i] = (float)frequency_of(rope, theta, i);
+        inverse_frequencies[i] = (float)frequency_of(&at, theta, i);
 }
 
 float rope_divisor(const rope_config *rope, int64_t i)
@@ -70,10 +99,11 @@ void rope_table_row(const rope_config *rope, const float *inverse_frequencies, i
                     float *row)
 {
     int64_t half = rope->dim / 2;
+    double scale = rope->attention_factor == 0 ? 1 : rope->attention_factor;
     for (int64_t i = 0; i < half; i++) {
         float angle = (float)position * inverse_frequencies[i];
-        row[i] = (float)cos((double)angle);
-        row[half + i] = (float)sin((double)angle);
+        row[i] = (float)(cos((double)angle) * scale);
+        row[half + i] = (float)(sin((double)angle) * scale);
     }
 }
 

@@ -351,6 +351,13 @@ static bool is_slot(const weight_source *source, weight_slot slot, text_slice na
     return slice_is(name, ".weight") || (biased && slice_is(name, ".bias"));
 }
 
+static bool is_rope_divisors(const weight_source *source, text_slice name)
+{
+    if (source->config->rope.scaling != ROPE_LONGROPE) return slice_is(name, "rope_freqs.weight");
+    return slice_is(name, "rope_factors_short.weight") ||
+           slice_is(name, "rope_factors_long.weight");
+}
+
 static bool is_known(const weight_source *source, text_slice name, int64_t layer)
 {
     for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
@@ -358,7 +365,7 @@ static bool is_known(const weight_source *source, text_slice name, int64_t layer
             is_slot(source, (weight_slot)slot, name))
             return true;
     }
-    if (layer < 0 && source->gguf && slice_is(name, "rope_freqs.weight")) return true;
+    if (layer < 0 && source->gguf && is_rope_divisors(source, name)) return true;
     if (layer < 0) cut_prefix(&name, "model.");
     for (const char *const *unused = source->config->family->unused; *unused; unused++) {
         if (slice_is(name, *unused)) return true;

@@ -298,8 +298,10 @@ program_access program_step_access(const program *p, int step, plan_tensor_id id
 void program_make_angles(const program *p, int64_t length, int64_t position, int64_t count,
                          float *rows)
 {
-    assert(p->config.rope.dim <= ROPE_MAX_DIM);
-    rope_table_rows(&p->config.rope, length, position, count, rows);
+    const rope_config *rope = &p->config.rope;
+    assert(rope->dim <= ROPE_MAX_DIM);
+    if (rope->scaling == ROPE_LONGROPE) length = p->options.context;
+    rope_table_rows(rope, length, position, count, rows);
 }
 
 program_bytes program_count_bytes(const program *p, uint64_t weight_bytes)

@@ -42,6 +42,12 @@ def gguf_name(name):
     return name
 
 
+def gguf_architecture(config):
+    """general.architecture of a config.json's model."""
+    kind = config["model_type"]
+    return "llama" if kind in ("mistral", "ministral") else kind
+
+
 def gguf_tensors(config, weights):
     """Llama weights under GGUF's names as numpy float32, q and k in interleaved order but for the
     families whose GGUF files keep the order of safetensors."""
@@ -86,6 +92,17 @@ def write_gguf(path, arch, config, tensors, types, split=0, add_tokenizer=None):
         writer.add_rope_scaling_factor(scaling["factor"])
     elif kind == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_divisors(config))
+    elif kind == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(scaling["factor"])
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+    elif kind == "longrope":
+        original = config["original_max_position_embeddings"]
+        factor = config["max_position_embeddings"] / original
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors(np.sqrt(1 + np.log(factor) / np.log(original)))
+        for length in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{length}.weight", np.float32(scaling[f"{length}_factor"]))
     else:
         assert kind == "default", f"GGUF has no {kind} scaling"
     if add_tokenizer:
@@ -123,6 +140,7 @@ GGUF_VARIANTS = {
     "ministral": ("sliding_window_pattern under the architecture llama", "ministral", "BF16", 0),
     "smollm3": ("architecture smollm3: each fourth layer does not rotate q and k", "smollm3", "BF16",
                 0),
+    "qwen2-yarn": ("yarn in metadata", "qwen2-yarn", "BF16", 0),
 }
 
 # Block types, one to a projection; the logits come from what gguf-py decodes.

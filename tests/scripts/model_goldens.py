@@ -15,7 +15,7 @@ Every variant must matter: a model whose special feature (scaling, bias, ...) ca
 without moving the logits by at least 100 tolerances is rejected here. GGUF files hold the weights
 of one of the directories, or blocks whose decoded values are the reference's weights.
 
-    python tests/scripts/model_goldens.py [--check-llama-cpp]
+    python tests/scripts/model_goldens.py [--only PREFIX...] [--check-llama-cpp]
 
 Needs numpy, torch, transformers, tokenizers, safetensors, gguf, and llama-cpp-python for the check.
 """
@@ -24,6 +24,7 @@ import argparse
 import copy
 import json
 import pathlib
+import re
 import shutil
 import tempfile
 
@@ -32,12 +33,12 @@ import numpy as np
 import torch
 import transformers
 
-from model_gguf import (BLOCKS, GGUF_VARIANTS, add_gguf_tokenizer, decode_gguf, gguf_name, gguf_tensors, random_blocks,
+from model_gguf import (BLOCKS, GGUF_VARIANTS, add_gguf_tokenizer, decode_gguf, gguf_architecture, gguf_name, gguf_tensors, random_blocks,
                         write_gguf)
 from model_reference import TOLERANCE, difference, greedy_steps, prompt, reference_logits, sensitivity
 from model_variants import VARIANTS
-from model_weights import (STORED, TEXT, equivalent_llama, internlm2_weights, llama_weights, sizes, write_directory,
-                           write_tokenizer)
+from model_weights import (LLAMA_LIKE, STORED, TEXT, equivalent_llama, internlm2_weights, llama_weights, random_weights,
+                           sizes, write_directory, write_tokenizer)
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "golden" / "models"
 
@@ -77,8 +78,10 @@ def block_model(name, seed, exact_of):
 def write_variant(name, seed):
     """Writes one directory; returns its cases and the Llama weights and config that it was made of."""
     description, config, storage, lengths, without = VARIANTS[name]
-    weights = llama_weights(config, seed, STORED[storage.split()[0]])
+    make = llama_weights if config["model_type"] in LLAMA_LIKE else random_weights
+    weights = make(config, seed, STORED[storage.split()[0]])
     llama_config, path, scratch = config, OUT / name, None
+    shutil.rmtree(path, ignore_errors=True)
     if config["model_type"] == "internlm2":
         write_directory(path, config, internlm2_weights(config, weights))
         llama_config = equivalent_llama(config)
@@ -115,42 +118,67 @@ def write_variant(name, seed):
     return cases, llama_config, weights
 
 
-def write_all():
-    shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir(parents=True)
-    cases, written = [], {}
+def stem(case):
+    """A case's model without what its file's name ends in."""
+    return re.sub(r"(-00001-of-\d+)?\.gguf$", "", case["model"])
+
+
+def kept_cases(wanted):
+    """The cases that are there already of models that are not written now."""
+    file = OUT / "manifest.json"
+    cases = json.loads(file.read_text())["cases"] if file.exists() else []
+    return [case for case in cases if not wanted(stem(case))]
+
+
+def place(case):
+    """Directories first, then GGUF files, then blocks, as the tables have them."""
+    tables = [list(VARIANTS), list(GGUF_VARIANTS), list(BLOCKS)]
+    kind = 0 if stem(case) == case["model"] else 2 if stem(case) in BLOCKS else 1
+    return kind, tables[kind].index(stem(case))
+
+
+def write_all(prefixes):
+    def wanted(name):
+        return not prefixes or any(name.startswith(prefix) for prefix in prefixes)
+
+    OUT.mkdir(parents=True, exist_ok=True)
+    cases, written = kept_cases(wanted), {}
     for seed, name in enumerate(VARIANTS):
-        new, config, weights = write_variant(name, 1000 + 10 * seed)
-        cases += new
-        written[name] = (new[0], config, weights)
+        if wanted(name):
+            new, config, weights = write_variant(name, 1000 + 10 * seed)
+            cases += new
+            written[name] = (new[0], config, weights)
     for name, (description, source, kind, split) in GGUF_VARIANTS.items():
+        if not wanted(name):
+            continue
         case, config, weights = written[source]
-        arch = next((a for a in ("internlm2", "qwen2", "qwen3", "smollm3") if source.startswith(a)), "llama")
-        write_gguf(OUT / f"{name}.gguf", arch, config, gguf_tensors(config, weights),
+        write_gguf(OUT / f"{name}.gguf", gguf_architecture(config), config, gguf_tensors(config, weights),
                    lambda _: gguf.GGMLQuantizationType[kind], split,
                    add_gguf_tokenizer if source == "llama-text" else None)
         file = f"{name}.gguf" if not split else sorted(OUT.glob(f"{name}-*.gguf"))[0].name
         cases.append(copy.deepcopy(case) | {"model": file, "description": description})
     for seed, name in enumerate(BLOCKS):
+        if not wanted(name):
+            continue
         ids, exact, error = block_model(name, 2000 + seed, reference_logits)
         exact.astype("<f4").tofile(OUT / f"{name}.f32")
         print(f"{name:26} {len(ids):3} tokens  float32 off by {error:.1e}")
         description, config, _ = BLOCKS[name]
         cases.append({"model": f"{name}.gguf", "ids": ids, "vocab_size": config["vocab_size"],
                       "logits": f"{name}.f32", "description": description})
-    lines = ",\n    ".join(json.dumps(case) for case in cases)
+    lines = ",\n    ".join(json.dumps(case) for case in sorted(cases, key=place))
     (OUT / "manifest.json").write_text(
         f'{{\n  "tolerance": {TOLERANCE},\n  "cases": [\n    {lines}\n  ]\n}}\n')
     total = sum(file.stat().st_size for file in OUT.rglob("*") if file.is_file())
     print(f"{len(cases)} cases, {total / 1024:.0f} KiB in {OUT}")
 
 
-def check_llama_cpp():
+def check_llama_cpp(prefixes):
     """Compares the GGUF files with llama.cpp, which shares no code with what made the logits."""
     import llama_cpp
     for case in json.loads((OUT / "manifest.json").read_text())["cases"]:
         name = case["model"]
-        if not name.endswith(".gguf"):
+        if not name.endswith(".gguf") or not name.startswith(tuple(prefixes or [""])):
             continue
         parts = sorted(OUT.glob(name.replace("-00001-of-", "-*-of-")))
         with tempfile.TemporaryDirectory() as scratch:
@@ -176,7 +204,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check-llama-cpp", action="store_true",
                         help="check the GGUF files that are there against llama.cpp; write nothing")
-    if parser.parse_args().check_llama_cpp:
-        check_llama_cpp()
-    else:
-        write_all()
+    parser.add_argument("--only", nargs="+", metavar="PREFIX", help="only models whose names begin so")
+    options = parser.parse_args()
+    (check_llama_cpp if options.check_llama_cpp else write_all)(options.only)

@@ -65,6 +65,12 @@ def smollm3(**changes):
 
 LLAMA_NAMES = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
+def longrope(pairs):
+    """The rope_scaling of a longrope: a factor for each pair of a head."""
+    return {"type": "longrope", "short_factor": [1.0 + 0.25 * i for i in range(pairs)],
+            "long_factor": [1.5 + 2.0 * i for i in range(pairs)]}
+
+
 # name: (description, config, storage, prompt lengths, the config without the special feature)
 VARIANTS = {
     "llama-minimal": (
@@ -197,4 +203,28 @@ VARIANTS = {
                 attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
                 torch_dtype="float32"),
         "F32", [23], {"no_rope_layers": [1, 1, 1, 1, 0]}),
+    "qwen2-yarn": (
+        "yarn as Qwen's cards write it for long contexts",
+        qwen2(head_dim=None, hidden_size=128, rope_theta=100.0, max_position_embeddings=64,
+              rope_scaling={"rope_type": "yarn", "factor": 4.0,
+                            "original_max_position_embeddings": 16}),
+        "BF16", [24], {"rope_scaling": None}),
+    "qwen3-yarn": (
+        "yarn with bounds of its own that are not rounded, and mscale",
+        qwen3(head_dim=32, rope_theta=None, rope_scaling=None, max_position_embeddings=64,
+              rope_parameters={"rope_type": "yarn", "factor": 8.0, "rope_theta": 50.0,
+                               "beta_fast": 3.0, "beta_slow": 0.3, "truncate": False,
+                               "mscale": 1.5, "mscale_all_dim": 0.5,
+                               "original_max_position_embeddings": 20}),
+        "F32", [24], {"rope_parameters": {"rope_type": "yarn", "factor": 8.0, "rope_theta": 50.0,
+                                          "original_max_position_embeddings": 20}}),
+    "llama-longrope": (
+        "longrope: factors of long texts for a context beyond the original one",
+        llama(max_position_embeddings=512, rope_scaling=longrope(4), original_max_position_embeddings=16),
+        "BF16", [24], {"rope_scaling": None}),
+    "llama-longrope-short": (
+        "longrope within the original context; an attention factor of its own",
+        llama(max_position_embeddings=512, original_max_position_embeddings=128,
+              rope_scaling=longrope(4) | {"attention_factor": 1.3}),
+        "BF16", [24], {"rope_scaling": None}),
 }

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import tokenizers
 import torch
+import transformers
 from safetensors.torch import save_file
 
 STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -58,6 +59,32 @@ def llama_weights(config, seed, stored):
     put("model.norm.weight", (hidden,), 0.2, 1.0)
     if not config["tie_word_embeddings"]:
         linear("lm_head", vocab, hidden, False)
+    return weights
+
+
+LLAMA_LIKE = ("llama", "internlm2", "mistral", "ministral", "qwen2", "qwen3", "smollm3")
+
+
+def random_weights(config, seed, stored):
+    """The same for any other family: every parameter that transformers' model of this config has,
+    by its shape. Norms are around 1, those that a family adds 1 to around 0."""
+    random = np.random.default_rng(seed)
+    known = {key: value for key, value in config.items() if key not in ("architectures", "model_type")}
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(config["model_type"], **known))
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.get("tie_word_embeddings"):
+            continue
+        mean, deviation = 0.0, 1.4 / np.sqrt(tensor.shape[-1])
+        if "norm" in name and name.endswith(".weight"):
+            mean, deviation = 0.0 if config["model_type"].startswith("gemma") else 1.0, 0.2
+        elif name.endswith(".bias"):
+            deviation = 0.4
+        elif "embed_tokens" in name:
+            deviation = 0.8 if not config["model_type"].startswith("gemma") else 0.8 / np.sqrt(tensor.shape[-1])
+        values = mean + deviation * np.sqrt(3.0) * (2.0 * random.random(tuple(tensor.shape)) - 1.0)
+        weights[name] = torch.from_numpy(values).to(stored)
     return weights
 
 

@@ -53,6 +53,7 @@ typedef struct model_family {
     int64_t n_kv_heads;     /* num_key_value_heads; 0: n_heads */
     int64_t head_dim;       /* 0: hidden_size / n_heads */
     double rope_theta;      /* 0: 10000 */
+    double partial_rotary;  /* partial_rotary_factor; 0: heads turn whole, whatever the key says */
     bool tied;              /* tie_word_embeddings */
     int64_t window;         /* sliding_window; 0: none */
     bool window_by_switch;  /* a window is used only where use_sliding_window is true */
