@@ -54,10 +54,11 @@ qp_status config_check_rope(const rope_config *rope, int64_t head_dim, const cha
                          "%g, %g and %g",
                          where, rope->theta, rope->beta_slow, rope->beta_fast);
     if (!(rope->attention_factor >= 0 && rope->attention_factor <= 1000))
-        return error_set(error, QP_FORMAT,
-                         "%s: the attention factor of RoPE must be positive and at most 1000, found "
-                         "%g",
-                         where, rope->attention_factor);
+        return error_set(
+            error, QP_FORMAT,
+            "%s: the attention factor of RoPE must be positive and at most 1000, found "
+            "%g",
+            where, rope->attention_factor);
     return rope->scaling == ROPE_LINEAR ? QP_OK
                                         : check_size(where, "original_max_position_embeddings",
                                                      rope->original_context, 1 << 30, error);

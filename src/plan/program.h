@@ -442,9 +442,9 @@ static inline bool program_has_dynamic_rope(const program *p)
 }
 
 /* Rows of the RoPE table, [count][rope dim], for positions from `position` on in a sequence of
- * `length` tokens, which only matters if program_has_dynamic_rope(). A longrope takes the factors of
- * long texts if the program's context is longer than its original one, so that all keys of a cache
- * turn alike. */
+ * `length` tokens, which only matters if program_has_dynamic_rope(). A longrope takes the factors
+ * of long texts if the program's context is longer than its original one, so that all keys of a
+ * cache turn alike. */
 void program_make_angles(const program *program, int64_t length, int64_t position, int64_t count,
                          float *rows);
 
