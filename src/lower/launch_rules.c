@@ -15,8 +15,6 @@
 
 #include <string.h>
 
-enum { DIRECT_ROWS = 8 /* that linear takes directly, whatever the weights' type */ };
-
 /* ---- values and their readers --------------------------------------------------------------- */
 
 /* The index of an operator's first output. For operators that only work in place it is the first
@@ -302,7 +300,8 @@ static bool lies_next(const op_call *first, const op_call *next)
     const tensor *a = first->tensors, *b = next->tensors;
     const tensor *w = &a[LINEAR_WEIGHT], *w2 = &b[LINEAR_WEIGHT];
     return lower_same_rows(&a[LINEAR_X], &b[LINEAR_X]) && w->type == w2->type &&
-           (w->type == DTYPE_BF16 || w->type == DTYPE_F8 || a[LINEAR_X].shape[0] <= DIRECT_ROWS) &&
+           (w->type == DTYPE_BF16 || w->type == DTYPE_F8 ||
+            a[LINEAR_X].shape[0] <= CUDA_FEW_ROWS) &&
            w->stride[0] == w2->stride[0] &&
            (char *)w->data + w->shape[0] * w->stride[0] == w2->data && scales_lie_next(w, w2) &&
            a[LINEAR_OUT].type == DTYPE_F32 && b[LINEAR_OUT].type == DTYPE_F32 &&

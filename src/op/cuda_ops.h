@@ -11,9 +11,10 @@
 #include "cuda/exchange.h"
 #include "cuda/launch.h"
 #include "cuda/memory.h"
+#include "op/linear/linear_sizes.h"
 #include "op/table.h"
 
-enum { CUDA_FEW_ROWS = 8 };
+enum { CUDA_FEW_ROWS = LINEAR_FEW_ROWS };
 
 typedef struct cuda_ops {
     cuda_device *device;

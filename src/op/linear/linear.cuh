@@ -11,6 +11,7 @@
 
 #include "op/device.cuh"
 #include "op/linear/linear.h"
+#include "op/linear/linear_sizes.h"
 #include "tensor/decode.cuh"
 
 /* Adds bias and residual and writes element (row, o). */
@@ -25,7 +26,7 @@ DEVICE_FN void linear_store(const op_call &call, int64_t row, int64_t o, float s
 
 /* ---- few rows ------------------------------------------------------------------------------ */
 
-enum { LINEAR_WARPS = 8, LINEAR_STEP = 8 * WARP, LINEAR_AHEAD = 8, LINEAR_X_FLOATS = 8192 };
+enum { LINEAR_STEP = 8 * WARP, LINEAR_AHEAD = 8, LINEAR_X_FLOATS = 8192 };
 
 /* Loads elements [first, first + count) of rows [0, M) as floats into shared memory, zeros where
  * there are none; a row has LINEAR_X_FLOATS / M of it. */
@@ -135,10 +136,10 @@ DEVICE_FN void linear_few_block(const op_call &call, int64_t first_row, int64_t 
 /* ---- tiles --------------------------------------------------------------------------------- */
 
 enum {
-    TILE_ROWS = 64, /* of x */
-    TILE_FEATURES = 64,
+    TILE_ROWS = LINEAR_TILE_ROWS, /* of x */
+    TILE_FEATURES = LINEAR_TILE_ROWS,
     TILE_DEPTH = 32,
-    TILE_THREADS = 128,
+    TILE_THREADS = LINEAR_TILE_THREADS,
     TILE_PITCH = TILE_DEPTH + 8, /* BF16 from row to row in shared memory: no bank conflicts */
 };
 

@@ -16,11 +16,7 @@
 #include <stdio.h>
 
 enum {
-    FEW_ROWS = 8,
-    FEW_WARPS = 8,      /* LINEAR_WARPS of linear.cuh */
-    FEW_BLOCKS = 6,     /* resident on a multiprocessor, limited by shared memory and registers */
-    TILE_ROWS = 64,     /* as in linear.cuh, and of features too */
-    TILE_THREADS = 128, /* as in linear.cuh */
+    FEW_BLOCKS = 6, /* resident on a multiprocessor, limited by shared memory and registers */
     /* From this many rows on cuBLASLt is faster, if the weight is stored in BF16. */
     MANY_ROWS_STORED = 16,
     WIDENED = 64 << 20, /* least bytes of BF16 to which weights are decoded at a time */
@@ -45,7 +41,7 @@ enum { N_FEW_ROWS = 3 };
 
 static bool few_accepts(const op_call *call)
 {
-    return tiles_accepts(call) && call->tensors[LINEAR_X].shape[0] <= FEW_ROWS;
+    return tiles_accepts(call) && call->tensors[LINEAR_X].shape[0] <= LINEAR_FEW_ROWS;
 }
 
 /* Weights that the stream kernel reads are its own from few_rows on. */
@@ -68,10 +64,10 @@ static qp_status launch_few(cuda_ops *ops, const cuda_kernel *kernel, const op_c
     while (few_rows[form] < rows && form < N_FEW_ROWS - 1)
         form++;
     snprintf(name, sizeof name, "run_linear_%s_%d", few_types[type].name, few_rows[form]);
-    int64_t groups = (call->end - call->begin + FEW_WARPS - 1) / FEW_WARPS;
+    int64_t groups = (call->end - call->begin + LINEAR_WARPS - 1) / LINEAR_WARPS;
     int64_t most = (int64_t)ops->device->n_multiprocessors * FEW_BLOCKS;
     return cuda_ops_start_early(ops, name, groups < most ? groups : most,
-                                (rows + few_rows[form] - 1) / few_rows[form], FEW_WARPS * 32,
+                                (rows + few_rows[form] - 1) / few_rows[form], LINEAR_WARPS * 32,
                                 CUDA_ARGUMENTS(CUDA_ARGUMENT(own), CUDA_ARGUMENT(units)), error);
 }
 
@@ -82,11 +78,11 @@ qp_status cuda_linear_tiles(cuda_ops *ops, const cuda_kernel *kernel, const op_c
 {
     op_call own = *call;
     int64_t units = 0, rows = call->tensors[LINEAR_X].shape[0];
-    int64_t columns = (call->end - call->begin + TILE_ROWS - 1) / TILE_ROWS;
+    int64_t columns = (call->end - call->begin + LINEAR_TILE_ROWS - 1) / LINEAR_TILE_ROWS;
     (void)kernel, (void)forms;
-    return cuda_ops_start_early(ops, "run_linear_tiles", columns,
-                                (rows + TILE_ROWS - 1) / TILE_ROWS, TILE_THREADS,
-                                CUDA_ARGUMENTS(CUDA_ARGUMENT(own), CUDA_ARGUMENT(units)), error);
+    return cuda_ops_start_early(
+        ops, "run_linear_tiles", columns, (rows + LINEAR_TILE_ROWS - 1) / LINEAR_TILE_ROWS,
+        LINEAR_TILE_THREADS, CUDA_ARGUMENTS(CUDA_ARGUMENT(own), CUDA_ARGUMENT(units)), error);
 }
 
 /* ---- what products need --------------------------------------------------------------------- */
@@ -152,8 +148,8 @@ static bool blas_pays(const cuda_ops *ops, const op_call *call)
 /* Rows of a weight that are decoded at a time. */
 static int64_t widened_rows(const tensor *weight)
 {
-    int64_t row = weight->shape[1] * 2, rows = WIDENED / row / TILE_ROWS * TILE_ROWS;
-    if (rows < TILE_ROWS) rows = TILE_ROWS;
+    int64_t row = weight->shape[1] * 2, rows = WIDENED / row / LINEAR_TILE_ROWS * LINEAR_TILE_ROWS;
+    if (rows < LINEAR_TILE_ROWS) rows = LINEAR_TILE_ROWS;
     return rows < weight->shape[0] ? rows : weight->shape[0];
 }
 

@@ -2,10 +2,12 @@
 #ifndef QUIPU_OP_LINEAR_EIGHT_H
 #define QUIPU_OP_LINEAR_EIGHT_H
 
+#include "op/linear/linear_sizes.h"
+
 #include <stdint.h>
 
 enum {
-    LINEAR_EIGHT_ROWS = 8,
+    LINEAR_EIGHT_ROWS = LINEAR_FEW_ROWS,
     LINEAR_EIGHT_FEATURES = 16, /* rows of the weight in a tile */
     LINEAR_EIGHT_COLUMNS = 128, /* columns of a step */
     LINEAR_EIGHT_BLOCK = 32,    /* in_features must be a multiple of this */
