@@ -157,7 +157,10 @@ def mistakes_are_named(s):
     # A form that becomes too ambiguous ends its own answer alone.
     hostile = 'root ::= (("a"{1,3000} "b"?){1,3000} "c"?){1,3000}'
     status, reply = s.post("/completion", {"prompt": "x", "grammar": hostile, "n_predict": 400, "logit_bias": [["a", 100]]})
-    assert status in (200, 400, 500), reply
+    assert status in (200, 400), reply
+    wide = {"properties": {f"p{i}": True for i in range(1900)}}
+    status, reply = s.post("/completion", {"prompt": "x", "json_schema": wide, "n_predict": 4})
+    assert status == 400 and "48 MiB" in reply["error"]["message"], reply
     check_person(s.post("/completion", {"prompt": "x", "json_schema": SCHEMA})[1]["content"])
 
 

@@ -98,6 +98,6 @@ static const option_spec limit_options[] = {
          "that it lives; 0: none"},
     {"http-workers", 0, OPTION_INTEGER_AT(SETTINGS, http_workers), .expert = true, .argument = "N",
      .fallback = "2", .minimum = 1, .maximum = 64,
-     .help = "threads that read requests and write text"},
+     .help = "threads that read requests and write text, besides the one for long work"},
     {0}};
 const option_group cli_limit_options = {"Limits", limit_options};

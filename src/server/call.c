@@ -44,7 +44,7 @@ static void go_on(void *context)
     if (atomic_exchange(&c->resuming, 1)) return;
     exchange_hold(c->exchange);
     c->task.run = resume;
-    workers_put(c->server->workers, &c->task);
+    workers_put(c->server->workers, LANE_SHORT, &c->task);
 }
 
 static void on_gone(void *context)
@@ -83,6 +83,27 @@ static void flush(call *c)
 }
 
 /* ---- Starting ------------------------------------------------------------------------------ */
+
+enum {
+    SHORT_BODY = 64 << 10
+}; /* bytes; of a longer one, reading, templates and tokens may take long */
+
+void call_put(call *c)
+{
+    c->is_long = exchange_request(c->exchange)->body.length > SHORT_BODY;
+    workers_put(c->server->workers, c->is_long ? LANE_LONG : LANE_SHORT, &c->task);
+}
+
+/* Leaves a call whose form may take long to compile to the worker for such; false: it is there. */
+static bool put_among_long(call *c)
+{
+    const bool has_form = *c->p.form.field || *c->p.tool.field || (c->p.tools && c->p.tools->child);
+    if (c->is_long || !has_form) return false;
+    c->is_long = true;
+    pthread_mutex_unlock(&c->lock);
+    workers_put(c->server->workers, LANE_LONG, &c->task);
+    return true;
+}
 
 static void reply_error(call *c, const api_error *error)
 {
@@ -298,8 +319,9 @@ static void start(worker_task *task)
         return;
     }
     pthread_mutex_lock(&c->lock);
-    qp_status status =
-        exchange_is_gone(x) ? QP_CANCELLED : read_body(c, c->dialect->fields, &error);
+    qp_status status = exchange_is_gone(x) ? QP_CANCELLED : QP_OK;
+    if (status == QP_OK && !c->body) status = read_body(c, c->dialect->fields, &error);
+    if (status == QP_OK && put_among_long(c)) return;
     if (status == QP_OK) status = c->dialect->read(c, c->body, &error);
     if (status == QP_OK && c->n_prompts == 0) {
         reply_at_once(c);
@@ -337,7 +359,8 @@ static void fail(call *c, const request *r)
 {
     api_error error = {.error = r->error};
     if (c->replied) return;
-    api_failed(&error, QP_IO);
+    /* A form that takes too much is the client's mistake. */
+    api_failed(&error, r->error.status == QP_UNSUPPORTED ? QP_UNSUPPORTED : QP_IO);
     if (c->streaming) {
         c->dialect->fail(c, &error);
         flush(c);

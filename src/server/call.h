@@ -148,6 +148,7 @@ struct call {
     uint64_t arrived; /* clock_ns() */
     uint64_t owner,
         cache_key;     /* numbers of keys: of the client's, and of those that share prefixes */
+    bool is_long;      /* its task is among the long ones */
     bool chat, embeds; /* prompts are conversations; embeddings of them are wanted */
 
     pthread_mutex_t lock;
@@ -168,6 +169,9 @@ struct call {
 
 /* Makes a call, which the exchange owns; NULL: no memory. */
 call *call_new(server *server, exchange *x, const struct route *route, uint64_t owner);
+
+/* Gives a new call to the workers. */
+void call_put(call *c);
 
 /* Handles events of one of the call's prompts; takes over the reference. On a worker. */
 void call_take_events(request *r);

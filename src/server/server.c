@@ -92,7 +92,7 @@ static void start(server *s, exchange *x, const route *r, uint64_t owner)
         exchange_release(x);
         return;
     }
-    workers_put(s->workers, &c->task);
+    call_put(c);
 }
 
 static void refuse_route(exchange *x, const char *other)

@@ -8,8 +8,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+enum { LANES = LANE_LONG + 1 };
+
 typedef struct worker {
     worker_pool *pool;
+    worker_lane lane;
     pthread_t thread;
     int event; /* -1: not open */
     bool started;
@@ -20,38 +23,45 @@ struct worker_pool {
     bool (*more)(void *context);
     void *context;
     pthread_mutex_t lock;
-    worker_task *first, **last;
+    struct {
+        worker_task *first, **last;
+    } queue[LANES];
     atomic_bool ending;
     int n_workers;
-    worker workers[];
+    worker workers[]; /* the first is for long tasks */
 };
 
-void workers_wake(worker_pool *pool)
+static void wake(worker_pool *pool, worker_lane lane)
 {
     for (int i = 0; i < pool->n_workers; i++) {
         worker *w = &pool->workers[i];
-        if (!atomic_exchange(&w->sleeps, false)) continue;
+        if (w->lane != lane || !atomic_exchange(&w->sleeps, false)) continue;
         platform_event_signal(w->event);
         return;
     }
 }
 
-static worker_task *take_task(worker_pool *pool)
+void workers_wake(worker_pool *pool)
+{
+    wake(pool, LANE_SHORT);
+}
+
+static worker_task *take_task(worker_pool *pool, worker_lane lane)
 {
     pthread_mutex_lock(&pool->lock);
-    worker_task *task = pool->first;
-    if (task) pool->first = task->next;
-    if (!pool->first) pool->last = &pool->first;
+    worker_task *task = pool->queue[lane].first;
+    if (task) pool->queue[lane].first = task->next;
+    if (!pool->queue[lane].first) pool->queue[lane].last = &pool->queue[lane].first;
     pthread_mutex_unlock(&pool->lock);
     return task;
 }
 
 /* Does one piece of work; false: none. */
-static bool work(worker_pool *pool)
+static bool work(worker_pool *pool, worker_lane lane)
 {
-    worker_task *task = take_task(pool);
+    worker_task *task = take_task(pool, lane);
     if (task) task->run(task);
-    return task || pool->more(pool->context);
+    return task || (lane == LANE_SHORT && pool->more(pool->context));
 }
 
 /* Sleeps until woken. Sets `sleeps`, then checks for work once more: a thread that adds work reads
@@ -59,7 +69,7 @@ static bool work(worker_pool *pool)
 static void sleep_until_woken(worker *w)
 {
     atomic_store(&w->sleeps, true);
-    if (work(w->pool) || atomic_load(&w->pool->ending)) {
+    if (work(w->pool, w->lane) || atomic_load(&w->pool->ending)) {
         atomic_store(&w->sleeps, false);
         return;
     }
@@ -71,39 +81,42 @@ static void *worker_main(void *context)
     worker *w = context;
     while (!atomic_load(&w->pool->ending)) {
         /* More than one piece: another worker may help. */
-        for (int done = 0; work(w->pool); done++) {
-            if (done == 1) workers_wake(w->pool);
+        for (int done = 0; work(w->pool, w->lane); done++) {
+            if (done == 1) wake(w->pool, w->lane);
         }
         sleep_until_woken(w);
     }
-    while (work(w->pool))
+    while (work(w->pool, w->lane))
         ;
     return NULL;
 }
 
-void workers_put(worker_pool *pool, worker_task *task)
+void workers_put(worker_pool *pool, worker_lane lane, worker_task *task)
 {
     task->next = NULL;
     pthread_mutex_lock(&pool->lock);
-    *pool->last = task;
-    pool->last = &task->next;
+    *pool->queue[lane].last = task;
+    pool->queue[lane].last = &task->next;
     pthread_mutex_unlock(&pool->lock);
-    workers_wake(pool);
+    wake(pool, lane);
 }
 
 qp_status workers_open(int n_workers, bool (*more)(void *context), void *context, worker_pool **out,
                        qp_error *error)
 {
+    n_workers++; /* the one for long tasks */
     worker_pool *pool = calloc(1, sizeof *pool + (size_t)n_workers * sizeof *pool->workers);
     *out = pool;
     if (!pool) return error_no_memory(error, "the workers", sizeof *pool);
     pool->more = more;
     pool->context = context;
-    pool->last = &pool->first;
+    for (int i = 0; i < LANES; i++)
+        pool->queue[i].last = &pool->queue[i].first;
     pthread_mutex_init(&pool->lock, NULL);
     for (int i = 0; i < n_workers; i++, pool->n_workers++) {
         worker *w = &pool->workers[i];
         w->pool = pool;
+        w->lane = i == 0 ? LANE_LONG : LANE_SHORT;
         w->event = platform_event_open(true);
         if (w->event < 0) break;
     }
@@ -131,6 +144,9 @@ void workers_close(worker_pool *pool)
         platform_event_signal(w->event);
         pthread_join(w->thread, NULL);
     }
+    /* What the last short tasks have put there. */
+    while (work(pool, LANE_LONG) || work(pool, LANE_SHORT))
+        ;
     for (int i = 0; i < pool->n_workers; i++)
         close(pool->workers[i].event);
     pthread_mutex_destroy(&pool->lock);

@@ -3,6 +3,8 @@
  *
  * A worker runs tasks in their order, then calls `more`, and sleeps when neither has work. Waking
  * does not block: each worker has an eventfd, which is written only while the worker sleeps.
+ *
+ * One more worker runs the tasks that may take long, so that no number of them delays the others.
  */
 #ifndef QUIPU_SERVER_WORKERS_H
 #define QUIPU_SERVER_WORKERS_H
@@ -15,14 +17,17 @@ typedef struct worker_task {
     struct worker_task *next;
 } worker_task;
 
+typedef enum worker_lane { LANE_SHORT, LANE_LONG } worker_lane;
+
 typedef struct worker_pool worker_pool;
 
-/* `more` does one piece of other work; false: there is none. From any worker, several at once. */
+/* `n_workers` for short tasks, and one for long ones. `more` does one piece of other work; false:
+ * there is none. From any of those for short tasks, several at once. */
 qp_status workers_open(int n_workers, bool (*more)(void *context), void *context, worker_pool **out,
                        qp_error *error);
 
 /* From any thread. */
-void workers_put(worker_pool *pool, worker_task *task);
+void workers_put(worker_pool *pool, worker_lane lane, worker_task *task);
 
 /* `more` would find something: wakes a worker that sleeps. From any thread; does not block. */
 void workers_wake(worker_pool *pool);
