@@ -834,6 +834,8 @@ typedef struct qp_chat_options {
     /* Receives the answer in pieces: see qp_text_stream. May be NULL. */
     qp_status (*on_text)(void *context, const qp_text_piece *piece);
     void *context;
+    unsigned flags;       /* QP_SPECIAL: see qp_tokenize_chat() */
+    int64_t eos_interval; /* see qp_generate_options */
 } qp_chat_options;
 
 /* QP_UNSUPPORTED: the model has no chat template. */
@@ -841,14 +843,18 @@ qp_status qp_chat_open(qp_engine *engine, const qp_chat_options *options, qp_cha
                        qp_error *error);
 void qp_chat_close(qp_chat *chat);
 
+/* Gives the answers that follow other options. */
+qp_status qp_chat_set(qp_chat *chat, const qp_chat_options *options, qp_error *error);
+
 /* Adds a message, such as {"role": "system", "content": "Be brief."}, or an array of messages, as
  * JSON in qp_tokenize_chat()'s form; control tokens in them stay text. */
 qp_status qp_chat_add(qp_chat *chat, const char *json, size_t length, qp_error *error);
 
 /* Makes the model's answer to the messages, and adds it to them: its text, its thoughts as
  * "reasoning_content", and its calls as "tool_calls". A cancelled answer is added as far as it
- * came. QP_INVALID: the context has no room for the messages; nothing is cut. `result` may be NULL;
- * its prompt_tokens are those that were new. */
+ * came. QP_INVALID: the context has no room for the messages, if the result's finish is
+ * QP_FINISH_CONTEXT; nothing is cut. `result` may be NULL; its prompt_tokens are those that were
+ * new. */
 qp_status qp_chat_answer(qp_chat *chat, qp_generate_result *result, qp_error *error);
 
 /* Adds a message of the user, and makes the answer. After an error the message is not added. */
@@ -859,6 +865,9 @@ qp_status qp_chat_drop(qp_chat *chat, size_t count, qp_error *error);
 
 /* The messages as an array of JSON, to qp_free(). */
 qp_status qp_chat_messages(const qp_chat *chat, char **json, qp_error *error);
+
+/* The session that holds what the model has read of the messages; the chat owns it. */
+const qp_session *qp_chat_session(const qp_chat *chat);
 
 /* ---- Trace --------------------------------------------------------------------------------- */
 

@@ -101,6 +101,39 @@ static void answers_read_what_is_new(void **state)
     qp_engine_close(e);
 }
 
+/* Options may change between answers; the session is that of all of them. */
+static void options_change(void **state)
+{
+    (void)state;
+    qp_engine *e = open_text_model(256);
+    strbuf text = {0};
+    qp_chat *chat;
+    qp_chat_options options = {
+        .size = sizeof options, .max_tokens = 6, .on_text = keep, .context = &text};
+    qp_generate_result result = {.size = sizeof result};
+    assert_ok(qp_chat_open(e, &options, &chat, &error));
+    assert_ok(qp_chat_ask(chat, "the cat", &result, &error));
+    assert_int_equal(result.generated_tokens, 6);
+    options.max_tokens = 2;
+    options.flags = QP_SPECIAL;
+    assert_ok(qp_chat_set(chat, &options, &error));
+    assert_ok(qp_chat_ask(chat, "a\xffz", &result, &error));
+    assert_int_equal(result.generated_tokens, 2);
+    cJSON *messages = messages_of(chat);
+    assert_string_equal(member(messages, 2, "content"), "a\xef\xbf\xbdz");
+    cJSON_Delete(messages);
+    options.variables = "[]";
+    assert_int_equal(qp_chat_set(chat, &options, &error), QP_INVALID);
+    assert_ok(qp_chat_ask(chat, "it", &result, &error));
+    assert_int_equal(result.generated_tokens, 2);
+    size_t held;
+    qp_session_tokens(qp_chat_session(chat), &held);
+    assert_true(held > result.prompt_tokens);
+    strbuf_free(&text);
+    qp_chat_close(chat);
+    qp_engine_close(e);
+}
+
 static qp_status refuse_text(void *context, const qp_text_piece *piece)
 {
     (void)piece;
@@ -121,7 +154,9 @@ static void errors_lose_nothing(void **state)
     char longer[1024];
     memset(longer, 'x', sizeof longer - 1);
     longer[sizeof longer - 1] = '\0';
-    assert_int_equal(qp_chat_ask(chat, longer, NULL, &error), QP_INVALID);
+    qp_generate_result full = {.size = sizeof full};
+    assert_int_equal(qp_chat_ask(chat, longer, &full, &error), QP_INVALID);
+    assert_int_equal(full.finish, QP_FINISH_CONTEXT);
     assert_non_null(strstr(error.message, "the context has room for 64"));
     cJSON *messages = messages_of(chat);
     assert_int_equal(cJSON_GetArraySize(messages), 0);
@@ -171,6 +206,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_read_what_is_new),
+        cmocka_unit_test(options_change),
         cmocka_unit_test(errors_lose_nothing),
         cmocka_unit_test(what_is_refused),
     };

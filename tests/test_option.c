@@ -55,7 +55,11 @@ static const command_spec commands[] = {
      .groups = run_groups,
      .positional_maximum = 2,
      .positional_hint = OPTION_HINT_FILE},
-    {.name = "info", .synopsis = "[OPTION...]", .summary = "tell about it", .groups = model_groups},
+    {.name = "info",
+     .synopsis = "[OPTION...]",
+     .first_word = "model",
+     .summary = "tell about it",
+     .groups = model_groups},
     {.name = "ops check",
      .synopsis = "OP...",
      .summary = "check what's there",
@@ -65,9 +69,22 @@ static const command_spec commands[] = {
     {.name = "ops list", .synopsis = "", .summary = "list them"},
     {0}};
 
-static const option_entry foreign_flags[] = {
-    {"-ngl", "use --device"}, {"--ctx-size", "use -n"}, {0}};
-static const option_entry foreign_commands[] = {{"serve", "it has no server"}, {0}};
+static const option_foreign foreign_flags[] = {
+    {.names = "-ngl --gpu-layers",
+     .option = "device",
+     .values = "0=cpu 99=cuda",
+     .text = "use --device"},
+    {.names = "--max --num", .option = "number", .values = "-1=0 *=*"},
+    {.names = "-j", .option = "top-k"},
+    {.names = "--color", .option = "echo", .values = "=1 on=1 off="},
+    {.names = "--mirostat", .values = "0=", .text = "it has none"},
+    {.names = "--jinja", .holds = true},
+    {.names = "--ctx-size -cs", .text = "use -n"},
+    {.names = "-np", .commands = "info", .holds = true},
+    {.names = "-np", .text = "of info only"},
+    {0}};
+static const option_foreign foreign_commands[] = {
+    {.names = "serve", .text = "it has no server"}, {.names = "show", .option = "info"}, {0}};
 static const option_entry statuses[] = {{"2", "Wrong usage"}, {0}};
 
 static const program_spec program = {.name = "quipu",
@@ -192,8 +209,13 @@ static void test_bad_flags(void **state)
         {"-eq", "unknown option -q in '-eq'; see quipu run --help"},
         {"-eh", "unknown option -h in '-eh'; see quipu run --help"},
         {"-z", "unknown option -z; see quipu run --help"},
-        {"-ngl", "quipu has no -ngl: use --device"},
-        {"-ngl=9", "quipu has no -ngl: use --device"},
+        {"-ngl", "-ngl needs a value"},
+        {"-ngl=9", "quipu has no -ngl 9: use --device"},
+        {"--num=x", "--num: expected an integer, found 'x'"},
+        {"--mirostat=2", "quipu has no --mirostat 2: it has none"},
+        {"--jinja=1", "--jinja takes no value, found '1'"},
+        {"-cs", "quipu has no -cs: use -n"},
+        {"-np", "quipu has no -np: of info only"},
         {"--ctx-size", "quipu has no --ctx-size: use -n"},
         {"-temp", "unknown option -temp; did you mean --temp? See quipu run --help"},
         {"-number=4", "unknown option -number; did you mean --number? See quipu run --help"},
@@ -212,6 +234,50 @@ static void test_bad_flags(void **state)
         assert_message(&a, cases[i].message);
         option_result_free(&a.result);
     }
+}
+
+/* Flags of similar programs that mean something here are taken. */
+static void test_foreign_flags(void **state)
+{
+    (void)state;
+    attempt a =
+        TRY_RUN("-ngl", "0", "--max", "-1", "-j", "7", "--color", "--mirostat", "0", "--jinja");
+    assert_int_equal(a.status, QP_OK);
+    assert_int_equal(a.values.device, 1);
+    assert_int_equal(a.values.n, 0);
+    assert_int_equal(a.values.top_k, 7);
+    assert_true(a.values.echo);
+    option_result_free(&a.result);
+    a = TRY_RUN("--color", "off", "--num", "9", "--gpu-layers=99");
+    assert_int_equal(a.status, QP_OK);
+    assert_false(a.values.echo);
+    assert_int_equal(a.values.n, 9);
+    assert_int_equal(a.values.device, 2);
+    assert_int_equal(a.result.n_positional, 0);
+    option_result_free(&a.result);
+    a = try_command(1, 1, (char *[]){"-np"});
+    assert_int_equal(a.status, QP_OK);
+    option_result_free(&a.result);
+    a = try_command(1, 2, (char *[]){"-j", "7"});
+    assert_message(&a, "quipu has no -j: here it is --top-k of `quipu run`");
+    option_result_free(&a.result);
+}
+
+/* The first word is the model, where the command says so and -m is not given. */
+static void test_first_word(void **state)
+{
+    (void)state;
+    attempt a = try_command(1, 1, (char *[]){"x.gguf"});
+    assert_int_equal(a.status, QP_OK);
+    assert_string_equal(a.values.model, "x.gguf");
+    assert_int_equal(a.result.n_positional, 0);
+    option_result_free(&a.result);
+    a = try_command(1, 3, (char *[]){"x.gguf", "-m", "y.gguf"});
+    assert_message(&a, "unexpected 'x.gguf'; usage: quipu info [OPTION...]");
+    option_result_free(&a.result);
+    a = try_command(1, 1, (char *[]){"why is it so"});
+    assert_message(&a, "unexpected 'why is it so'; usage: quipu info [OPTION...]");
+    option_result_free(&a.result);
 }
 
 static void test_flags_of_other_commands(void **state)
@@ -674,6 +740,8 @@ int main(void)
         cmocka_unit_test(test_help_wins),
         cmocka_unit_test(test_bad_flags),
         cmocka_unit_test(test_flags_of_other_commands),
+        cmocka_unit_test(test_foreign_flags),
+        cmocka_unit_test(test_first_word),
         cmocka_unit_test(test_bad_values),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_positional),

@@ -6,6 +6,7 @@
 #include "base/option.h"
 
 #include "base/option_cache.h"
+#include "base/option_foreign.h"
 #include "base/option_value.h"
 #include "base/suggest.h"
 
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const option_spec *option_at(const command_spec *command, int index)
 {
@@ -83,13 +85,7 @@ static qp_status store_defaults(parser *p)
 /* Whether `names` (separated by blanks, may be NULL) holds `name`. */
 static bool lists_name(const char *names, const char *name)
 {
-    size_t length = strlen(name);
-    for (const char *at = names; at && *at; at += strspn(at, " ")) {
-        size_t size = strcspn(at, " ");
-        if (size == length && memcmp(at, name, size) == 0) return true;
-        at += size;
-    }
-    return false;
+    return names && option_has_word(names, name, strlen(name));
 }
 
 static bool exclude_each_other(const option_spec *a, const option_spec *b)
@@ -196,16 +192,6 @@ static int find_short(const command_spec *command, char name)
     return -1;
 }
 
-/* The answer to a flag of similar programs (`length` bytes with the dashes), or NULL.
- */
-static const char *foreign_advice(const option_entry *table, const char *word, size_t length)
-{
-    for (const option_entry *entry = table; entry && entry->name; entry++)
-        if (strlen(entry->name) == length && memcmp(entry->name, word, length) == 0)
-            return entry->text;
-    return NULL;
-}
-
 /* The commands that have the flag (`length` bytes with the dashes): two by name. */
 static void list_owners(const program_spec *program, const char *flag, size_t length, strbuf *out)
 {
@@ -226,10 +212,6 @@ static qp_status unknown_option(parser *p, const char *flag, size_t length)
 {
     char word[64];
     const option_spec *option;
-    const char *advice = foreign_advice(p->program->foreign_flags, flag, length);
-    if (advice)
-        return error_set(p->error, QP_INVALID, "%s has no %.*s: %s", p->program->name, (int)length,
-                         flag, advice);
     strbuf owners = {0};
     list_owners(p->program, flag, length, &owners);
     bool owned = owners.length > 0;
@@ -277,6 +259,64 @@ static qp_status take_value(parser *p, int index, const char *flag, const char *
     return store_from(p, index, OPTION_FROM_COMMAND_LINE, flag, text);
 }
 
+/* Says what to use in place of a flag of a similar program; `value`: the value it cannot have. */
+static qp_status refuse_foreign(parser *p, const option_foreign *row, const char *flag,
+                                const char *value)
+{
+    strbuf advice = {0};
+    option_foreign_advice(p->program, row, &advice);
+    error_set(p->error, QP_INVALID, "%s has no %s%s%.60s: %s", p->program->name, flag,
+              value && *value ? " " : "", value ? value : "", strbuf_text(&advice));
+    strbuf_free(&advice);
+    return QP_INVALID;
+}
+
+/* Sets the option to what the row has for the value. A flag that needs no value takes the next word
+ * only if the row has it. */
+static qp_status take_foreign_value(parser *p, const option_foreign *row, int index,
+                                    const char *flag, const char *attached)
+{
+    const char *value = attached ? attached : p->next < p->argc ? p->argv[p->next] : NULL, *out;
+    size_t length;
+    const bool bare = option_foreign_value(row, "", &out, &length);
+    if (!attached && bare &&
+        (!value || !*value || *value == '-' || !option_foreign_value(row, value, &out, &length)))
+        value = "";
+    else if (!value)
+        return error_set(p->error, QP_INVALID, "%s needs a value", flag);
+    else if (!attached)
+        p->next++;
+    if (!option_foreign_value(row, value, &out, &length))
+        return refuse_foreign(p, row, flag, value);
+    if (length == 0 || index < 0) return QP_OK;
+    char *kept = arena_alloc(&p->result->memory, length + 1, 1);
+    if (!kept) return error_no_memory(p->error, "options", length + 1);
+    memcpy(kept, out, length);
+    kept[length] = '\0';
+    return store_from(p, index, OPTION_FROM_COMMAND_LINE, flag, kept);
+}
+
+/* A flag (`length` bytes of `word`, with its dashes) that the command does not have: one of a
+ * similar program, or a mistake. */
+static qp_status other_option(parser *p, const char *word, size_t length)
+{
+    char flag[72];
+    int index;
+    const option_foreign *row =
+        option_foreign_find(p->program->foreign_flags, p->command, word, length, &index);
+    if (!row || length >= sizeof flag) return unknown_option(p, word, length);
+    snprintf(flag, sizeof flag, "%.*s", (int)length, word);
+    const char *attached = word[length] == '=' ? word + length + 1 : NULL;
+    if (row->option ? index < 0 : !row->values && !row->holds)
+        return refuse_foreign(p, row, flag, NULL);
+    if (row->values) return take_foreign_value(p, row, index, flag, attached);
+    if (index >= 0 && option_at(p->command, index)->type != OPTION_FLAG)
+        return take_value(p, index, flag, attached);
+    if (attached)
+        return error_set(p->error, QP_INVALID, "%s takes no value, found '%.100s'", flag, attached);
+    return index < 0 ? QP_OK : store_from(p, index, OPTION_FROM_COMMAND_LINE, flag, "1");
+}
+
 /* --name, --name=value, --name value, --no-name; or -name, of options that allow it. */
 static qp_status parse_long(parser *p, const char *word, size_t dashes)
 {
@@ -293,7 +333,7 @@ static qp_status parse_long(parser *p, const char *word, size_t dashes)
     }
     bool negated;
     int index = find_long(p->command, word + dashes, length - dashes, &negated);
-    if (index < 0) return unknown_option(p, word, length);
+    if (index < 0) return other_option(p, word, length);
     const option_spec *option = option_at(p->command, index);
     char flag[72];
     snprintf(flag, sizeof flag, "--%s%s", negated ? "no-" : "", option->name);
@@ -304,15 +344,13 @@ static qp_status parse_long(parser *p, const char *word, size_t dashes)
     return store_from(p, index, OPTION_FROM_COMMAND_LINE, flag, negated ? "0" : "1");
 }
 
-/* A word such as -ngl or -temp is a flag of a similar program, or a long option with one dash too
- * few, rather than letters in a bundle: those are -vn5. */
+/* A word such as -temp is a long option with one dash too few, rather than letters in a bundle:
+ * those are -vn5. */
 static qp_status check_single_dash(parser *p, const char *word)
 {
     size_t length = strcspn(word, "=");
     bool negated;
     if (length <= 2) return QP_OK;
-    if (foreign_advice(p->program->foreign_flags, word, length))
-        return unknown_option(p, word, length);
     int index = find_long(p->command, word + 1, length - 1, &negated);
     bool help = length == 5 && memcmp(word, "-help", 5) == 0;
     if (index < 0 && !help) return QP_OK;
@@ -348,11 +386,16 @@ static qp_status parse_short(parser *p, const char *word)
         return QP_OK;
     }
     if (is_single_dash(p, word)) return parse_long(p, word, 1);
+    const size_t length = strcspn(word, "=");
+    int option;
+    if (length > 2 &&
+        option_foreign_find(p->program->foreign_flags, p->command, word, length, &option))
+        return other_option(p, word, length);
     TRY(check_single_dash(p, word));
     for (const char *letter = word + 1; *letter; letter++) {
         char flag[3] = {'-', *letter, '\0'};
         int index = find_short(p->command, *letter);
-        if (index < 0 && !word[2]) return unknown_option(p, word, 2);
+        if (index < 0 && !word[2]) return other_option(p, word, 2);
         if (index < 0)
             return error_set(p->error, QP_INVALID, "unknown option %s in '%.60s'; see %s %s --help",
                              flag, word, p->program->name, p->command->name);
@@ -379,6 +422,27 @@ static qp_status parse_words(parser *p)
             TRY(parse_short(p, word));
     }
     return QP_OK;
+}
+
+/* The first word as an option's value: see first_word in option.h. */
+static qp_status take_first_word(parser *p)
+{
+    const command_spec *command = p->command;
+    option_result *result = p->result;
+    bool negated;
+    if (!command->first_word || result->n_positional <= command->positional_maximum ||
+        result->n_positional == 0)
+        return QP_OK;
+    const char *word = result->positional[0];
+    const int index =
+        find_long(command, command->first_word, strlen(command->first_word), &negated);
+    if (result->sources[index] == OPTION_FROM_COMMAND_LINE ||
+        find_rival(p, index, OPTION_FROM_COMMAND_LINE) ||
+        (strpbrk(word, " \t\n") && access(word, F_OK) != 0))
+        return QP_OK;
+    result->positional++;
+    result->n_positional--;
+    return store_from(p, index, OPTION_FROM_COMMAND_LINE, "the first word", word);
 }
 
 static qp_status check_positional(const parser *p)
@@ -413,6 +477,7 @@ qp_status option_parse(const program_spec *program, const command_spec *command,
     TRY(store_defaults(&p));
     TRY(parse_words(&p));
     if (out->help) return QP_OK;
+    TRY(take_first_word(&p));
     TRY(store_environment(&p));
     TRY(check_rivals(&p));
     return check_positional(&p);

@@ -130,6 +130,9 @@ typedef struct command_spec {
     int positional_minimum;            /* how many words besides options it takes */
     int positional_maximum;            /* -1: any number */
     option_hint positional_hint;
+    /* An option that the first positional word sets where the option is not given, if there are
+     * more words than positional_maximum; a word with a blank is only taken if it names a file. */
+    const char *first_word;
     void (*run)(void); /* the caller's function, cast; cast it back before the call */
 } command_spec;
 
@@ -139,15 +142,30 @@ typedef struct option_entry {
     const char *text;
 } option_entry;
 
+/* Flags of similar programs. One that means an option here, or something that is so without it, is
+ * taken; others are answered with the reason, and with what to use. A command's own flags go first.
+ * Several rows may have a name: the first that has a meaning for the command counts. */
+typedef struct option_foreign {
+    const char *names;  /* with their dashes, separated by blanks; NULL ends a table */
+    const char *option; /* the option that takes the value; NULL: none */
+    /* The values that have a meaning, and what the option gets for each: "99=cuda 0=cpu". Nothing
+     * after the sign: nothing is set. Nothing before it: the flag needs no value. "*=*": all
+     * others, as they are. NULL: all values; without an option, the flag has none. */
+    const char *values;
+    const char *text;     /* the answer where it has no meaning; NULL: names the option */
+    const char *commands; /* to which the row is restricted, separated by blanks; NULL: all */
+    bool holds;           /* without an option: what it asks for is so without it */
+} option_foreign;
+
 typedef struct program_spec {
     const char *name;
     const char *version;
     const char *summary;
     const char *description;
     const command_spec *commands; /* ends in {0} */
-    /* Flags (with their dashes) and commands of similar programs, and what to use here: the answer
-     * to a person who types them. May be NULL. */
-    const option_entry *foreign_flags, *foreign_commands;
+    /* Flags and commands of similar programs. A command's `option` is the command that it means
+     * here. May be NULL. */
+    const option_foreign *foreign_flags, *foreign_commands;
     /* Parts of the manual page; may be NULL. */
     const option_entry *exit_statuses, *files, *variables, *examples;
 } program_spec;

@@ -1,6 +1,7 @@
 /* Which command the first words of a command line name: see option.h. */
 #include "base/option.h"
 
+#include "base/option_foreign.h"
 #include "base/suggest.h"
 
 #include <stdio.h>
@@ -48,13 +49,6 @@ static qp_status unknown_second_word(const program_spec *program, const char *ty
     return QP_INVALID;
 }
 
-static const char *foreign_command(const program_spec *program, const char *word)
-{
-    for (const option_entry *entry = program->foreign_commands; entry && entry->name; entry++)
-        if (strcmp(entry->name, word) == 0) return entry->text;
-    return NULL;
-}
-
 static qp_status unknown_command(const program_spec *program, int argc, char **argv,
                                  qp_error *error)
 {
@@ -62,10 +56,12 @@ static qp_status unknown_command(const program_spec *program, int argc, char **a
     bool family = false;
     for (const command_spec *c = program->commands; c->name; c++)
         family |= begins_with_word(c->name, argv[0]);
-    const char *advice = foreign_command(program, argv[0]);
-    if (advice)
+    int none;
+    const option_foreign *row = option_foreign_find(program->foreign_commands, program->commands,
+                                                    argv[0], strlen(argv[0]), &none);
+    if (row)
         return error_set(error, QP_INVALID, "%s has no command '%s': %s", program->name, argv[0],
-                         advice);
+                         row->text);
     if (argv[0][0] == '-')
         return error_set(error, QP_INVALID,
                          "expected a command before %s, as in %s %s %s; %s --help lists them",
@@ -88,6 +84,15 @@ static qp_status unknown_command(const program_spec *program, int argc, char **a
                      program->name);
 }
 
+/* The command that a similar program's command means; NULL: none. */
+static const command_spec *find_foreign(const program_spec *program, const char *word)
+{
+    for (const option_foreign *row = program->foreign_commands; row && row->names; row++)
+        for (const command_spec *c = program->commands; row->option && c->name; c++)
+            if (strcmp(row->names, word) == 0 && strcmp(c->name, row->option) == 0) return c;
+    return NULL;
+}
+
 qp_status command_find(const program_spec *program, int argc, char **argv, const command_spec **out,
                        int *used, qp_error *error)
 {
@@ -101,5 +106,6 @@ qp_status command_find(const program_spec *program, int argc, char **argv, const
         *used = words;
         *out = command;
     }
+    if (!*out && (*out = find_foreign(program, argv[0]))) *used = 1;
     return *out ? QP_OK : unknown_command(program, argc, argv, error);
 }

@@ -1,89 +1,36 @@
-/* quipu chat: a conversation at the terminal, or line by line from a pipe. Its commands are in
- * chat_commands.c.
- *
- * The conversation is kept as messages. For every answer the whole of it is rendered and tokenised
- * again; the session keeps the cache of the tokens that have not changed. So the model never sees a
- * cut or outdated conversation.
- */
+/* quipu chat: a conversation at the terminal, or line by line from a pipe. Its messages and what
+ * the model has read of them are a qp_chat; its commands are in chat_commands.c. */
 #include "cli/chat.h"
 
-#include "base/option_cache.h"
 #include "base/status.h"
 #include "cli/terminal.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-static qp_status on_token(void *context, int32_t token, const char *text, size_t length)
+static qp_status on_text(void *context, const qp_text_piece *piece)
 {
-    (void)token;
     chat *c = context;
-    strbuf_append(&c->answer, text, length);
-    qp_status status = terminal_show_text(&c->wrap, text, length, c->call->error);
-    return status == QP_OK ? cli_flush(c->call->error) : status;
+    return answer_view_put(&c->view, piece, c->call->error);
 }
 
-/* The conversation as the model's tokens. */
-static qp_status render(chat *c, qp_tokens *tokens)
+/* The settings of the next answer. */
+static qp_chat_options options_of(const chat *c)
 {
-    char *json = conversation_json(&c->conversation);
-    if (!json) return error_no_memory(c->call->error, "the conversation", 0);
-    unsigned flags = c->call->settings->parse_special ? QP_SPECIAL : 0;
-    qp_status status = qp_tokenize_chat(qp_engine_vocabulary(c->engine), json, strlen(json), true,
-                                        flags, tokens, c->call->error);
-    free(json);
-    return status;
+    const cli_settings *s = c->call->settings;
+    return (qp_chat_options){.size = sizeof(qp_chat_options),
+                             .sampling = &c->sampling,
+                             .max_tokens = c->max_tokens,
+                             .variables = s->template_kwargs,
+                             .cancel = &cli_interrupted,
+                             .on_text = on_text,
+                             .context = (void *)c,
+                             .flags = s->parse_special ? QP_SPECIAL : 0,
+                             .eos_interval = s->eos_interval};
 }
 
-/* How many tokens the session and the conversation share from the start; at least one token is
- * left to evaluate, for its logits. */
-static size_t shared_tokens(const qp_session *session, const qp_tokens *tokens)
+static void report(chat *c)
 {
-    size_t count, shared = 0;
-    const int32_t *held = qp_session_tokens(session, &count);
-    while (shared < count && shared + 1 < tokens->count && held[shared] == tokens->data[shared])
-        shared++;
-    return shared;
-}
-
-static qp_status full_context(const chat *c, size_t needed)
-{
-    return error_set(
-        c->call->error, QP_INVALID,
-        "With this question the conversation takes %zu tokens, but the context has room for %lld. "
-        "Nothing was cut; the question was not asked. You can:\n"
-        "  /drop        forget the oldest question and its answer\n"
-        "  /reset       start a new conversation\n"
-        "  /save FILE   keep the conversation, and /load it with a larger --context",
-        needed, (long long)qp_engine_get_info(c->engine)->context);
-}
-
-static qp_status generate(chat *c, const qp_tokens *tokens)
-{
-    size_t shared = shared_tokens(c->session, tokens);
-    TRY(qp_session_truncate(c->session, shared, c->call->error));
-    qp_generate_options options = {.size = sizeof options,
-                                   .prompt = tokens->data + shared,
-                                   .n_prompt = tokens->count - shared,
-                                   .sampling = &c->sampling,
-                                   .max_tokens = c->max_tokens,
-                                   .eos_interval = c->call->settings->eos_interval,
-                                   .cancel = &cli_interrupted,
-                                   .on_token = on_token,
-                                   .context = c};
-    strbuf_clear(&c->answer);
-    word_wrap_free(&c->wrap);
-    c->wrap = (word_wrap){0};
-    /* At a terminal, interrupts are caught during the whole conversation; they count from the
-     * moment a line was read. */
-    bool terminal = chat_input_is_terminal(c->input);
-    if (!terminal) cli_catch_interrupt();
-    qp_status status = qp_generate(c->session, &options, &c->last, c->call->error);
-    if (!terminal) cli_release_interrupt();
-    TRY(status);
-    TRY(cli_write("\n", 1, c->call->error));
-    TRY(cli_flush(c->call->error));
     c->total_prompt += c->last.prompt_tokens;
     c->total_generated += c->last.generated_tokens;
     c->answers++;
@@ -94,77 +41,102 @@ static qp_status generate(chat *c, const qp_tokens *tokens)
         terminal_say("(Stopped after %lld token%s, the most that n-predict allows.)",
                      (long long)c->max_tokens, c->max_tokens == 1 ? "" : "s");
     if (c->last.finish != QP_FINISH_CANCELLED) chat_compare_schedules(c);
+    if (c->call->settings->verbose) cli_report_statistics(c->engine, &c->last);
+}
+
+/* Adds to the engine's sentence what a person can do. */
+static qp_status full_context(const chat *c)
+{
+    char sentence[256];
+    qp_error *error = c->call->error;
+    snprintf(sentence, sizeof sentence, "%.*s", (int)strcspn(error->message, ":"), error->message);
+    return error_set(
+        error, QP_INVALID,
+        "With this question %s. Nothing was cut; the question was not asked. You can:\n"
+        "  /drop            forget the oldest question and its answer\n"
+        "  /reset           start a new conversation\n"
+        "  /set context N   make room",
+        sentence);
+}
+
+/* Makes the answer to the messages, or to `question`, and shows it. */
+static qp_status answer(chat *c, const char *question)
+{
+    qp_error *error = c->call->error;
+    const qp_chat_options options = options_of(c);
+    /* At a terminal, interrupts are caught during the whole conversation; they count from the
+     * moment a line was read. */
+    const bool terminal = chat_input_is_terminal(c->input);
+    TRY(qp_chat_set(c->talk, &options, error));
+    answer_view_begin(&c->view);
+    c->last.finish = QP_FINISH_STOP_TOKEN;
+    if (!terminal) cli_catch_interrupt();
+    qp_status status = question ? qp_chat_ask(c->talk, question, &c->last, error)
+                                : qp_chat_answer(c->talk, &c->last, error);
+    if (!terminal) cli_release_interrupt();
+    if (status == QP_INVALID && c->last.finish == QP_FINISH_CONTEXT) return full_context(c);
+    TRY(status);
+    TRY(answer_view_end(&c->view, error));
+    report(c);
     return QP_OK;
 }
 
-/* Answers the question that the conversation ends with. */
-static qp_status reply(chat *c)
+/* Whether the answer was stopped before it said something. */
+static bool is_empty(const chat *c)
 {
-    qp_tokens tokens = {0};
-    qp_status status = render(c, &tokens);
-    if (status == QP_OK && tokens.count >= (size_t)qp_engine_get_info(c->engine)->context)
-        status = full_context(c, tokens.count);
-    if (status == QP_OK) status = generate(c, &tokens);
-    qp_tokens_free(&tokens);
-    return status;
+    return c->last.finish == QP_FINISH_CANCELLED && answer_view_is_empty(&c->view);
 }
 
-/* Answers the question that the conversation ends with, and adds the answer; *kept: whether there
- * was an answer to add. */
-static qp_status answer_question(chat *c, bool *kept)
+/* An interrupt ends a conversation that is read from a pipe. */
+static qp_status check_interrupt(const chat *c)
 {
-    qp_error *error = c->call->error;
-    qp_status status = reply(c);
-    bool stopped = status == QP_OK && c->last.finish == QP_FINISH_CANCELLED;
-    *kept = status == QP_OK && !(stopped && c->answer.length == 0);
-    if (*kept)
-        status = conversation_add(&c->conversation, "assistant", strbuf_text(&c->answer),
-                                  c->answer.length, error);
-    if (*kept && c->call->settings->verbose) cli_report_statistics(c->engine, &c->last);
-    *kept = *kept && status == QP_OK;
-    if (stopped && !chat_input_is_terminal(c->input))
-        return error_set(error, QP_CANCELLED, "interrupted");
-    return status;
+    if (c->last.finish != QP_FINISH_CANCELLED || chat_input_is_terminal(c->input)) return QP_OK;
+    return error_set(c->call->error, QP_CANCELLED, "interrupted");
 }
 
-/* Asks, answers, and keeps both; a question without an answer is removed. */
-static qp_status say(chat *c, const char *text)
+qp_status chat_say(chat *c, const char *text)
 {
-    bool kept;
     c->again = 0;
-    TRY(conversation_add(&c->conversation, "user", text, strlen(text), c->call->error));
-    qp_status status = answer_question(c, &kept);
-    if (!kept) conversation_pop(&c->conversation);
-    return status;
+    TRY(answer(c, text));
+    if (is_empty(c)) TRY(qp_chat_drop(c->talk, 2, c->call->error));
+    return check_interrupt(c);
 }
 
-/* Answers the question with another seed, so that the answer differs. */
-static qp_status answer_again(chat *c, bool *kept)
+/* Makes another answer, with another seed. */
+static qp_status answer_again(chat *c)
 {
     const double seed = c->sampling.value[QP_SEED];
-    if (c->sampling.value[QP_TEMPERATURE] == 0)
-        return error_set(c->call->error, QP_INVALID,
-                         "At temperature 0 the answer would be the same; /set temp 0.8 first");
     c->sampling.value[QP_SEED] = seed + (double)++c->again;
-    qp_status status = answer_question(c, kept);
+    const qp_status status = answer(c, NULL);
     c->sampling.value[QP_SEED] = seed;
     return status;
 }
 
 qp_status chat_regenerate(chat *c)
 {
-    bool kept = false;
-    cJSON *before = conversation_take_answer(&c->conversation);
-    if (!before)
-        return error_set(c->call->error, QP_INVALID,
-                         "There is no answer yet that another could "
-                         "replace");
-    qp_status status = answer_again(c, &kept);
-    if (kept)
-        cJSON_Delete(before);
-    else
-        conversation_give_back(&c->conversation, before);
-    return status;
+    cJSON *messages;
+    qp_error *error = c->call->error;
+    TRY(chat_messages(c, &messages));
+    const cJSON *last = messages->child ? messages->child->prev : NULL;
+    const bool answered = strcmp(chat_message_text(last, "role"), "assistant") == 0;
+    char *before = answered ? json_print(last) : NULL;
+    cJSON_Delete(messages);
+    if (!answered)
+        return error_set(error, QP_INVALID, "There is no answer yet that another could replace");
+    if (!before) return error_no_memory(error, "the last answer", 0);
+    qp_status status = QP_OK;
+    if (c->sampling.value[QP_TEMPERATURE] == 0)
+        status = error_set(error, QP_INVALID,
+                           "At temperature 0 the answer would be the same; /set temp 0.8 first");
+    else {
+        status = qp_chat_drop(c->talk, 1, error);
+        if (status == QP_OK) status = answer_again(c);
+        const bool empty = status == QP_OK && is_empty(c);
+        if (empty) qp_chat_drop(c->talk, 1, NULL);
+        if (empty || status != QP_OK) qp_chat_add(c->talk, before, strlen(before), NULL);
+    }
+    cJSON_free(before);
+    return status == QP_OK ? check_interrupt(c) : status;
 }
 
 /* A failed command or question prints a message, and the conversation goes on; a failed write to
@@ -181,7 +153,7 @@ static qp_status converse(chat *c)
         if (!line) break;
         bool command = *line == '/';
         qp_status status = command ? chat_run_command(c, line, &quit)
-                           : *line ? say(c, line)
+                           : *line ? chat_say(c, line)
                                    : QP_OK;
         free(line);
         if (status == QP_CANCELLED || (status == QP_IO && !command)) return status;
@@ -202,7 +174,7 @@ static void greet(const chat *c)
                  (long long)qp_engine_get_info(c->engine)->context);
 }
 
-static qp_status open_chat(chat *c)
+qp_status chat_open(chat *c)
 {
     const cli_call *call = c->call;
     TRY(cli_open_engine(call, 1, &c->engine));
@@ -211,29 +183,32 @@ static qp_status open_chat(chat *c)
         return error_set(call->error, QP_UNSUPPORTED,
                          "the model has no chat template; `quipu run --raw` continues plain text "
                          "with it");
-    TRY(qp_session_open(c->engine, &c->session, call->error));
-    TRY(cli_sampling_likely(call, c->engine, &c->sampling));
-    if (call->settings->verbose) cli_report_sampling(call, &c->sampling);
-    TRY(conversation_init(&c->conversation, call->error));
-    const char *system = call->settings->system;
-    return system ? conversation_set_system(&c->conversation, system, call->error) : QP_OK;
+    if (!c->sampling.size) {
+        TRY(cli_sampling_likely(call, c->engine, &c->sampling));
+        if (call->settings->verbose) cli_report_sampling(call, &c->sampling);
+    }
+    const qp_chat_options options = options_of(c);
+    return qp_chat_open(c->engine, &options, &c->talk, call->error);
+}
+
+static qp_status begin(chat *c)
+{
+    const char *system = c->call->settings->system;
+    TRY(chat_open(c));
+    if (system) TRY(chat_set_system(c, system));
+    TRY(chat_input_open(chat_complete, &c->input, c->call->error));
+    if (chat_input_is_terminal(c->input)) greet(c);
+    return converse(c);
 }
 
 qp_status command_chat(const cli_call *call)
 {
     chat c = {.call = call, .max_tokens = call->settings->n_predict, .last.size = sizeof c.last};
-    qp_status status = open_chat(&c);
-    if (status == QP_OK) status = chat_input_open(chat_complete, &c.input, call->error);
-    if (status == QP_OK) {
-        if (chat_input_is_terminal(c.input)) greet(&c);
-        status = converse(&c);
-    }
+    const qp_status status = begin(&c);
     chat_input_close(c.input);
-    conversation_free(&c.conversation);
-    strbuf_free(&c.answer);
-    word_wrap_free(&c.wrap);
+    answer_view_free(&c.view);
     cli_sampling_free(&c.sampling);
-    qp_session_close(c.session);
+    qp_chat_close(c.talk);
     qp_engine_close(c.engine);
     return status;
 }

@@ -19,7 +19,8 @@ static qp_status do_help(chat *c, const char *argument);
 static qp_status do_reset(chat *c, const char *argument)
 {
     (void)argument;
-    conversation_reset(&c->conversation);
+    int count;
+    TRY(chat_forget(c, true, &count));
     terminal_say("The conversation begins anew.");
     return QP_OK;
 }
@@ -27,15 +28,16 @@ static qp_status do_reset(chat *c, const char *argument)
 static qp_status do_drop(chat *c, const char *argument)
 {
     (void)argument;
-    bool dropped = conversation_drop_oldest(&c->conversation);
-    terminal_note(0, dropped ? "The oldest question and its answer are forgotten."
-                             : "There is nothing to forget.");
+    int count;
+    TRY(chat_forget(c, false, &count));
+    terminal_note(0, count ? "The oldest question and its answer are forgotten."
+                           : "There is nothing to forget.");
     return QP_OK;
 }
 
 static qp_status do_system(chat *c, const char *argument)
 {
-    TRY(conversation_set_system(&c->conversation, argument, c->call->error));
+    TRY(chat_set_system(c, argument));
     terminal_note(0, *argument ? "The system message is set." : "The system message is removed.");
     return QP_OK;
 }
@@ -44,7 +46,7 @@ static qp_status do_stats(chat *c, const char *argument)
 {
     (void)argument;
     size_t held;
-    qp_session_tokens(c->session, &held);
+    qp_session_tokens(qp_chat_session(c->talk), &held);
     terminal_say("%d answer%s, %zu prompt tokens, %zu generated tokens; context %zu of %lld",
                  c->answers, c->answers == 1 ? "" : "s", c->total_prompt, c->total_generated, held,
                  (long long)qp_engine_get_info(c->engine)->context);
@@ -85,8 +87,9 @@ static qp_status do_save(chat *c, const char *argument)
         terminal_say("Nothing was saved.");
         return QP_OK;
     }
-    TRY(conversation_save(&c->conversation, path, c->call->error));
-    terminal_say("%d messages saved to %s", conversation_length(&c->conversation), path);
+    int count;
+    TRY(chat_save(c, path, &count));
+    terminal_say("%d messages saved to %s", count, path);
     return QP_OK;
 }
 
@@ -94,8 +97,9 @@ static qp_status do_load(chat *c, const char *argument)
 {
     char path[4096];
     TRY(name_file(c, "/load", argument, path, sizeof path));
-    TRY(conversation_load(&c->conversation, path, c->call->error));
-    terminal_say("%d messages loaded from %s", conversation_length(&c->conversation), path);
+    int count;
+    TRY(chat_load(c, path, &count));
+    terminal_say("%d messages loaded from %s", count, path);
     return QP_OK;
 }
 

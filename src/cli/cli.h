@@ -32,7 +32,8 @@ typedef struct cli_settings {
     const char *json_schema, *grammar; /* a file, or the text itself */
     /* input and output */
     const char *prompt, *file, *ids, *out, *system;
-    bool raw, chat, echo, json, special, parse_special, bos, generation_prompt;
+    bool raw, chat, echo, json, special, parse_special, bos, generation_prompt, plain;
+    int thoughts; /* index into cli_thoughts */
     int64_t top;
     int64_t chunks;
     /* bench */
@@ -86,7 +87,8 @@ typedef struct cli_settings {
     int64_t vocab_size, skip, sample;
     double rate, duration, speed, scale, silence, sse_ping;
     /* serve; the key file is that of load */
-    const char *host, *alias, *template_kwargs, *chat_template;
+    const char *host, *alias, *chat_template;
+    const char *template_kwargs; /* of run and chat, too */
     option_strings origins;
     bool insecure, shared_cache, batch_invariant;
     int pooling;     /* index into cli_poolings */
@@ -101,7 +103,7 @@ typedef struct cli_settings {
 extern const char *const cli_kv_types[], *const cli_execs[], *const cli_devices[];
 extern const char *const cli_activations[], *const cli_cuts[], *const cli_speculations[],
                                                                    *const cli_exchanges[];
-extern const char *const cli_poolings[], *const cli_switches[];
+extern const char *const cli_poolings[], *const cli_switches[], *const cli_thoughts[];
 extern const char *const cli_copies[];
 extern const char *const cli_plan_forms[]; /* by plan_form */
 
@@ -141,8 +143,8 @@ cli_command command_run, command_chat, command_tokenize, command_detokenize, com
     command_ops_leaderboard, command_load, command_serve;
 
 /* Names that similar programs use, with what to use here; and parts of the manual page. */
-extern const option_entry cli_foreign_flags[], cli_foreign_commands[], cli_exit_statuses[],
-    cli_files[], cli_variables[], cli_examples[];
+extern const option_foreign cli_foreign_flags[], cli_foreign_commands[];
+extern const option_entry cli_exit_statuses[], cli_files[], cli_variables[], cli_examples[];
 
 /* The program's tables, and the function that runs a command. */
 const program_spec *cli_program(void);

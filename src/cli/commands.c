@@ -23,27 +23,32 @@
 
 static const command_spec commands[] = {
     {COMMAND("run", command_run), .heading = "Answers",
-     .synopsis = "[-m MODEL] [-p PROMPT | -f FILE] [OPTION...]", .summary = "answer one prompt",
+     .synopsis = "[MODEL] [PROMPT | -p PROMPT | -f FILE] [OPTION...]", .positional_maximum = -1,
+     .first_word = "model", .summary = "answer one prompt",
      .description =
-         "The answer goes to stdout as it is made, and one line of statistics to "
+         "quipu run llama3.2:1b \"why is the sky blue\" names the model and the prompt in words; "
+         "with a model and no prompt, at a terminal, it is `quipu chat`. The answer goes to stdout "
+         "as it is made, and one line of statistics to "
          "stderr. Where the model has a chat template, the prompt is the user's message "
          "of a conversation; --raw continues it as plain text. With -p, text on standard input "
          "goes before the prompt: quipu run -p 'Summarize this:' < report.txt.\n\n" UNLIKELY,
-     .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_run_options,
-                      &cli_setting_options, &cli_ending_options, &cli_form_options,
-                      &cli_context_options, &cli_engine_options, &cli_speculation_options,
-                      &cli_queue_options, &cli_cache_options, &cli_own_kernel_options)},
-    {COMMAND("chat", command_chat), .synopsis = "[-m MODEL] [OPTION...]",
+     .groups =
+         GROUPS(&cli_model_options, &cli_prompt_options, &cli_run_options, &cli_answer_options,
+                &cli_setting_options, &cli_ending_options, &cli_form_options, &cli_context_options,
+                &cli_engine_options, &cli_speculation_options, &cli_queue_options,
+                &cli_cache_options, &cli_own_kernel_options)},
+    {COMMAND("chat", command_chat), .first_word = "model", .synopsis = "[MODEL] [OPTION...]",
      .summary = "have a conversation with a model",
      .description =
          "Type a message and press Enter; lines pasted together are one message. Ctrl-C stops an "
          "answer, Ctrl-D ends the "
          "conversation, /help lists the commands.\n\n" UNLIKELY,
      .groups =
-         GROUPS(&cli_model_options, &cli_chat_options, &cli_setting_options, &cli_ending_options,
-                &cli_form_options, &cli_context_options, &cli_engine_options,
+         GROUPS(&cli_model_options, &cli_chat_options, &cli_answer_options, &cli_setting_options,
+                &cli_ending_options, &cli_form_options, &cli_context_options, &cli_engine_options,
                 &cli_speculation_options, &cli_queue_options, &cli_cache_options)},
-    {COMMAND("serve", command_serve), .synopsis = "[-m MODEL] [--port N] [OPTION...]",
+    {COMMAND("serve", command_serve), .first_word = "model",
+     .synopsis = "[MODEL] [--port N] [OPTION...]",
      .summary = "answer many clients over HTTP, by the APIs of OpenAI, Anthropic and Ollama",
      .description =
          "Listens on this host alone unless --host names another address, which needs API keys. "
@@ -73,36 +78,40 @@ static const command_spec commands[] = {
     {COMMAND("rm", command_rm), .synopsis = "NAME",
      .summary = "remove a fetched model: all of it, or the file that NAME selects",
      .positional_minimum = 1, .positional_maximum = 1},
-    {COMMAND("info", command_info), .synopsis = "[-m MODEL] [--modules] [--json]",
+    {COMMAND("info", command_info), .first_word = "model",
+     .synopsis = "[MODEL] [--modules] [--json]",
      .summary = "show a model's family, sizes and tensors, or its modules",
      .groups = GROUPS(&cli_model_options, &cli_info_options)},
-    {COMMAND("convert", command_convert), .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
+    {COMMAND("convert", command_convert), .first_word = "model",
+     .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
      .summary = "write a model as a GGUF file, in another element type if asked",
      .description = "MODEL may be a GGUF file, a Hugging Face directory or synthetic weights; "
                     "llama.cpp reads the file too. The file appears whole or not at all. What it "
                     "cannot hold is an error or a warning.",
      .groups = GROUPS(&cli_model_options, &cli_convert_options)},
-    {COMMAND("tokenize", command_tokenize), .heading = "Texts and tokens",
+    {COMMAND("tokenize", command_tokenize), .heading = "Texts and tokens", .first_word = "model",
      .synopsis = "[-m MODEL] [OPTION...] < TEXT",
      .summary = "convert text to token ids, on one line",
      .description = "MODEL may also be a directory that holds only tokenizer files, or a GGUF file "
                     "that holds only a vocabulary.",
      .groups = GROUPS(&cli_model_options, &cli_tokenize_options)},
-    {COMMAND("detokenize", command_detokenize), .synopsis = "[-m MODEL] [OPTION...] < IDS",
-     .summary = "convert token ids to text",
+    {COMMAND("detokenize", command_detokenize), .first_word = "model",
+     .synopsis = "[-m MODEL] [OPTION...] < IDS", .summary = "convert token ids to text",
      .groups = GROUPS(&cli_model_options, &cli_detokenize_options)},
-    {COMMAND("template", command_template), .synopsis = "[-m MODEL] [OPTION...] < MESSAGES",
+    {COMMAND("template", command_template), .first_word = "model",
+     .synopsis = "[-m MODEL] [OPTION...] < MESSAGES",
      .summary = "render a conversation with the model's chat template",
      .description = "Reads JSON: an array of messages, or an object of template variables with "
                     "that array under \"messages\".",
      .groups = GROUPS(&cli_model_options, &cli_template_options)},
-    {COMMAND("logits", command_logits),
+    {COMMAND("logits", command_logits), .first_word = "model",
      .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [OPTION...]",
      .summary = "print the model's logits after every token",
      .groups =
          GROUPS(&cli_model_options, &cli_prompt_options, &cli_logits_options, &cli_context_options,
                 &cli_engine_options, &cli_cache_options, &cli_own_kernel_options)},
-    {COMMAND("perplexity", command_perplexity), .synopsis = "[-m MODEL] -f FILE [OPTION...]",
+    {COMMAND("perplexity", command_perplexity), .first_word = "model",
+     .synopsis = "[-m MODEL] -f FILE [OPTION...]",
      .summary = "measure how well a model predicts a text",
      .description =
          "The text is cut into chunks of --context tokens, and the first token of each is replaced "
@@ -110,7 +119,7 @@ static const command_spec commands[] = {
          "likelihood and its standard error.",
      .groups = GROUPS(&cli_model_options, &cli_perplexity_options, &cli_engine_options,
                       &cli_cache_options, &cli_own_kernel_options)},
-    {COMMAND("plan", command_plan), .heading = "A forward pass",
+    {COMMAND("plan", command_plan), .heading = "A forward pass", .first_word = "model",
      .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "show tensor lifetimes and exact memory of a forward pass",
      .description = "Each row is a step, each column a tensor: + created, o kept, m mapped from "
@@ -119,10 +128,12 @@ static const command_spec commands[] = {
                     "kernels, the forms of its input and output, and the steps inside a chain.",
      .groups =
          GROUPS(&cli_model_options, &cli_plan_options, &cli_fusing_options, &cli_cache_options)},
-    {COMMAND("shapes", command_shapes), .synopsis = "[-m MODEL] --tokens N [--batch B]",
+    {COMMAND("shapes", command_shapes), .first_word = "model",
+     .synopsis = "[-m MODEL] --tokens N [--batch B]",
      .summary = "show the shapes of every step in prefill and decode",
      .groups = GROUPS(&cli_model_options, &cli_shapes_options, &cli_fusing_options)},
-    {COMMAND("schedule", command_schedule), .synopsis = "[-m MODEL] [--workers N] [OPTION...]",
+    {COMMAND("schedule", command_schedule), .first_word = "model",
+     .synopsis = "[-m MODEL] [--workers N] [OPTION...]",
      .summary = "show a forward pass as instructions in queues, one queue for each worker",
      .description =
          "Prints the number of instructions of each kind, how evenly they are distributed and the "
@@ -132,7 +143,7 @@ static const command_spec commands[] = {
          "runs the passes. Predictions use the costs that --measure stored for this processor, "
          "version and number of workers, or else guesses.",
      .groups = GROUPS(&cli_model_options, &cli_schedule_options, &cli_part_options)},
-    {COMMAND("trace", command_trace),
+    {COMMAND("trace", command_trace), .first_word = "model",
      .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [-n N] [OPTION...]",
      .summary = "show what every worker did while a model answered",
      .description =
@@ -150,7 +161,7 @@ static const command_spec commands[] = {
      .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_trace_options,
                       &cli_context_options, &cli_engine_options, &cli_queue_options,
                       &cli_part_options, &cli_cache_options, &cli_own_kernel_options)},
-    {COMMAND("diff", command_diff),
+    {COMMAND("diff", command_diff), .first_word = "model",
      .synopsis = "[-m MODEL] [--a MACHINE] [--b MACHINE] [OPTION...]",
      .summary = "compare the forward pass on two machines, tensor by tensor",
      .description =
@@ -161,7 +172,7 @@ static const command_spec commands[] = {
          "within tolerance; else the first difference is named.",
      .groups = GROUPS(&cli_model_options, &cli_diff_options, &cli_fusing_options,
                       &cli_cache_options, &cli_own_kernel_options)},
-    {COMMAND("bench", command_bench), .heading = "Speed",
+    {COMMAND("bench", command_bench), .heading = "Speed", .first_word = "model",
      .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
      .summary = "measure tokens per second of prompts and of generation",
      .description =
@@ -246,7 +257,8 @@ static const command_spec commands[] = {
      .groups = GROUPS(&cli_prompt_page_options), .positional_minimum = 1, .positional_maximum = 1},
     {COMMAND("help", command_help), .heading = "This program", .synopsis = "[COMMAND]",
      .summary = "show this list, or the help of a command", .positional_maximum = 2},
-    {COMMAND("doctor", command_doctor), .synopsis = "[-m MODEL [OPTION...]] [--json]",
+    {COMMAND("doctor", command_doctor), .first_word = "model",
+     .synopsis = "[-m MODEL [OPTION...]] [--json]",
      .summary = "show what hardware quipu finds here and which of it quipu uses",
      .description = "With -m MODEL it also opens the model, runs a pass, and shows what the time "
                     "from the start to the first logits was spent on.",

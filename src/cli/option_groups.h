@@ -11,7 +11,7 @@ extern const option_group cli_model_options, cli_engine_options, cli_context_opt
     cli_info_options;
 
 /* options_text.c */
-extern const option_group cli_prompt_options, cli_run_options, cli_chat_options,
+extern const option_group cli_prompt_options, cli_run_options, cli_chat_options, cli_answer_options,
     cli_setting_options, cli_ending_options, cli_form_options, cli_tokenize_options,
     cli_detokenize_options, cli_template_options, cli_perplexity_options, cli_logits_options;
 

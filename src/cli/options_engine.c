@@ -29,9 +29,10 @@ const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};
 
 static const option_spec model_options[] = {
     {"model", 'm', OPTION_STRING_AT(SETTINGS, model), .argument = "MODEL", .hint = OPTION_HINT_FILE,
-     .help = "a GGUF file, a Hugging Face directory, hf:OWNER/REPOSITORY[:FILE or TYPE], a short "
-             "name of `quipu pull`, or synthetic:PRESET[:TYPE[+OTHER][:SEED]]; without it the "
-             "default model"},
+     .help =
+         "a GGUF file, a Hugging Face directory, hf:OWNER/REPOSITORY[:FILE or TYPE], a short "
+         "name of `quipu pull`, or synthetic:PRESET[:TYPE[+OTHER][:SEED]]; the first word without "
+         "-m is the model, too; without a name the default model"},
     {"hf", 0, OPTION_STRING_AT(SETTINGS, hub), .argument = "REPOSITORY", .single_dash = true,
      .excludes = "model",
      .help =

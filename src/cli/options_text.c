@@ -33,6 +33,19 @@ static const option_spec run_options[] = {
     {0}};
 const option_group cli_run_options = {"Answer", run_options};
 
+const char *const cli_thoughts[] = {"show", "fold", NULL};
+
+static const option_spec answer_options[] = {
+    {"plain", 0, OPTION_FLAG_AT(SETTINGS, plain),
+     .help = "write answers as the model does: at a terminal their Markdown is drawn without it"},
+    {"thoughts", 0, OPTION_CHOICE_AT(SETTINGS, thoughts), .choices = cli_thoughts,
+     .fallback = "show", .argument = "HOW",
+     .help = "thoughts before an answer, at a terminal. show: dimmed; fold: as one line"},
+    {"chat-template-kwargs", 0, OPTION_STRING_AT(SETTINGS, template_kwargs), .expert = true,
+     .argument = "JSON", .help = "variables of the chat template, as {\"enable_thinking\": false}"},
+    {0}};
+const option_group cli_answer_options = {"Form of answers at a terminal", answer_options};
+
 static const option_spec chat_options[] = {
     {"system", 0, OPTION_STRING_AT(SETTINGS, system), .argument = "TEXT",
      .help = "the system message of the conversation"},

@@ -1,6 +1,7 @@
 /* quipu run: one prompt, one answer or several. */
 #include "cli/cli.h"
 
+#include "base/json.h"
 #include "base/status.h"
 #include "text/json_string.h"
 #include "cli/terminal.h"
@@ -40,6 +41,26 @@ static qp_status on_token(void *context, int32_t token, const char *text, size_t
     return status == QP_OK && length ? cli_flush(out->error) : status;
 }
 
+/* Appends the template's variables of --chat-template-kwargs, as members of an object. */
+static qp_status put_variables(const cli_call *call, strbuf *json)
+{
+    cJSON *variables;
+    const char *given = call->settings->template_kwargs;
+    if (!given) return QP_OK;
+    TRY(json_parse_exact(given, strlen(given), "--chat-template-kwargs", &variables, call->error));
+    char *text = cJSON_IsObject(variables) ? json_print(variables) : NULL;
+    cJSON_Delete(variables);
+    if (!text)
+        return error_set(call->error, QP_INVALID,
+                         "--chat-template-kwargs: expected an object of JSON, such as "
+                         "{\"enable_thinking\": false}");
+    const size_t length = strlen(text);
+    if (length > 2) strbuf_append(json, text + 1, length - 2);
+    if (length > 2) strbuf_puts(json, ", ");
+    cJSON_free(text);
+    return QP_OK;
+}
+
 /* The conversation that --chat makes of a prompt, as tokens. */
 static qp_status tokenize_chat(const cli_call *call, const qp_vocabulary *vocabulary,
                                const char *prompt, size_t length, qp_tokens *tokens)
@@ -47,7 +68,9 @@ static qp_status tokenize_chat(const cli_call *call, const qp_vocabulary *vocabu
     strbuf json = {0};
     unsigned flags = call->settings->parse_special ? QP_SPECIAL : 0;
     const char *system = call->settings->system;
-    strbuf_puts(&json, "[");
+    strbuf_puts(&json, "{");
+    const qp_status put = put_variables(call, &json);
+    strbuf_puts(&json, "\"messages\": [");
     if (system) {
         strbuf_puts(&json, "{\"role\": \"system\", \"content\": ");
         json_put_string(&json, system, strlen(system));
@@ -55,10 +78,11 @@ static qp_status tokenize_chat(const cli_call *call, const qp_vocabulary *vocabu
     }
     strbuf_puts(&json, "{\"role\": \"user\", \"content\": ");
     json_put_string(&json, prompt, length);
-    strbuf_puts(&json, "}]");
-    qp_status status = json.failed ? error_no_memory(call->error, "the conversation", length)
-                                   : qp_tokenize_chat(vocabulary, json.data, json.length, true,
-                                                      flags, tokens, call->error);
+    strbuf_puts(&json, "}]}");
+    qp_status status = put != QP_OK  ? put
+                       : json.failed ? error_no_memory(call->error, "the conversation", length)
+                                     : qp_tokenize_chat(vocabulary, json.data, json.length, true,
+                                                        flags, tokens, call->error);
     strbuf_free(&json);
     return status;
 }
@@ -107,6 +131,32 @@ static qp_status join_standard_input(const cli_call *call, char **prompt, size_t
     *length = joined.length;
     *prompt = strbuf_take(&joined);
     return *prompt ? QP_OK : error_no_memory(call->error, "the prompt", size);
+}
+
+/* `quipu run MODEL why is the sky blue`: the words after the model are the prompt. */
+static qp_status take_words(const cli_call *call)
+{
+    static strbuf text; /* the settings point to it */
+    const option_result *given = call->options;
+    if (given->n_positional == 0) return QP_OK;
+    if (call->settings->prompt || call->settings->file)
+        return error_set(call->error, QP_INVALID,
+                         "unexpected '%.100s': the prompt is given by %s already",
+                         given->positional[0], call->settings->prompt ? "-p" : "-f");
+    for (int i = 0; i < given->n_positional; i++)
+        strbuf_printf(&text, "%s%s", i ? " " : "", given->positional[i]);
+    if (text.failed) return error_no_memory(call->error, "the prompt", text.length);
+    call->settings->prompt = strbuf_text(&text);
+    return QP_OK;
+}
+
+/* Whether a person at a terminal gave a model and no prompt: for a conversation. */
+static bool wants_conversation(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    return option_source_at(call->options, &s->model) == OPTION_FROM_COMMAND_LINE && !s->prompt &&
+           !s->file && !s->raw && !s->json && !s->echo && s->parallel == 1 &&
+           isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
 }
 
 static qp_status read_prompt(const cli_call *call, char **text, size_t *length)
@@ -363,6 +413,8 @@ qp_status command_run(const cli_call *call)
 {
     qp_engine *engine = NULL;
     qp_tokens prompt = {0};
+    TRY(take_words(call));
+    if (wants_conversation(call)) return command_chat(call);
     qp_status status = cli_open_engine_at_once(call, call->settings->parallel, &engine);
     if (status == QP_OK) status = tokenize_prompt(call, qp_engine_vocabulary(engine), &prompt);
     if (status == QP_OK) status = answer(call, engine, &prompt);

@@ -24,12 +24,17 @@ struct qp_chat {
 
 /* ---- opening ------------------------------------------------------------------------------- */
 
+static void free_options(qp_chat *c)
+{
+    cJSON_Delete(c->variables);
+    free(c->tools.names);
+}
+
 static void free_chat(engine_object *object)
 {
     qp_chat *c = (qp_chat *)object;
-    cJSON_Delete(c->variables);
+    free_options(c);
     cJSON_Delete(c->messages);
-    free(c->tools.names);
     free(c);
 }
 
@@ -62,7 +67,8 @@ static qp_status read_variables(qp_chat *c, qp_error *error)
     return read_tools(c, error);
 }
 
-static qp_status open_chat(qp_chat *c, qp_engine *e, const qp_chat_options *given, qp_error *error)
+static qp_status read_options(qp_chat *c, const qp_engine *e, const qp_chat_options *given,
+                              qp_error *error)
 {
     TRY(SIZED_READ(qp_chat_options, given, &c->options, error));
     c->sampling.size = sizeof c->sampling;
@@ -71,7 +77,12 @@ static qp_status open_chat(qp_chat *c, qp_engine *e, const qp_chat_options *give
     else
         TRY(qp_sampling_defaults(e, &c->sampling, error));
     TRY(read_variables(c, error));
-    TRY(vocabulary_check_template(e->vocabulary, c->variables, error));
+    return vocabulary_check_template(e->vocabulary, c->variables, error);
+}
+
+static qp_status open_chat(qp_chat *c, qp_engine *e, const qp_chat_options *given, qp_error *error)
+{
+    TRY(read_options(c, e, given, error));
     c->messages = cJSON_CreateArray();
     if (!c->messages) return error_no_memory(error, "the chat", 0);
     return engine_open_session(e, &c->session, error);
@@ -98,6 +109,25 @@ void qp_chat_close(qp_chat *c)
     qp_session *session = c->session;
     engine_close_object(session->engine, &c->object);
     qp_session_close(session);
+}
+
+qp_status qp_chat_set(qp_chat *c, const qp_chat_options *options, qp_error *error)
+{
+    qp_engine *e = c->session->engine;
+    qp_chat other = *c;
+    other.variables = NULL;
+    other.tools = (tool_names){0};
+    TRY(engine_enter(e, error));
+    const qp_status status = read_options(&other, e, options, error);
+    free_options(status == QP_OK ? c : &other);
+    if (status == QP_OK) *c = other;
+    engine_leave(e);
+    return status;
+}
+
+const qp_session *qp_chat_session(const qp_chat *c)
+{
+    return c->session;
 }
 
 /* ---- messages ------------------------------------------------------------------------------ */
@@ -178,19 +208,20 @@ typedef struct chat_answer {
 } chat_answer;
 
 /* Invalid bytes, and NULs, which a model may produce and cJSON cannot hold, become U+FFFD. */
-static void add_text(cJSON *object, const char *key, const strbuf *text)
+static bool add_text(cJSON *object, const char *key, const char *at, size_t left)
 {
     strbuf readable = {0};
-    const char *at = strbuf_text(text);
-    for (size_t left = text->length; left > 0;) {
+    while (left > 0) {
         const size_t run = strnlen(at, left), taken = run + (run < left);
         utf8_put_valid(&readable, at, run);
         if (taken > run) strbuf_puts(&readable, UTF8_REPLACEMENT);
         at += taken;
         left -= taken;
     }
-    cJSON_AddStringToObject(object, key, strbuf_text(&readable));
+    const bool added =
+        !readable.failed && cJSON_AddStringToObject(object, key, strbuf_text(&readable));
     strbuf_free(&readable);
+    return added;
 }
 
 static void add_call(chat_answer *a)
@@ -203,7 +234,7 @@ static void add_call(chat_answer *a)
     cJSON_AddStringToObject(call, "id", id);
     cJSON_AddStringToObject(call, "type", "function");
     function = cJSON_AddObjectToObject(call, "function");
-    add_text(function, "name", &a->name);
+    add_text(function, "name", strbuf_text(&a->name), a->name.length);
     cJSON *arguments = tool_call_parse_arguments(strbuf_text(&a->arguments), a->arguments.length);
     cJSON_AddItemToObject(function, "arguments", arguments);
     cJSON_AddItemToArray(a->calls, call);
@@ -251,8 +282,9 @@ static qp_status add_answer(chat_answer *a, qp_error *error)
         return error_no_memory(error, "the answer", a->content.length);
     }
     cJSON_AddStringToObject(message, "role", "assistant");
-    add_text(message, "content", &a->content);
-    if (a->thoughts.length > 0) add_text(message, "reasoning_content", &a->thoughts);
+    add_text(message, "content", strbuf_text(&a->content), a->content.length);
+    if (a->thoughts.length > 0)
+        add_text(message, "reasoning_content", strbuf_text(&a->thoughts), a->thoughts.length);
     if (a->calls) cJSON_AddItemToObject(message, "tool_calls", a->calls);
     a->calls = NULL;
     cJSON_AddItemToArray(a->chat->messages, message);
@@ -270,8 +302,8 @@ static qp_status render(const qp_chat *c, qp_tokens *out, qp_error *error)
     char *json = json_print(all);
     cJSON_Delete(all);
     if (!json) return error_no_memory(error, "the conversation", 0);
-    const qp_status status =
-        qp_tokenize_chat(c->session->engine->vocabulary, json, strlen(json), true, 0, out, error);
+    const qp_status status = qp_tokenize_chat(c->session->engine->vocabulary, json, strlen(json),
+                                              true, c->options.flags, out, error);
     cJSON_free(json);
     return status;
 }
@@ -293,17 +325,20 @@ static qp_status answer_prompt(chat_answer *a, const qp_tokens *prompt, qp_gener
     const qp_chat *c = a->chat;
     qp_session *s = c->session;
     const int64_t context = s->engine->program.options.context;
-    if (prompt->count >= (size_t)context)
+    if (prompt->count >= (size_t)context) {
+        if (result) result->finish = QP_FINISH_CONTEXT;
         return error_set(error, QP_INVALID,
                          "the conversation takes %zu tokens, but the context has room for %lld: "
                          "drop messages, or open the engine with a longer context",
                          prompt->count, (long long)context);
+    }
     keep_common(s, prompt);
     const qp_generate_options options = {.size = sizeof options,
                                          .prompt = prompt->data + s->count,
                                          .n_prompt = prompt->count - s->count,
                                          .sampling = &c->sampling,
                                          .max_tokens = c->options.max_tokens,
+                                         .eos_interval = c->options.eos_interval,
                                          .cancel = c->options.cancel,
                                          .context = a,
                                          .on_text = on_text,
@@ -341,7 +376,7 @@ static qp_status ask(qp_chat *c, const char *text, qp_generate_result *result, q
 {
     cJSON *message = cJSON_CreateObject();
     const bool made = message && cJSON_AddStringToObject(message, "role", "user") &&
-                      cJSON_AddStringToObject(message, "content", text) &&
+                      add_text(message, "content", text, strlen(text)) &&
                       cJSON_AddItemToArray(c->messages, message);
     if (!made) {
         cJSON_Delete(message);
