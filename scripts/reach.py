@@ -28,7 +28,7 @@ SCRIPTS = {
     "test_launches": "vm/cuda", "test_load_server": "load server", "test_page": "server/page", "test_perfetto": "inspect schedule",
     "test_ranks_cli": "comm vm cli", "test_ranks_gpu": "comm vm/cuda", "test_schemas": "grammar",
     "test_server": "server engine", "test_server_http": "server", "test_soak": "server engine",
-    "test_timeline_page": "schedule inspect", "test_documents": "cli", "test_dev": "", "test_layers": "",
+    "test_timeline_page": "inspect", "test_documents": "cli", "test_dev": "", "test_layers": "",
 }
 
 # What is not code of src/ -> suites about it.

@@ -8,7 +8,7 @@
 #include "engine/schedule.h"
 #include "schedule/build.h"
 #include "schedule/cost.h"
-#include "schedule/print.h"
+#include "inspect/schedule_print.h"
 
 #include <unistd.h>
 

@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "model/model.h"
-#include "schedule/print.h"
+#include "inspect/schedule_print.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include "engine/engine.h"
 #include "lower/lower.h"
 #include "schedule/build.h"
-#include "schedule/print.h"
+#include "inspect/schedule_print.h"
 #include "vm/machine.h"
 
 #include <unistd.h>

@@ -7,7 +7,7 @@
 #include "inspect/compare.h"
 #include "inspect/measure.h"
 #include "schedule/cost.h"
-#include "schedule/print.h"
+#include "inspect/schedule_print.h"
 
 #include <unistd.h>
 

@@ -6,7 +6,7 @@
 #include "engine/engine.h"
 #include "inspect/diff.h"
 #include "inspect/part.h"
-#include "schedule/print.h"
+#include "inspect/schedule_print.h"
 #include "schedule/skip.h"
 
 #include <unistd.h>

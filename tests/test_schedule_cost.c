@@ -1,7 +1,7 @@
 /* Costs of instructions, and the times that the simulation of the queues predicts from them. */
 #include "schedule_test.h"
 
-#include "schedule/cost_fit.h"
+#include "inspect/cost_fit.h"
 #include "schedule/predict.h"
 
 #include <math.h>

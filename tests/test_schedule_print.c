@@ -2,7 +2,7 @@
 #include "test.h"
 
 #include "base/json.h"
-#include "schedule/print.h"
+#include "inspect/schedule_print.h"
 
 #include <math.h>
 #include <stdlib.h>

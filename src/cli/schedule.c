@@ -6,7 +6,7 @@
 #include "base/threads.h"
 #include "inspect/compare.h"
 #include "inspect/measure.h"
-#include "schedule/print.h"
+#include "inspect/schedule_print.h"
 
 /* What the queues are for: CPU threads, or a GPU's multiprocessors. */
 typedef struct target {

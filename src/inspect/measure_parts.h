@@ -4,7 +4,7 @@
 
 #include "inspect/measure.h"
 #include "inspect/timed.h"
-#include "schedule/cost_fit.h"
+#include "inspect/cost_fit.h"
 
 /* Adds the times of the machine's instructions: ns [workers][longest]. `about` says whether the
  * model was tiny and the worker alone. */

@@ -1,6 +1,6 @@
 /* Panels of a timeline, one above the other at one scale, as a picture for documents. */
-#ifndef QUIPU_SCHEDULE_TIMELINE_SVG_H
-#define QUIPU_SCHEDULE_TIMELINE_SVG_H
+#ifndef QUIPU_INSPECT_TIMELINE_SVG_H
+#define QUIPU_INSPECT_TIMELINE_SVG_H
 
 #include "schedule/timeline.h"
 

@@ -4,8 +4,8 @@
  * Each worker is a thread with slices for wait, work and signal; a track of its own holds the
  * passes and what happens between them. Written panel by panel, so that one panel is in memory.
  */
-#ifndef QUIPU_SCHEDULE_TIMELINE_CHROME_H
-#define QUIPU_SCHEDULE_TIMELINE_CHROME_H
+#ifndef QUIPU_INSPECT_TIMELINE_CHROME_H
+#define QUIPU_INSPECT_TIMELINE_CHROME_H
 
 #include "schedule/timeline.h"
 

@@ -1,6 +1,6 @@
 /* Where the time of passes went, summed by operator. */
-#ifndef QUIPU_SCHEDULE_TIMELINE_TABLE_H
-#define QUIPU_SCHEDULE_TIMELINE_TABLE_H
+#ifndef QUIPU_INSPECT_TIMELINE_TABLE_H
+#define QUIPU_INSPECT_TIMELINE_TABLE_H
 
 #include "schedule/timeline.h"
 

@@ -3,7 +3,7 @@
  * Times are added up before anything is divided, so that a curve gives back the sum of the times
  * that it was made from.
  */
-#include "schedule/cost_fit.h"
+#include "inspect/cost_fit.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
  * be zoomed, with the critical path and the sums by operator. The page is timeline.html, which is
  * compiled into the executable; these functions write its data, panel by panel, so that only one
  * panel is in memory. */
-#ifndef QUIPU_SCHEDULE_TIMELINE_PAGE_H
-#define QUIPU_SCHEDULE_TIMELINE_PAGE_H
+#ifndef QUIPU_INSPECT_TIMELINE_PAGE_H
+#define QUIPU_INSPECT_TIMELINE_PAGE_H
 
 #include "schedule/timeline.h"
 

@@ -5,7 +5,7 @@
  * tells: it is repeated until nothing changes. An exchange depends only on earlier ones, so each
  * repetition settles at least one more.
  */
-#include "schedule/predict_ranks.h"
+#include "inspect/predict_ranks.h"
 
 #include "op/all_gather/all_gather.h"
 #include "op/exchange.h"

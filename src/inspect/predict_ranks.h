@@ -1,6 +1,6 @@
 /* How long a pass takes on several hosts: a simulation of the schedules of all ranks. */
-#ifndef QUIPU_SCHEDULE_PREDICT_RANKS_H
-#define QUIPU_SCHEDULE_PREDICT_RANKS_H
+#ifndef QUIPU_INSPECT_PREDICT_RANKS_H
+#define QUIPU_INSPECT_PREDICT_RANKS_H
 
 #include "schedule/ranks.h"
 

@@ -1,16 +1,17 @@
-/* Schedules for people: a summary, a listing as SQLite lists a program, JSON. See print.h. */
-#include "schedule/print.h"
+/* Schedules for people: a summary, a listing as SQLite lists a program, JSON. See
+ * schedule_print.h. */
+#include "inspect/schedule_print.h"
 
 #include "base/json.h"
 #include "base/output.h"
 #include "lower/lower.h"
 #include "schedule/build.h"
 #include "schedule/cost.h"
-#include "schedule/hosts.h"
+#include "inspect/hosts.h"
 #include "schedule/predict.h"
 #include "schedule/ranks.h"
 #include "schedule/skip.h"
-#include "schedule/timeline_page.h"
+#include "inspect/timeline_page.h"
 #include "schedule/instruction_text.h"
 #include "schedule/verify.h"
 

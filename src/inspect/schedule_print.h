@@ -1,6 +1,6 @@
 /* Schedules as text for people. Weights are not read. */
-#ifndef QUIPU_SCHEDULE_PRINT_H
-#define QUIPU_SCHEDULE_PRINT_H
+#ifndef QUIPU_INSPECT_SCHEDULE_PRINT_H
+#define QUIPU_INSPECT_SCHEDULE_PRINT_H
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -39,7 +39,7 @@ typedef struct schedule_print_options {
     const char *skip, *start_after, *stop_after; /* what is left out: schedule/skip.h. The schedule
                                                   * that is saved or verified is whole */
     /* "10:30,100:5": Gbit/s and microseconds of networks, for each of which 1, 2, 4, ... and
-     * `ranks` hosts are predicted in place of printing one schedule (schedule/hosts.h); or NULL.
+     * `ranks` hosts are predicted in place of printing one schedule (inspect/hosts.h); or NULL.
      * The page is a picture of that. */
     const char *networks;
     strbuf *page; /* gets an HTML page that shows when which worker does what; or NULL */

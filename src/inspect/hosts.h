@@ -1,9 +1,9 @@
 /* What several hosts reach together, as predicted: a table and a picture. */
-#ifndef QUIPU_SCHEDULE_HOSTS_H
-#define QUIPU_SCHEDULE_HOSTS_H
+#ifndef QUIPU_INSPECT_HOSTS_H
+#define QUIPU_INSPECT_HOSTS_H
 
 #include "base/strbuf.h"
-#include "schedule/predict_ranks.h"
+#include "inspect/predict_ranks.h"
 
 enum { HOSTS_NETWORKS = 4 };
 

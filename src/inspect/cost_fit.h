@@ -1,6 +1,6 @@
 /* From timed instructions to the curves of a table of costs. */
-#ifndef QUIPU_SCHEDULE_COST_FIT_H
-#define QUIPU_SCHEDULE_COST_FIT_H
+#ifndef QUIPU_INSPECT_COST_FIT_H
+#define QUIPU_INSPECT_COST_FIT_H
 
 #include "schedule/cost.h"
 

@@ -1,5 +1,5 @@
 /* Several hosts, as predicted: see hosts.h. */
-#include "schedule/hosts.h"
+#include "inspect/hosts.h"
 
 #include "base/json.h"
 #include "base/output.h"
