@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The program with signals and terminals: interrupts, editing, progress. See cli_process.py."""
+import base64
 import fcntl
 import json
 import os
@@ -7,6 +8,7 @@ import pty
 import random
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -62,6 +64,10 @@ class Screen:
         text = self.rest + text
         at = 0
         while at < len(text):
+            clipboard = re.compile(r"\x1b\]52;[^\a]*\a").match(text, at)
+            if clipboard:
+                at = clipboard.end()
+                continue
             sequence = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])").match(text, at)
             if sequence:
                 self.control(sequence[2], int(sequence[1]) if sequence[1].isdigit() else 0)
@@ -241,7 +247,7 @@ def editing():
     t.edit("/sch\tthr\tda\t\r")
     t.until(r"schedule is now: throughput, dag\.\n> ")
     t.edit("/s\t")
-    t.until(r"/set .*/system .*/save .*/stats")
+    t.until(r"/set .*/show .*/system .*/save ")
     kept = Path(TEMPORARY, "typed.json")
     kept.write_text("before")
     t.edit(f"\x15/save {TEMPORARY}/ty\t\r")
@@ -278,4 +284,78 @@ def editing():
     check(t.status() == 0 and "\x1b" not in t.raw, "a dumb terminal")
 
 
-sys.exit(run_parts(interrupts, terminal, editing, progress))
+def commands():
+    """Messages of several lines, an editor, the clipboard, another context."""
+    editor = Path(TEMPORARY, "editor")
+    editor.write_text('#!/bin/sh\ntest -t 0 && echo "edited: $(cat "$1")" > "$1"\n')
+    editor.chmod(0o755)
+    HOME["EDITOR"] = str(editor)
+    t = Terminal("run", MODEL, "-n", "2")  # a model and no prompt, at a terminal
+    t.until(r"/help\.\n> $")
+    t.edit('"""one\r')
+    t.until(r'> """one\n\. $')
+    t.edit('two"""\r')
+    t.until(r"Stopped after 2 tokens(.|\n)*\n> $")
+    t.edit("/edit\r")
+    t.until(r"\n\s*edited: one\n\s*two\n(.|\n)*Stopped after 2 tokens(.|\n)*\n> $")
+    t.edit("/set num_ctx 100\r")
+    t.until(r"100 positions, whose KV cache takes [\d.]+ MiB(.|\n)*context is 100\.\n> $")
+    t.edit("/set context 7\r")
+    t.until(r"expected a whole number from 16 (.|\n)*\n> $")
+    t.edit("/set parameter temperature 0\r")
+    t.until(r"temp is 0\.\n> $")
+    t.edit("/set repeat_last_n 4\r")
+    t.until(r"counts all tokens of the context\.\n> $")
+    t.edit("/show messages\r")
+    t.until(r"user +one\n(.|\n)*edited: one\n(.|\n)*\n> $")
+    t.edit("/show settings\r")
+    t.until(r"temp +0 (.|\n)*context +100 (.|\n)*\n> $")
+    t.edit("/show template\r")
+    t.until(r"im_start(.|\n)*\n> $")
+    t.edit("/show nothing\r")
+    t.until(r"not 'nothing'\n> $")
+    t.edit("/thoughts\r")
+    t.until(r"has no thoughts\.\n> $")
+    t.edit("/copy\r")
+    t.until(r"was handed to the terminal's clipboard\.\n> $")
+    answer = base64.b64decode(re.search(r"\x1b\]52;c;([^\a]+)\a", t.raw)[1]).decode()
+    t.edit("/save answer.json\r".replace("answer", f"{TEMPORARY}/answer"))
+    t.until(r"4 messages saved")
+    check(json.loads(Path(TEMPORARY, "answer.json").read_text())[-1]["content"] == answer, "the copy is the answer")
+    t.edit("/bye\r")
+    check(t.status() == 0, "commands")
+    del HOME["EDITOR"]
+
+
+def thoughts():
+    """Thoughts are dimmed or folded; with --plain they stand between marks."""
+    folder = Path(TEMPORARY, "thinker")
+    shutil.copytree(Path(MODELS, "llama-text"), folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["chat_template"] = ("{% for m in messages %}{{ m.content }}{% if '</think>' in m.content %}x{% endif %}"
+                                 "{% endfor %}<think>")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    chat = ("chat", str(folder), "-n", "3", "--temp", "0")
+    t = Terminal(*chat)
+    t.until(r"> $")
+    t.edit("the\r")
+    t.until(r"Stopped(.|\n)*\n> $")
+    check("\x1b[0;2m" in t.raw and "<think>" not in t.screen.text(), repr(t.raw[-500:]))
+    t.edit("/thoughts fold\r")
+    t.until(r"folded to a line(.|\n)*\n> $")
+    t.edit("cat\r")
+    t.until(r"\(thought \d words?\)(.|\n)*\n> $")
+    t.edit("/thoughts\r")
+    t.until(r"/thoughts\n.+\n> $")
+    t.edit("/bye\r")
+    check(t.status() == 0, "thoughts")
+    t = Terminal(*chat, "--plain")
+    t.until(r"> $")
+    t.edit("the\r")
+    t.until(r"<think>\n(.|\n)*</think>(.|\n)*\n> $")
+    check("\x1b[0;2m" not in t.raw, "--plain has no styles")
+    t.edit("/bye\r")
+    check(t.status() == 0, "plain")
+
+
+sys.exit(run_parts(interrupts, terminal, editing, commands, thoughts, progress))

@@ -36,6 +36,18 @@ bool option_terminal_has_sequences(void)
     return kind && *kind && strcmp(kind, "dumb") != 0;
 }
 
+const char *option_editor(void)
+{
+    const char *visual = getenv("VISUAL"), *editor = getenv("EDITOR");
+    return visual && *visual ? visual : editor && *editor ? editor : "vi";
+}
+
+bool option_has_no_colours(void)
+{
+    const char *given = getenv("NO_COLOR");
+    return given && *given;
+}
+
 bool option_expand_home(const char *typed, char *path, size_t size)
 {
     const char *home = getenv("HOME");

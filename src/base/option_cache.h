@@ -17,6 +17,12 @@ bool option_state_path(const char *name, char *path, size_t size);
 /* Whether $TERM names a terminal that understands escape sequences, unlike "dumb" ones. */
 bool option_terminal_has_sequences(void);
 
+/* The person's editor, a command: $VISUAL, else $EDITOR, else vi. */
+const char *option_editor(void);
+
+/* Whether the person wants no colours: $NO_COLOR. */
+bool option_has_no_colours(void);
+
 /* A path that a person typed where no shell expands it: a leading ~ or ~/ is replaced by $HOME,
  * anything else is copied. False where it does not fit. */
 bool option_expand_home(const char *typed, char *path, size_t size);

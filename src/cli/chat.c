@@ -68,7 +68,7 @@ static qp_status answer(chat *c, const char *question)
      * moment a line was read. */
     const bool terminal = chat_input_is_terminal(c->input);
     TRY(qp_chat_set(c->talk, &options, error));
-    answer_view_begin(&c->view);
+    answer_view_begin(&c->view, c->call->settings);
     c->last.finish = QP_FINISH_STOP_TOKEN;
     if (!terminal) cli_catch_interrupt();
     qp_status status = question ? qp_chat_ask(c->talk, question, &c->last, error)

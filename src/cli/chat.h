@@ -47,6 +47,20 @@ qp_status chat_say(chat *c, const char *text);
  * stays if this makes none. Later questions have the seed that was set. */
 qp_status chat_regenerate(chat *c);
 
+/* /set: changes a setting of the answers, or lists them. */
+qp_status chat_set(chat *c, const char *argument);
+void chat_list_settings(const chat *c);
+
+/* /edit: a message from the person's editor, which begins with `argument` or the last question. */
+qp_status chat_edit(chat *c, const char *argument);
+
+/* /copy: hands the last answer to the terminal's clipboard. */
+qp_status chat_copy(chat *c, const char *argument);
+
+/* Offers `word` and a blank where it begins with `typed`; all names of settings. */
+void chat_offer(completions *out, const char *typed, const char *word);
+void chat_complete_settings(const char *typed, completions *out);
+
 /* The messages, [{"role": ..., "content": ...}, ...], to cJSON_Delete(). */
 qp_status chat_messages(const chat *c, cJSON **out);
 

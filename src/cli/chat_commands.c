@@ -7,7 +7,6 @@
 #include "cli/terminal.h"
 
 #include <dirent.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -109,85 +108,91 @@ static qp_status do_regenerate(chat *c, const char *argument)
     return chat_regenerate(c);
 }
 
-/* ---- /set ---------------------------------------------------------------------------------- */
+/* ---- /show --------------------------------------------------------------------------------- */
+
+static qp_status show_model(chat *c)
+{
+    char *text;
+    const char *path;
+    TRY(cli_model_path(c->call, &path));
+    TRY(qp_describe_model(path, false, &text, c->call->error));
+    terminal_note(0, text);
+    qp_free(text);
+    return QP_OK;
+}
+
+static qp_status show_messages(chat *c)
+{
+    cJSON *messages;
+    TRY(chat_messages(c, &messages));
+    for (const cJSON *message = messages->child; message; message = message->next)
+        terminal_note_row(chat_message_text(message, "role"),
+                          chat_message_text(message, "content"));
+    if (!messages->child) terminal_say("There are no messages yet.");
+    cJSON_Delete(messages);
+    return QP_OK;
+}
+
+static qp_status show_system(chat *c)
+{
+    cJSON *messages;
+    TRY(chat_messages(c, &messages));
+    const bool there = strcmp(chat_message_text(messages->child, "role"), "system") == 0;
+    terminal_note(0, there ? chat_message_text(messages->child, "content")
+                           : "There is no system message: /system sets one.");
+    cJSON_Delete(messages);
+    return QP_OK;
+}
+
+static qp_status show_settings(chat *c)
+{
+    chat_list_settings(c);
+    return QP_OK;
+}
+
+static qp_status show_template(chat *c)
+{
+    terminal_note(0, qp_chat_template(qp_engine_vocabulary(c->engine)));
+    return QP_OK;
+}
 
 static const struct {
-    const char *name; /* the option's name */
-    qp_setting setting;
-    const char *help;
-} settings[] = {
-    {"temp", QP_TEMPERATURE, "temperature; 0 takes the likeliest token"},
-    {"top-k", QP_TOP_K, "among the K likeliest tokens; 0: all"},
-    {"top-p", QP_TOP_P, "among the likeliest that hold this probability"},
-    {"min-p", QP_MIN_P, "at least this share of the greatest probability"},
-    {"repetition-penalty", QP_REPETITION_PENALTY, "divides the logits of tokens seen"},
-    {"presence-penalty", QP_PRESENCE_PENALTY, "subtracted once from tokens of the answer"},
-    {"frequency-penalty", QP_FREQUENCY_PENALTY, "subtracted for each time in the answer"},
-    {"seed", QP_SEED, "the same seed gives the same answers"},
+    const char *name, *other;
+    qp_status (*show)(chat *c);
+} shown[] = {
+    {"info", "modelfile", show_model},         {"messages", "", show_messages},
+    {"settings", "parameters", show_settings}, {"system", "", show_system},
+    {"template", "", show_template},
 };
-enum { N_SETTINGS = sizeof settings / sizeof *settings };
-static const char MOST_TOKENS[] = "n-predict";
+enum { N_SHOWN = sizeof shown / sizeof *shown };
 
-static void list_setting(const char *name, double value, const char *help)
+static qp_status do_show(chat *c, const char *argument)
 {
-    char row[128];
-    snprintf(row, sizeof row, "%-8.10g %s", value, help);
-    terminal_note_row(name, row);
+    const size_t length = strcspn(argument, " \t");
+    char wanted[32];
+    snprintf(wanted, sizeof wanted, "%.*s", (int)length, argument);
+    for (int i = 0; i < N_SHOWN; i++)
+        if (strcmp(shown[i].name, *wanted ? wanted : "info") == 0 ||
+            (*wanted && strcmp(shown[i].other, wanted) == 0))
+            return shown[i].show(c);
+    return error_set(c->call->error, QP_INVALID,
+                     "/show shows info, messages, settings, system or template, not '%s'", wanted);
 }
 
-static void list_settings(const chat *c)
-{
-    for (int i = 0; i < N_SETTINGS; i++)
-        list_setting(settings[i].name, c->sampling.value[settings[i].setting], settings[i].help);
-    list_setting(MOST_TOKENS, (double)c->max_tokens, "tokens of an answer at most; 0: no limit");
-}
+/* ---- /thoughts ----------------------------------------------------------------------------- */
 
-static qp_status unknown_setting(const chat *c, const char *name)
+static qp_status do_thoughts(chat *c, const char *argument)
 {
-    suggestion near = {.word = name};
-    for (int i = 0; i < N_SETTINGS; i++)
-        suggest_offer(&near, settings[i].name);
-    suggest_offer(&near, MOST_TOKENS);
-    if (near.best)
-        return error_set(c->call->error, QP_INVALID, "There is no setting %s. Did you mean %s?",
-                         name, near.best);
-    return error_set(c->call->error, QP_INVALID, "There is no setting %s: /set lists them.", name);
-}
-
-static qp_status store_setting(chat *c, const char *name, double value)
-{
-    if (strcmp(name, MOST_TOKENS) == 0) {
-        if (value < 0 || value > 1 << 30 || value != (double)(int64_t)value)
-            return error_set(c->call->error, QP_INVALID,
-                             "%s: expected a whole number from 0 to 1073741824, found %g", name,
-                             value);
-        c->max_tokens = (int64_t)value;
+    for (int i = 0; *argument && cli_thoughts[i]; i++) {
+        if (strncmp(argument, cli_thoughts[i], strlen(cli_thoughts[i])) != 0) continue;
+        c->call->settings->thoughts = i;
+        terminal_say(i ? "Thoughts are folded to a line; /thoughts shows the last."
+                       : "Thoughts are shown.");
         return QP_OK;
     }
-    for (int i = 0; i < N_SETTINGS; i++)
-        if (strcmp(settings[i].name, name) == 0)
-            return qp_sampling_set(&c->sampling, settings[i].setting, value, QP_FROM_REQUEST,
-                                   c->call->error);
-    return unknown_setting(c, name);
-}
-
-static qp_status do_set(chat *c, const char *argument)
-{
-    char name[32], *end;
-    size_t length = strcspn(argument, " \t=");
-    snprintf(name, sizeof name, "%.*s", (int)length, argument);
-    const char *text = argument + length + strspn(argument + length, " \t=");
-    if (!*name) {
-        list_settings(c);
-        return QP_OK;
-    }
-    double value = strtod(text, &end);
-    if (end == text || end[strspn(end, " \t")] || !isfinite(value))
-        return error_set(c->call->error, QP_INVALID,
-                         "/set NAME VALUE: expected a number, found '%s'", text);
-    TRY(store_setting(c, name, value));
-    terminal_say("%s is %g.", name, value);
-    return QP_OK;
+    if (!*argument) return answer_view_thoughts(&c->view, c->call->error);
+    return error_set(c->call->error, QP_INVALID, "/thoughts takes show or fold, not '%s'",
+                     argument);
 }
 
 /* ---- The table ----------------------------------------------------------------------------- */
@@ -198,8 +203,13 @@ static const struct {
     chat_command *run; /* NULL: quit */
 } commands[] = {
     {"/help", "/?", "", "this list", do_help},
-    {"/set", NULL, "NAME VALUE", "change a setting of the answers; alone, list them", do_set},
-    {"/schedule", NULL, "HOW", "other queues for the threads, such as dag; alone, say which",
+    {"/set", NULL, "NAME VALUE", "change a setting of the answers; without a name, list them",
+     chat_set},
+    {"/show", NULL, "WHAT", "info, messages, settings, system or template", do_show},
+    {"/edit", NULL, "TEXT", "write a message in $EDITOR; without TEXT, the last one", chat_edit},
+    {"/copy", NULL, "", "put the last answer into the clipboard", chat_copy},
+    {"/thoughts", NULL, "HOW", "show or fold thoughts; without a word, show the last", do_thoughts},
+    {"/schedule", NULL, "HOW", "other queues for the threads, such as dag; without HOW, say which",
      chat_reschedule},
     {"/system", NULL, "TEXT", "set the system message; without TEXT, remove it", do_system},
     {"/regen", NULL, "", "make the last answer again, with another seed", do_regenerate},
@@ -226,9 +236,11 @@ static qp_status do_help(chat *c, const char *argument)
     terminal_note(
         0,
         chat_input_is_terminal(c->input)
-            ? "Ctrl-C stops an answer. Alt-Enter, or \\ and Enter, breaks a line; pasted lines are "
-              "one message. Tab completes commands and files, Ctrl-R searches older messages."
-            : "A line that ends in \\ goes on in the next.");
+            ? "Ctrl-C stops an answer. \"\"\" begins and ends a message of several lines; "
+              "Alt-Enter, or "
+              "\\ and Enter, breaks a line, too, and pasted lines are one message. Tab completes "
+              "commands and files, Ctrl-R searches older messages."
+            : "A line that ends in \\ goes on in the next; \"\"\" begins and ends several lines.");
     return QP_OK;
 }
 
@@ -267,8 +279,7 @@ qp_status chat_run_command(chat *c, const char *line, bool *quit)
 
 /* ---- Completion ---------------------------------------------------------------------------- */
 
-/* Offers `word` and a blank where it begins with `typed`. */
-static void offer(completions *out, const char *typed, const char *word)
+void chat_offer(completions *out, const char *typed, const char *word)
 {
     char text[64];
     if (!word || strncmp(word, typed, strlen(typed)) != 0) return;
@@ -305,9 +316,9 @@ static void offer_schedules(const char *text, const char *argument, completions 
     const char *word = last ? last + 1 : argument;
     out->start = (size_t)(word - text);
     for (int i = 0; cli_schedule_settings[i]; i++)
-        offer(out, word, cli_schedule_settings[i]);
+        chat_offer(out, word, cli_schedule_settings[i]);
     for (int i = 0; cli_schedule_assignments[i]; i++)
-        offer(out, word, cli_schedule_assignments[i]);
+        chat_offer(out, word, cli_schedule_assignments[i]);
     if (word == argument && *word) offer_files(out, word);
 }
 
@@ -317,8 +328,8 @@ void chat_complete(const char *text, completions *out)
     if (*text != '/') return;
     if (!text[length]) {
         for (int i = 0; i < N_COMMANDS; i++) {
-            offer(out, text, commands[i].name);
-            offer(out, text, commands[i].other);
+            chat_offer(out, text, commands[i].name);
+            chat_offer(out, text, commands[i].other);
         }
         return;
     }
@@ -327,8 +338,7 @@ void chat_complete(const char *text, completions *out)
     if (is_name("/save", text, length) || is_name("/load", text, length))
         offer_files(out, argument);
     if (is_name("/schedule", text, length)) offer_schedules(text, argument, out);
-    if (!is_name("/set", text, length)) return;
-    for (int i = 0; i < N_SETTINGS; i++)
-        offer(out, argument, settings[i].name);
-    offer(out, argument, MOST_TOKENS);
+    if (is_name("/set", text, length)) chat_complete_settings(argument, out);
+    for (int i = 0; is_name("/show", text, length) && i < N_SHOWN; i++)
+        chat_offer(out, argument, shown[i].name);
 }

@@ -4,6 +4,7 @@
 #include "base/option_cache.h"
 #include "base/status.h"
 #include "cli/cli.h"
+#include "cli/edit_text.h"
 #include "cli/terminal.h"
 
 #include <errno.h>
@@ -72,6 +73,7 @@ static line_result read_lines(chat_input *input, strbuf *text)
         read = read_line(input, prompt, text, &interrupted);
         if (!read) break;
         more = trim_line(text);
+        if (!more && edit_is_quoted(strbuf_text(text))) more = strbuf_putc(text, '\n');
     }
     if (interrupted) return LINE_INTERRUPTED;
     return read || text->length ? LINE_SENT : LINE_ENDED;
@@ -97,6 +99,7 @@ qp_status chat_input_read(chat_input *input, char **message, qp_error *error)
         return error_set(error, QP_INVALID,
                          "a message holds a NUL, which no text does; take it out");
     }
+    edit_unquote(&text);
     strbuf_puts(&text, "");
     *message = strbuf_take(&text);
     return *message ? QP_OK : error_no_memory(error, "the message", 0);

@@ -204,3 +204,28 @@ void edit_clean(const char *bytes, size_t length, strbuf *out)
     out->failed |= valid.failed;
     strbuf_free(&valid);
 }
+
+static const char QUOTES[] = "\"\"\"";
+
+bool edit_is_quoted(const char *text)
+{
+    size_t length = strlen(text);
+    if (strncmp(text, QUOTES, 3) != 0) return false;
+    while (length > 3 && strchr(" \t\n", text[length - 1]))
+        length--;
+    return length < 6 || memcmp(text + length - 3, QUOTES, 3) != 0;
+}
+
+void edit_unquote(strbuf *text)
+{
+    if (strncmp(strbuf_text(text), QUOTES, 3) != 0) return;
+    size_t end = text->length, begin = 3;
+    while (end > 3 && strchr(" \t\n", text->data[end - 1]))
+        end--;
+    if (end >= 6 && memcmp(text->data + end - 3, QUOTES, 3) == 0) end -= 3;
+    if (text->data[begin] == '\n') begin++;
+    if (end > begin && text->data[end - 1] == '\n') end--;
+    text->length = end > begin ? end - begin : 0;
+    memmove(text->data, text->data + begin, text->length);
+    text->data[text->length] = '\0';
+}

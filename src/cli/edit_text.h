@@ -54,4 +54,10 @@ size_t edit_cluster(const char *text, size_t length, int *width);
 /* Columns of a terminal that a code point takes; 0 for marks and control characters. */
 int edit_width(uint32_t code_point);
 
+/* Whether a message begins with """ and was not ended by them. */
+bool edit_is_quoted(const char *text);
+
+/* Removes the """ around a message. */
+void edit_unquote(strbuf *text);
+
 #endif

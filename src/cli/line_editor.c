@@ -67,10 +67,14 @@ static void finish(line_editor *e, line_result result)
     e->result = result;
 }
 
-/* After a backslash, Enter breaks the line instead. */
+/* After a backslash, and in a message that """ began, Enter breaks the line instead. */
 static void send_message(line_editor *e)
 {
     strbuf *text = &e->message.text;
+    if (edit_is_quoted(strbuf_text(text))) {
+        edit_insert(&e->message, "\n", 1);
+        return;
+    }
     if (!text->length || text->data[text->length - 1] != '\\') {
         finish(e, LINE_SENT);
         return;

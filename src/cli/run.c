@@ -3,8 +3,8 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "cli/answer_view.h"
 #include "text/json_string.h"
-#include "cli/terminal.h"
 
 #include <poll.h>
 #include <stdlib.h>
@@ -16,8 +16,8 @@ typedef struct run_output {
     bool keep;   /* the answer until it has ended; else it is written to stdout as it is made */
     bool ids;    /* the answer is token ids: the model has no vocabulary */
     size_t made; /* tokens so far */
-    bool begun;  /* the prompt was printed on the answer's line: words do not wrap */
-    word_wrap wrap;
+    bool begun;  /* the prompt was printed on the answer's line: nothing is drawn */
+    answer_view view;
     strbuf text;   /* kept */
     strbuf tokens; /* "1, 2, 3" */
     qp_error *error;
@@ -36,9 +36,17 @@ static qp_status on_token(void *context, int32_t token, const char *text, size_t
         if (token >= 0) strbuf_printf(&out->tokens, "%s%d", out->tokens.length ? ", " : "", token);
         return QP_OK;
     }
-    qp_status status = out->begun ? cli_write(text, length, out->error)
-                                  : terminal_show_text(&out->wrap, text, length, out->error);
-    return status == QP_OK && length ? cli_flush(out->error) : status;
+    if (length == 0) return QP_OK;
+    if (!out->begun) return answer_view_write(&out->view, text, length, out->error);
+    TRY(cli_write(text, length, out->error));
+    return cli_flush(out->error);
+}
+
+/* At a terminal thoughts are apart. */
+static qp_status on_text(void *context, const qp_text_piece *piece)
+{
+    run_output *out = context;
+    return answer_view_put(&out->view, piece, out->error);
 }
 
 /* Appends the template's variables of --chat-template-kwargs, as members of an object. */
@@ -263,6 +271,7 @@ static qp_generate_options options_of(const cli_call *call, const qp_tokens *pro
                                  .special = call->settings->special,
                                  .cancel = &cli_interrupted,
                                  .on_token = on_token,
+                                 .on_text = out->view.drawn ? on_text : NULL,
                                  .context = out};
 }
 
@@ -279,13 +288,16 @@ static qp_status answer_once(const cli_call *call, qp_engine *engine, const qp_t
                       .ids = !qp_engine_vocabulary(engine),
                       .begun = call->settings->echo,
                       .error = call->error};
+    if (!out.keep && !out.ids && !out.begun) answer_view_begin(&out.view, call->settings);
     const qp_generate_options options = options_of(call, prompt, sampling, &out);
     qp_generate_result result = {.size = sizeof result};
     qp_session *session = NULL;
     strbuf text = {0};
     qp_status status = qp_session_open(engine, &session, call->error);
     if (status == QP_OK) status = qp_generate(session, &options, &result, call->error);
-    if (status == QP_OK) {
+    if (status == QP_OK && !out.keep && !out.begun) {
+        status = answer_view_end(&out.view, call->error);
+    } else if (status == QP_OK) {
         if (out.keep) put_json(call, engine, &out, &options, &result, &text);
         strbuf_puts(&text, "\n");
         status = print_text(&text, call->error);
@@ -296,7 +308,7 @@ static qp_status answer_once(const cli_call *call, qp_engine *engine, const qp_t
     qp_session_close(session);
     strbuf_free(&out.text);
     strbuf_free(&out.tokens);
-    word_wrap_free(&out.wrap);
+    answer_view_free(&out.view);
     return status;
 }
 

@@ -129,13 +129,18 @@ static bool output_wraps(void)
     return isatty(STDOUT_FILENO) && option_terminal_has_sequences() && !option_world(&rank, &size);
 }
 
-qp_status terminal_show_text(word_wrap *wrap, const char *text, size_t length, qp_error *error)
+bool terminal_draws(void)
 {
     static bool looked, wraps;
     if (!looked) wraps = output_wraps();
     if (!looked && wraps) terminal_use_utf8();
     looked = true;
-    if (!wraps) return cli_write(text, length, error);
+    return wraps;
+}
+
+qp_status terminal_show_text(word_wrap *wrap, const char *text, size_t length, qp_error *error)
+{
+    if (!terminal_draws()) return cli_write(text, length, error);
     strbuf shown = {0};
     int columns, lines;
     terminal_size(&columns, &lines);

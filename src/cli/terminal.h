@@ -39,6 +39,9 @@ int terminal_read_byte(void *context, int timeout_ms);
  * is. */
 void terminal_use_utf8(void);
 
+/* Whether standard output is a terminal with escape sequences, on which answers are drawn. */
+bool terminal_draws(void);
+
 /* Writes a model's text to standard output. At a terminal with escape sequences, words wrap at its
  * edge and control characters are replaced; elsewhere the text is written unchanged. `wrap` keeps
  * the state of the line. */

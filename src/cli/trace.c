@@ -6,16 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Writes the trace in one format to a file, or to standard output where the path is NULL or "-". */
+/* Writes the trace in one format to a file, and says so, or to standard output where the path is
+ * NULL or "-". */
 static qp_status write_form(const cli_call *call, const qp_trace *trace, qp_trace_form form,
                             const char *path)
 {
     char *text = NULL;
     size_t length = 0;
     TRY(qp_trace_print(trace, form, &text, &length, call->error));
-    qp_status status = path && strcmp(path, "-") != 0
-                           ? cli_write_file(path, text, length, call->error)
-                           : cli_write(text, length, call->error);
+    const bool file = path && strcmp(path, "-") != 0;
+    qp_status status = file ? cli_write_file(path, text, length, call->error)
+                            : cli_write(text, length, call->error);
+    if (status == QP_OK && file)
+        fprintf(stderr, "%s written (%.1f MB)%s\n", path, (double)length * 1e-6,
+                form == QP_TRACE_HTML     ? ": a page for a browser"
+                : form == QP_TRACE_CHROME ? ": ui.perfetto.dev opens it"
+                                          : "");
     free(text);
     return status;
 }

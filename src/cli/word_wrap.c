@@ -99,6 +99,12 @@ void word_wrap_put(word_wrap *w, const char *text, size_t length, int columns, s
     }
 }
 
+void word_wrap_style(word_wrap *w, const char *sequence, strbuf *out)
+{
+    strbuf_puts(out, sequence);
+    strbuf_puts(&w->word, sequence); /* the word takes it along */
+}
+
 void word_wrap_free(word_wrap *w)
 {
     strbuf_free(&w->word);

@@ -26,6 +26,9 @@ typedef struct word_wrap {
 /* Appends the bytes that show text[0 .. length), whole UTF-8 sequences, on `columns` columns. */
 void word_wrap_put(word_wrap *w, const char *text, size_t length, int columns, strbuf *out);
 
+/* Appends a sequence that takes no room, such as one that changes the style. */
+void word_wrap_style(word_wrap *w, const char *sequence, strbuf *out);
+
 void word_wrap_free(word_wrap *w);
 
 #endif
