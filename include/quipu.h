@@ -534,6 +534,23 @@ typedef enum qp_setting {
     QP_SEED, /* the same seed makes the same choices from the same logits, on every machine; neutral
                 0. Logits of quantised weights are the same on all CPUs with AVX2; CPUs without it
                 do not round x to 8 bits and give other logits */
+    /* Those below choose on the CPU, from the logits of each pass: on a GPU, passes then come one
+     * by one. 0 turns each of them off. */
+    QP_TYPICAL_P,       /* tokens of typical information that have this probability; 0 and 1: all */
+    QP_TOP_N_SIGMA,     /* logits at most so many standard deviations below the largest; 0: all */
+    QP_MIN_KEEP,        /* filters leave so many tokens, if there are any; neutral 0 */
+    QP_XTC_PROBABILITY, /* with this probability, of the tokens that have the threshold only the
+                         * least likely stays */
+    QP_XTC_THRESHOLD,   /* neutral 0.1; above 0.5 nothing is left out */
+    /* A token that goes on with a repetition of n tokens loses multiplier * base^(n - allowed),
+     * from n = allowed on. */
+    QP_DRY_MULTIPLIER,
+    QP_DRY_BASE,           /* neutral 1.75 */
+    QP_DRY_ALLOWED_LENGTH, /* neutral 2 */
+    QP_DRY_PENALTY_LAST_N, /* among the last tokens; -1, which is neutral: all */
+    QP_MIROSTAT,           /* 2: surprise is held at tau, without the filters above; 0: off */
+    QP_MIROSTAT_TAU,       /* bits; neutral 5 */
+    QP_MIROSTAT_ETA,       /* how quickly it adapts; neutral 0.1 */
     QP_SETTING_COUNT
 } qp_setting;
 
@@ -563,6 +580,10 @@ typedef struct qp_sampling {
      * where the form may end, and other control tokens never. Callers of qp_step() use
      * qp_matcher_open(). */
     qp_grammar *grammar;
+    /* [n_dry_breakers] texts that no repetition of DRY's goes across; NULL: a line end, ":", a
+     * quote and "*". */
+    const char *const *dry_breakers;
+    size_t n_dry_breakers;
 } qp_sampling;
 
 /* Neutral values, replaced by those in the model's files; no biases, no stop texts. */

@@ -23,6 +23,18 @@ static void settings_have_ranges(void **state)
         {QP_PRESENCE_PENALTY, "presence_penalty", {-2, 0, 2}, {-101, 101, NAN, INFINITY}},
         {QP_FREQUENCY_PENALTY, "frequency_penalty", {-2, 0, 2}, {-101, 101, NAN, INFINITY}},
         {QP_SEED, "seed", {0, 1, 9007199254740992}, {-1, 0.5, NAN, 1e300}},
+        {QP_TYPICAL_P, "typical_p", {0, 0.5, 1}, {-0.1, 1.1, NAN, INFINITY}},
+        {QP_TOP_N_SIGMA, "top_n_sigma", {-1, 0, 2.5}, {-1.5, 2000, NAN, INFINITY}},
+        {QP_MIN_KEEP, "min_keep", {0, 1, 40}, {-1, 0.5, NAN, 1e12}},
+        {QP_XTC_PROBABILITY, "xtc_probability", {0, 0.5, 1}, {-0.1, 1.1, NAN, INFINITY}},
+        {QP_XTC_THRESHOLD, "xtc_threshold", {0, 0.5, 1}, {-0.1, 1.1, NAN, INFINITY}},
+        {QP_DRY_MULTIPLIER, "dry_multiplier", {0, 0.8, 2}, {-0.1, 1e4, NAN, INFINITY}},
+        {QP_DRY_BASE, "dry_base", {1, 1.75, 4}, {-0.1, 1e4, NAN, INFINITY}},
+        {QP_DRY_ALLOWED_LENGTH, "dry_allowed_length", {0, 2, 40}, {-1, 0.5, NAN, 1e12}},
+        {QP_DRY_PENALTY_LAST_N, "dry_penalty_last_n", {-1, 0, 64}, {-2, 0.5, NAN, 1e12}},
+        {QP_MIROSTAT, "mirostat", {0, 1, 2}, {-1, 0.5, NAN, 3}},
+        {QP_MIROSTAT_TAU, "mirostat_tau", {0, 5, 10}, {-0.1, 101, NAN, INFINITY}},
+        {QP_MIROSTAT_ETA, "mirostat_eta", {0, 0.1, 1}, {-0.1, 1.1, NAN, INFINITY}},
     };
     for (int c = 0; c < QP_SETTING_COUNT; c++) {
         qp_sampling s = {.size = sizeof s};
@@ -107,7 +119,8 @@ static void generation_config_is_read(void **state)
     (void)state;
     qp_sampling s = {.size = sizeof s};
     assert_ok(open_with(NULL, &s));
-    static const double neutral[QP_SETTING_COUNT] = {1, 0, 1, 0, 1, 0, 0, 0};
+    static const double neutral[QP_SETTING_COUNT] = {1, 0, 1,   0, 1,    0, 0,  0, 1, 0,
+                                                     0, 0, 0.1, 0, 1.75, 2, -1, 0, 5, 0.1};
     for (int i = 0; i < QP_SETTING_COUNT; i++) {
         assert_true(s.value[i] == neutral[i]);
         assert_int_equal(s.source[i], QP_FROM_NEUTRAL);

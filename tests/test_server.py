@@ -268,7 +268,7 @@ def prompts_and_fields_as_llama_cpp_has_them(s):
     for wrong, param in (({"prompt": 3}, "prompt"), ({"prompt": [[1], 2]}, "prompt"), ({}, "prompt"),
                          ({"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, "prompt"),
                          ({"prompt": "a", "n_predict": -3}, "n_predict"), ({"prompt": "a", "mirostat": 1}, "mirostat"),
-                         ({"prompt": "a", "typical_p": 0.5}, "typical_p"), ({"prompt": "a", "n_probs": 99}, "n_probs"),
+                         ({"prompt": "a", "typical_p": 1.5}, "typical_p"), ({"prompt": "a", "tfs_z": 0.5}, "tfs_z"), ({"prompt": "a", "n_probs": 99}, "n_probs"),
                          ({"prompt": "a", "response_fields": [1]}, "response_fields"),
                          ({"prompt": "a", "post_sampling_probs": True}, "post_sampling_probs")):
         refusal(s, "/completion", wrong, param)

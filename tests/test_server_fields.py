@@ -43,7 +43,7 @@ def what_no_endpoint_has_is_refused_by_all(s):
     refused = {path: {name for name, schema, _ in properties_of(s, path) if is_neutral_only(schema)}
                for path in ASKS}
     for path, names in refused.items():
-        assert {"mirostat", "typical_p", "allowed_token_ids", "bad_words", "functions", "lora", "images",
+        assert {"tfs_z", "epsilon_cutoff", "allowed_token_ids", "bad_words", "functions", "lora", "images",
                 "guided_regex", "no_repeat_ngram_size"} <= names, (path, names)
 
 
@@ -162,6 +162,32 @@ def paths_of_other_servers(s):
     assert s.get("/v1/models/")[1] == s.get("/v1/models")[1]
     assert s.get("/ping")[0] == 200 and "version" in s.get("/version")[1]
     assert s.get("/load")[1] == {"server_load": 0}
+
+
+def made(s, path, fields):
+    inside = ASKS[path][1] is not None
+    status, reply = ask(s, path, {"num_predict": 8, "seed": 3, **fields} if inside else fields, inside)
+    assert status == 200, (path, fields, reply)
+    texts = {"/v1/chat/completions": lambda r: r["choices"][0]["message"]["content"], "/completion": lambda r: r["content"],
+             "/v1/completions": lambda r: r["choices"][0]["text"], "/api/generate": lambda r: r["response"]}
+    return texts[path](reply)
+
+
+@test
+def ways_of_choosing_tokens_matter(s):
+    for path, more in (("/v1/chat/completions", {"max_tokens": 8, "seed": 3}), ("/completion", {"n_predict": 8, "seed": 3}),
+                       ("/v1/completions", {"max_tokens": 8, "seed": 3}), ("/api/generate", {})):
+        greedy = made(s, path, {**more, "temperature": 0})
+        for likeliest in ({"top_n_sigma": 1e-6}, {"mirostat": 2, "mirostat_tau": 0}, {"typical_p": 1, "top_k": 1}):
+            assert made(s, path, {**more, "temperature": 2, **likeliest}) == greedy, (path, likeliest)
+        base = {**more, "temperature": 2, "top_k": 1}
+        for other in ({"xtc_probability": 1, "xtc_threshold": 0, "top_k": 0}, {"min_keep": 40}):
+            assert made(s, path, {**base, **other}) != greedy, (path, other)
+    many = s.post("/v1/completions", {"prompt": "a", "n": 4, "max_tokens": 6, "temperature": 1, "mirostat": 2, "seed": 1})[1]["choices"]
+    alone = [s.post("/v1/completions", {"prompt": "a", "max_tokens": 6, "temperature": 1, "mirostat": 2, "seed": 1 + i})[1]["choices"][0]["text"]
+             for i in range(4)]
+    assert [c["text"] for c in many] == alone and len(set(alone)) > 1, (many, alone)
+    assert s.post("/completion", {"prompt": "a", "dry_multiplier": 1, "dry_sequence_breakers": [""]})[0] == 400
 
 
 sys.exit(run_tests())

@@ -24,6 +24,7 @@ typedef struct cli_settings {
     option_strings kernels; /* "rms_norm=mine.c" */
     bool verbose;
     /* sampling */
+    double drawing[QP_SETTING_COUNT]; /* settings without a member of their own */
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, seed;
     option_strings stops, logit_biases;

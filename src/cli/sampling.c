@@ -31,10 +31,9 @@ static double given_setting(const cli_settings *s, qp_setting setting, const voi
         return *field = &s->frequency_penalty, s->frequency_penalty;
     case QP_SEED:
         return *field = &s->seed, (double)s->seed;
-    case QP_SETTING_COUNT:
-        break;
+    default:
+        return *field = &s->drawing[setting], s->drawing[setting];
     }
-    return *field = NULL, 0;
 }
 
 /* Copies one setting when the command line or the environment gave it. */

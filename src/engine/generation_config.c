@@ -53,8 +53,8 @@ static qp_status read_stop_tokens(const cJSON *json, const char *where, generati
 static qp_status read_settings(const cJSON *json, const char *where, generation_config *out,
                                qp_error *error)
 {
-    static const qp_setting known[] = {QP_TEMPERATURE, QP_TOP_K, QP_TOP_P, QP_MIN_P,
-                                       QP_REPETITION_PENALTY};
+    static const qp_setting known[] = {QP_TEMPERATURE,        QP_TOP_K,    QP_TOP_P, QP_MIN_P,
+                                       QP_REPETITION_PENALTY, QP_TYPICAL_P};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const char *name = qp_setting_name(known[i]);
         if (!json_get(json, name)) continue;

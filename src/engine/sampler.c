@@ -1,8 +1,10 @@
 /* Samplers: see sampler.h. */
+#define _GNU_SOURCE /* strdup */
 #include "engine/sampler.h"
 
 #include "base/sized.h"
 #include "engine/engine.h"
+#include "engine/pick.h"
 #include "op/adjust_logits/adjust_logits.h"
 
 #include <math.h>
@@ -41,9 +43,33 @@ static qp_status copy_biases(qp_sampler *s, const qp_logit_bias *biases, size_t 
     return QP_OK;
 }
 
+static void free_breakers(qp_sampler *s)
+{
+    for (size_t i = 0; i < s->n_breakers; i++)
+        free(s->breakers[i]);
+    free(s->breakers);
+}
+
+static qp_status copy_breakers(qp_sampler *s, const qp_sampling *sampling, qp_error *error)
+{
+    static const char *const usual[] = {"\n", ":", "\"", "*"};
+    const bool given = sampling->dry_breakers != NULL;
+    const char *const *texts = given ? sampling->dry_breakers : usual;
+    const size_t n = given ? sampling->n_dry_breakers : sizeof usual / sizeof *usual;
+    if (s->value[QP_DRY_MULTIPLIER] == 0) return QP_OK;
+    s->breakers = calloc(n + 1, sizeof *s->breakers);
+    while (s->breakers && s->n_breakers < n) {
+        if (!(s->breakers[s->n_breakers] = strdup(texts[s->n_breakers]))) break;
+        s->n_breakers++;
+    }
+    if (s->n_breakers == n && s->breakers) return QP_OK;
+    return error_no_memory(error, "the sampler", n * sizeof *s->breakers);
+}
+
 static void free_sampler(engine_object *object)
 {
     qp_sampler *s = (qp_sampler *)object;
+    free_breakers(s);
     free(s->biases);
     free(s->allowed);
     free(s);
@@ -54,6 +80,9 @@ static qp_status open_sampler(qp_engine *e, const qp_sampling *sampling, qp_samp
                               qp_error *error)
 {
     TRY(check_biases(e, sampling, error));
+    if (sampling->value[QP_MIROSTAT] == 1)
+        return error_set(error, QP_UNSUPPORTED,
+                         "mirostat may be 0 or 2: its first version is not built");
     qp_sampler *s = calloc(1, sizeof *s);
     if (!s) return error_no_memory(error, "the sampler", sizeof *s);
     engine_add_object(e, &s->object, free_sampler);
@@ -63,6 +92,8 @@ static qp_status open_sampler(qp_engine *e, const qp_sampling *sampling, qp_samp
     memcpy(s->stops, sampling->stop_tokens, sizeof s->stops);
     s->n_stops = sampling->n_stop_tokens;
     qp_status status = copy_biases(s, sampling->logit_bias, sampling->n_logit_bias, error);
+    s->mu = 2 * s->value[QP_MIROSTAT_TAU];
+    if (status == QP_OK) status = copy_breakers(s, sampling, error);
     if (status == QP_OK)
         *out = s;
     else
@@ -139,9 +170,14 @@ static int32_t adjustments(const qp_sampler *s)
            (s->allowed ? ADJUST_MASK : 0);
 }
 
+bool sampler_picks(const qp_sampler *s)
+{
+    return pick_is_needed(s->value);
+}
+
 bool sampler_chooses(const qp_sampler *s)
 {
-    return s->value[QP_TEMPERATURE] != 0 || adjustments(s);
+    return s->value[QP_TEMPERATURE] != 0 || adjustments(s) || sampler_picks(s);
 }
 
 static void set_float(batch *b, plan_tensor_id id, int64_t row, double value)
@@ -151,14 +187,15 @@ static void set_float(batch *b, plan_tensor_id id, int64_t row, double value)
 
 void sampler_set_row(const qp_sampler *s, batch *b, int64_t row, int32_t slot, size_t position)
 {
+    const bool picks = sampler_picks(s); /* what the machine chooses is not used */
     ((int64_t *)b->of[PLAN_SEEDS])[row] = (int64_t)s->value[QP_SEED];
     batch_i32(b, PLAN_SAMPLE_POSITIONS)[row] = (int32_t)position;
-    set_float(b, PLAN_TEMPERATURES, row, s->value[QP_TEMPERATURE]);
+    set_float(b, PLAN_TEMPERATURES, row, picks ? 0 : s->value[QP_TEMPERATURE]);
     batch_i32(b, PLAN_TOP_KS)[row] = (int32_t)s->value[QP_TOP_K];
     set_float(b, PLAN_TOP_PS, row, s->value[QP_TOP_P]);
     set_float(b, PLAN_MIN_PS, row, s->value[QP_MIN_P]);
     batch_i32(b, PLAN_SLOTS)[row] = slot;
-    batch_i32(b, PLAN_USES)[row] = adjustments(s);
+    batch_i32(b, PLAN_USES)[row] = picks ? 0 : adjustments(s);
     set_float(b, PLAN_REPETITIONS, row, s->value[QP_REPETITION_PENALTY]);
     set_float(b, PLAN_PRESENCES, row, s->value[QP_PRESENCE_PENALTY]);
     set_float(b, PLAN_FREQUENCIES, row, s->value[QP_FREQUENCY_PENALTY]);

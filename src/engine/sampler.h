@@ -24,9 +24,19 @@ struct qp_sampler {
     size_t n_stops;
     uint32_t *allowed; /* [words of the vocabulary]; NULL: all tokens */
     uint64_t masks;    /* number of the mask: counts the masks that were set */
+    char **breakers;   /* [n_breakers] of DRY */
+    size_t n_breakers;
+    double mu; /* of mirostat: the surprise that is allowed, in bits */
     bool begun;
     size_t answer; /* position in the session where the answer begins; valid once it has begun */
 };
+
+/* Room for one choice of sampler_pick(), allocated when the first is made. */
+typedef struct pick_room {
+    struct pick_candidate *candidates; /* [vocab_size] */
+    int32_t *counts;                   /* [vocab_size] */
+    int32_t *text;                     /* [2 * (context + 1)]: tokens, and scratch */
+} pick_room;
 
 /* What a slot of the machine's memory contains. */
 typedef struct sampler_slot {
@@ -36,6 +46,14 @@ typedef struct sampler_slot {
 
 /* Whether a token other than the likeliest of the unchanged logits may be chosen. */
 bool sampler_chooses(const qp_sampler *sampler);
+
+/* Whether tokens are chosen by sampler_pick(), from logits on the CPU. */
+bool sampler_picks(const qp_sampler *sampler);
+
+/* Chooses the next token, for `position`, from a row of logits, float32 [vocab_size], after the
+ * session's tokens and, if it is not negative, `last`. */
+qp_status sampler_pick(qp_sampler *sampler, const float *logits, const int32_t *held, size_t n_held,
+                       int32_t last, int32_t *token, qp_error *error);
 
 /* Replaces the biases; they hold from the next token on. */
 qp_status sampler_set_biases(struct qp_engine *engine, qp_sampler *sampler,

@@ -20,6 +20,18 @@ static const struct {
     [QP_PRESENCE_PENALTY] = {"presence_penalty", 0, -100, 100, false},
     [QP_FREQUENCY_PENALTY] = {"frequency_penalty", 0, -100, 100, false},
     [QP_SEED] = {"seed", 0, 0, 0x1p53, true},
+    [QP_TYPICAL_P] = {"typical_p", 1, 0, 1, false},
+    [QP_TOP_N_SIGMA] = {"top_n_sigma", 0, -1, 1e3, false},
+    [QP_MIN_KEEP] = {"min_keep", 0, 0, 1 << 20, true},
+    [QP_XTC_PROBABILITY] = {"xtc_probability", 0, 0, 1, false},
+    [QP_XTC_THRESHOLD] = {"xtc_threshold", 0.1, 0, 1, false},
+    [QP_DRY_MULTIPLIER] = {"dry_multiplier", 0, 0, 1e3, false},
+    [QP_DRY_BASE] = {"dry_base", 1.75, 0, 1e3, false},
+    [QP_DRY_ALLOWED_LENGTH] = {"dry_allowed_length", 2, 0, 1 << 20, true},
+    [QP_DRY_PENALTY_LAST_N] = {"dry_penalty_last_n", -1, -1, 1 << 30, true},
+    [QP_MIROSTAT] = {"mirostat", 0, 0, 2, true},
+    [QP_MIROSTAT_TAU] = {"mirostat_tau", 5, 0, 100, false},
+    [QP_MIROSTAT_ETA] = {"mirostat_eta", 0.1, 0, 1, false},
 };
 
 static bool is_known(qp_setting setting)

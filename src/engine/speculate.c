@@ -262,7 +262,7 @@ static int64_t most_rows(const qp_engine *e, int64_t rows)
 static int room_of(const qp_engine *e, const qp_sequence *s)
 {
     size_t room = (size_t)e->program.options.context - s->session->count - 1;
-    if (s->sampler->allowed) return 0;
+    if (s->sampler->allowed || sampler_picks(s->sampler)) return 0;
     if (s->max_tokens && s->max_tokens - 1 < room) room = s->max_tokens - 1;
     return room < SPECULATE_MOST ? (int)room : SPECULATE_MOST;
 }

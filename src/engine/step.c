@@ -41,6 +41,9 @@ void step_free(step_state *st)
     free(st->fixed.zeros);
     free(st->fixed.pages);
     free(st->scratch);
+    free(st->picks.candidates);
+    free(st->picks.counts);
+    free(st->picks.text);
     free(st->hidden);
     free(st->hidden_rows);
     *st = (step_state){0};
@@ -76,6 +79,19 @@ bool step_hand_out(void *engine, const int32_t *tokens)
         wanted |= row->wanted;
     }
     return wanted;
+}
+
+qp_status step_pick(qp_engine *e, const float *logits, int32_t *tokens, qp_error *error)
+{
+    const step_state *st = &e->step;
+    for (size_t i = 0; i < st->n_rows; i++) {
+        const step_row *row = &st->rows[i];
+        if (!step_picks(row) || !row->wanted || step_is_cancelled(row->of)) continue;
+        const qp_session *s = row->of->session;
+        TRY(sampler_pick(row->of->sampler, logits + i * (size_t)e->program.config.vocab_size,
+                         s->tokens, s->count, row->going ? row->last : -1, &tokens[i], error));
+    }
+    return QP_OK;
 }
 
 /* Updates the rows' sampler slots from their sessions. For a run that starts while none is in
@@ -182,11 +198,14 @@ static bool wants_logits(const step_state *st, bool on_gpu)
 {
     for (size_t i = 0; i < st->n_parts; i++)
         if (st->parts[i].n_outputs > 0 && st->parts[i].of->on_logits) return true;
+    for (size_t i = 0; i < st->n_rows; i++)
+        if (step_picks(&st->rows[i])) return true;
     if (verifies(st)) return !on_gpu; /* no answer starts */
     return st->chooses && st->n_rows > 0 && st->n_rows <= FEW_ROWS;
 }
 
-/* Lists the rows of logits that a machine must keep: those of receivers if rows are many, else all
+/* Lists the rows of logits that a machine must keep: those of receivers, and of tokens that are
+ * chosen on the CPU, if rows are many, else all
  * that are not there to fill the pass. Returns whether it is all of these. */
 static bool list_logit_rows(step_state *st, machine_request *r)
 {
@@ -197,6 +216,9 @@ static bool list_logit_rows(step_state *st, machine_request *r)
     for (size_t i = 0; !all && i < st->n_parts; i++)
         for (int64_t k = 0; st->parts[i].of->on_logits && k < st->parts[i].n_outputs; k++)
             st->logit_rows[st->n_logit_rows++] = (int32_t)(st->parts[i].first_output + k);
+    for (size_t i = 0; !all && i < st->n_rows; i++)
+        if (step_picks(&st->rows[i]) && (!st->rows[i].of->on_logits || st->rows[i].of->like))
+            st->logit_rows[st->n_logit_rows++] = (int32_t)i;
     r->logit_rows = st->logit_rows;
     r->n_logit_rows = st->n_logit_rows;
     return all;
@@ -240,6 +262,7 @@ static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *
     for (size_t i = 0; (logits || st->reads_hidden) && i < n_parts; i++)
         TRY(step_hand_out_rows(e, &st->parts[i],
                                all_rows || st->parts[i].of->on_logits ? logits : NULL, error));
+    if (logits) TRY(step_pick(e, logits, run->request.tokens, error));
     step_hand_out(e, run->request.tokens);
     qp_status status = step_accept(e, run->request.tokens, logits, error);
     step_note_slots(st, run);

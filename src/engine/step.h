@@ -58,6 +58,7 @@ typedef struct step_state {
     int32_t *logit_rows; /* [n_logit_rows]: rows of continuing sequences that receive logits */
     int64_t n_logit_rows;
     void *scratch;        /* a row of the vocabulary, 4 bytes each */
+    pick_room picks;      /* for sampler_pick() */
     float *hidden;        /* x_out, float32 [n_wanted][hidden_size]; NULL until first read */
     int32_t *hidden_rows; /* [n_hidden], room for max_tokens: rows of the batch, if hidden_apart */
     int64_t n_hidden;

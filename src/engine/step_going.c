@@ -27,7 +27,7 @@ static int64_t passes_wanted(const qp_engine *e)
         int64_t wanted = room;
         if (s->max_tokens) wanted = at_most(room_now, s->max_tokens - s->chosen) - st->passes_ahead;
         if (s->interval && wanted > 0) wanted = at_most(wanted, s->interval);
-        if (s->sampler->allowed || s->on_logits) wanted = st->passes_ahead ? 0 : 1;
+        if (s->sampler->allowed || step_reads_logits(s)) wanted = st->passes_ahead ? 0 : 1;
         wanted = wanted < room ? wanted : room;
         least = wanted < least ? wanted : least;
     }
@@ -130,8 +130,9 @@ static qp_status hand_out_logits(qp_engine *e, const engine_run *run, qp_error *
         const float *own = logits + at * e->program.config.vocab_size;
         if (!s || !row->wanted || step_is_cancelled(s)) continue;
         TRY(step_check_logits(e, own, s->session->count, "session", error));
-        TRY(s->on_logits(s->context, 0, own));
+        if (s->on_logits) TRY(s->on_logits(s->context, 0, own));
     }
+    TRY(step_pick(e, logits, run->request.tokens, error));
     step_hand_out(e, run->request.tokens);
     return QP_OK;
 }
@@ -207,7 +208,7 @@ static qp_sequence *find_row(const step_row *row, qp_sequence *all, size_t n, si
         const size_t i = (*from + k) % n;
         qp_sequence *s = &all[i];
         if (s->session->id != row->session) continue;
-        if (!step_continues(s) || s->on_logits || s->sampler->id != row->sampler ||
+        if (!step_continues(s) || step_reads_logits(s) || s->sampler->id != row->sampler ||
             s->session->count != row->held || s->tokens[0] != row->last)
             return NULL;
         *from = i + 1;
@@ -253,7 +254,7 @@ bool step_make_rows(qp_engine *e, qp_sequence *all, size_t n)
                                  .going = true,
                                  .held = s->session->count};
         if (sampler_chooses(s->sampler) || s->on_logits) st->choice = MACHINE_SAMPLED;
-        if (s->on_logits) st->logit_rows[st->n_logit_rows++] = (int32_t)i;
+        if (step_reads_logits(s)) st->logit_rows[st->n_logit_rows++] = (int32_t)i;
     }
     return true;
 }

@@ -15,6 +15,22 @@ static inline bool step_continues(const qp_sequence *s)
     return s->count == 1 && s->sampler && s->sampler->begun && !s->on_hidden && !s->like;
 }
 
+/* Whether the row's token is chosen on the CPU. */
+static inline bool step_picks(const step_row *row)
+{
+    return row->of && row->of->sampler && sampler_picks(row->of->sampler);
+}
+
+/* Whether the CPU needs the logits of each pass. */
+static inline bool step_reads_logits(const qp_sequence *s)
+{
+    return s->on_logits || (s->sampler && sampler_picks(s->sampler));
+}
+
+/* step.c: replaces the tokens, [n_rows], of rows whose tokens are chosen on the CPU. `logits`:
+ * float32 (n_rows, vocab_size). */
+qp_status step_pick(qp_engine *engine, const float *logits, int32_t *tokens, qp_error *error);
+
 /* step.c: the next run of the engine's batch. Fill in what is missing, then begin it. */
 engine_run *step_next_run(qp_engine *engine, int64_t passes);
 qp_status step_begin_run(qp_engine *engine, engine_run *run, qp_error *error);

@@ -169,6 +169,7 @@ static qp_status fill_request(const call *c, request *r, api_error *error)
     r->sampling = p->sampling;
     r->sampling.n_stops = 0;
     r->sampling.grammar = c->form;
+    if (p->has_breakers) r->sampling.dry_breakers = p->breakers;
     seed_at_random(&r->sampling);
     if (p->n_biases) {
         r->biases = malloc(p->n_biases * sizeof *r->biases);

@@ -48,6 +48,8 @@ typedef struct parameters {
     qp_sampling sampling;
     const char *stops[CALL_MOST_STOPS];
     size_t n_stops;
+    const char *breakers[CALL_MOST_STOPS]; /* of DRY, if `has_breakers` */
+    bool has_breakers;
     qp_logit_bias biases[CALL_MOST_BIASES];
     size_t n_biases;
     const cJSON *prompt, *messages, *tools, *system, *input, *template_variables, *reply_fields;

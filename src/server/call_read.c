@@ -10,6 +10,37 @@
 #define AT(member)  .at = offsetof(parameters, member)
 #define SETTING(id) .type = FIELD_SETTING, AT(sampling), .setting = (id)
 
+#define SCHEMA_MIROSTAT "{\"enum\": [0, 2, false, null]}"
+
+static qp_status read_mirostat(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    const double version = cJSON_IsNumber(value) ? value->valuedouble : cJSON_IsTrue(value);
+    if (version != 0 && version != 2)
+        return api_refuse(error, 400, name,
+                          "\"%s\" may be 0 or 2, found %.17g: its first version is not built", name,
+                          version);
+    return qp_sampling_set(&((parameters *)out)->sampling, QP_MIROSTAT, version, QP_FROM_REQUEST,
+                           &error->error);
+}
+
+static qp_status read_breakers(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    const cJSON *item;
+    size_t n = 0;
+    cJSON_ArrayForEach(item, value)
+    {
+        if (!cJSON_IsString(item) || !*item->valuestring || n == CALL_MOST_STOPS)
+            return api_refuse(error, 400, name,
+                              "\"%s\" must be an array of %d texts at most, none of them empty",
+                              name, CALL_MOST_STOPS);
+        p->breakers[n++] = item->valuestring;
+    }
+    p->has_breakers = true;
+    p->sampling.n_dry_breakers = n;
+    return QP_OK;
+}
+
 const field call_sampling_fields[] = {
     {.name = "temperature",
      SETTING(QP_TEMPERATURE),
@@ -48,6 +79,74 @@ const field call_sampling_fields[] = {
      .low = 1e-3,
      .high = 1e3,
      .help = "another name of repetition_penalty"},
+    {.name = "typical_p",
+     SETTING(QP_TYPICAL_P),
+     .high = 1,
+     .help = "among tokens of typical information that have this probability; 1: all"},
+    {.name = "typical", SETTING(QP_TYPICAL_P), .high = 1, .help = "another name of typical_p"},
+    {.name = "top_n_sigma",
+     SETTING(QP_TOP_N_SIGMA),
+     .low = -1,
+     .high = 1e3,
+     .help = "logits at most so many standard deviations below the largest; 0 or -1: all"},
+    {.name = "nsigma",
+     SETTING(QP_TOP_N_SIGMA),
+     .low = -1,
+     .high = 1e3,
+     .help = "another name of top_n_sigma"},
+    {.name = "min_keep",
+     SETTING(QP_MIN_KEEP),
+     .high = 1 << 20,
+     .help = "tokens that filters leave, if there are any"},
+    {.name = "xtc_probability",
+     SETTING(QP_XTC_PROBABILITY),
+     .high = 1,
+     .help = "how often the likeliest of several likely tokens are left out"},
+    {.name = "xtc_threshold",
+     SETTING(QP_XTC_THRESHOLD),
+     .high = 1,
+     .help = "which tokens are likely, for xtc_probability"},
+    {.name = "dry_multiplier",
+     SETTING(QP_DRY_MULTIPLIER),
+     .high = 1e3,
+     .help = "penalises what goes on with a repetition of n tokens by this * dry_base^(n - "
+             "dry_allowed_length)"},
+    {.name = "dry_base", SETTING(QP_DRY_BASE), .high = 1e3, .help = "see dry_multiplier"},
+    {.name = "dry_allowed_length",
+     SETTING(QP_DRY_ALLOWED_LENGTH),
+     .high = 1 << 20,
+     .help = "shorter repetitions are not penalised"},
+    {.name = "dry_penalty_last_n",
+     SETTING(QP_DRY_PENALTY_LAST_N),
+     .low = -1,
+     .high = 1 << 30,
+     .help = "repetitions are looked for among the last tokens; -1: all"},
+    {.name = "mirostat_tau",
+     SETTING(QP_MIROSTAT_TAU),
+     .high = 100,
+     .help = "the surprise of tokens with mirostat, in bits"},
+    {.name = "mirostat_eta",
+     SETTING(QP_MIROSTAT_ETA),
+     .high = 1,
+     .help = "how quickly mirostat adapts"},
+    {.name = "mirostat",
+     .type = FIELD_READ,
+     .types = JSON_NUMBER | JSON_BOOL,
+     .read = read_mirostat,
+     .schema = SCHEMA_MIROSTAT,
+     .help = "2: holds the surprise of tokens, without the filters; 0: off"},
+    {.name = "mirostat_mode",
+     .type = FIELD_READ,
+     .types = JSON_NUMBER | JSON_BOOL,
+     .read = read_mirostat,
+     .schema = SCHEMA_MIROSTAT,
+     .help = "another name of mirostat"},
+    {.name = "dry_sequence_breakers",
+     .type = FIELD_READ,
+     .types = JSON_ARRAY,
+     .read = read_breakers,
+     .items = ITEMS_NONEMPTY,
+     .help = "texts that no repetition of dry_multiplier goes across"},
     {0}};
 
 qp_status call_read_length(void *out, const char *name, const cJSON *value, api_error *error)

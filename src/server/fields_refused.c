@@ -10,21 +10,13 @@
         .name = (word), .type = FIELD_NEUTRAL, .schema = "{\"enum\": [" values ", null]}",         \
         .help = (why)                                                                              \
     }
-#define SAMPLING "tokens are chosen by temperature, top_k, top_p, min_p and penalties"
+#define SAMPLING "/openapi.json lists the ways of choosing tokens that there are"
 #define FORM     "give json_schema, guided_choice or grammar"
 #define ADAPTERS "the server runs the model as it is, without adapters"
 
 const field call_refused_fields[] = {
-    ONLY("mirostat", "0, false", SAMPLING),
-    ONLY("mirostat_mode", "0, false", SAMPLING),
-    ONLY("typical_p", "1, true, 0", SAMPLING),
-    ONLY("typical", "1, true, 0", SAMPLING),
-    ONLY("dry_multiplier", "0, false", SAMPLING),
-    ONLY("xtc_probability", "0, false", SAMPLING),
     ONLY("dynatemp_range", "0, false", SAMPLING),
     ONLY("dynamic_temperature", "false, 0", SAMPLING),
-    ONLY("top_n_sigma", "-1, 0", SAMPLING),
-    ONLY("nsigma", "0, -1", SAMPLING),
     ONLY("tfs_z", "1", SAMPLING),
     ONLY("tfs", "1", SAMPLING),
     ONLY("top_a", "0", SAMPLING),
