@@ -24,6 +24,7 @@ test    python3-pydantic    /usr/bin/python3 -c "import pydantic"
 test    python3-jsonschema  /usr/bin/python3 -c "import jsonschema"
 test    openmpi-bin         command -v mpirun
 test    groff               command -v groff
+test    strace              command -v strace
 test    zsh                 command -v zsh
 test    fish                command -v fish
 page    chromium            command -v chromium || command -v chromium-browser || command -v google-chrome

@@ -80,15 +80,27 @@ def convert():
     attack(job, lambda: whole(job.folder / "made.gguf", content), len(content))
 
 
+def answers_of(job, expected):
+    """Judges whether the job still answers so."""
+    def judge():
+        status, out, err = job.run()
+        return None if (status, out) == (0, expected) else f"another answer: {out!r}, {err}"
+    return judge
+
+
+def conversation_at(path):
+    def judge():
+        try:
+            return None if not path.exists() or len(json.loads(path.read_text())) >= 2 else "too short"
+        except ValueError as why:
+            return str(why)
+    return judge
+
+
 def cache():
     words = ["-m", MODEL, "-p", "one two three", "-n", "4", "--temp", "0"]
     job = Job("cache", "run", *words, "--cache-packed", "FOLDER")
-    expected = Job("none", "run", *words).run()[1]
-
-    def answers_alike():
-        status, out, err = job.run()
-        return None if (status, out) == (0, expected) else f"another answer: {out!r}, {err}"
-    attack(job, answers_alike, 1 << 17)
+    attack(job, answers_of(job, Job("none", "run", *words).run()[1]), 1 << 17)
 
 
 def pull():
@@ -105,14 +117,8 @@ def pull():
 
 def save():
     job = Job("save", "chat", "-m", MODEL, "-n", "3", "--temp", "0", stdin="hello\n/save FOLDER/kept.json\n")
-    path = job.folder / "kept.json"
-
-    def is_conversation():
-        try:
-            return None if not path.exists() or len(json.loads(path.read_text())) >= 2 else "too short"
-        except ValueError as why:
-            return str(why)
-    attack(job, is_conversation, 400)
+    attack(job, conversation_at(job.folder / "kept.json"), 400)
 
 
-sys.exit(run_parts(convert, cache, pull, save))
+if __name__ == "__main__":
+    sys.exit(run_parts(convert, cache, pull, save))

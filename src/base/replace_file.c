@@ -44,6 +44,15 @@ qp_status file_replacement_begin(const char *path, unsigned mode, file_replaceme
     return status;
 }
 
+qp_status file_rename(const char *from, const char *to, qp_error *error)
+{
+    const int fd = open(from, O_RDONLY | O_CLOEXEC);
+    const bool safe = fd >= 0 && fsync(fd) == 0;
+    if (fd >= 0) close(fd);
+    if (safe && rename(from, to) == 0) return QP_OK;
+    return error_set(error, QP_IO, "%s cannot be written: %s", to, strerror(errno));
+}
+
 qp_status file_replacement_end(file_replacement *r, qp_error *error)
 {
     if (fflush(r->stream) != 0 || fsync(fileno(r->stream)) != 0 || rename(r->name, r->path) != 0)

@@ -21,6 +21,9 @@ qp_status file_replacement_begin(const char *path, unsigned mode, file_replaceme
 /* QP_OK: everything reached the disk and the file has its name. Otherwise the old file stays. */
 qp_status file_replacement_end(file_replacement *replacement, qp_error *error);
 
+/* Renames a file that is on the disk by then: a loss of power leaves no name of a part of it. */
+qp_status file_rename(const char *from, const char *to, qp_error *error);
+
 /* Gives up, also after file_replacement_begin() failed; does nothing after file_replacement_end().
  */
 void file_replacement_drop(file_replacement *replacement);

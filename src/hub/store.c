@@ -1,6 +1,7 @@
 /* The cache of models and how it is filled: see hub.h for its layout. */
 #include "hub/repository.h"
 #include "base/names.h"
+#include "base/replace_file.h"
 #include "hub/transfer.h"
 
 #include <dirent.h>
@@ -182,30 +183,36 @@ static bool is_whole(const char *blob, uint64_t bytes)
     return stat(blob, &found) == 0 && S_ISREG(found.st_mode) && (uint64_t)found.st_size == bytes;
 }
 
+/* Removes the list of a blob's parts that are there; an end between the two may have left it. */
+static qp_status remove_marks(const char *blob, qp_error *error)
+{
+    char marks[HUB_PATH_SIZE];
+    TRY(make_path(marks, error, "%s.quipu.parts", blob));
+    unlink(marks);
+    return QP_OK;
+}
+
 /* Fetches a file's bytes, checks them, and renames the file to its hash. */
 static qp_status fetch_blob(const hub *hub, const hub_reference *r, const repository *repo,
                             const repository_file *file, const char *blob, qp_error *error)
 {
-    char part[HUB_PATH_SIZE], marks[HUB_PATH_SIZE + 16], url[8 * HUB_NAME_SIZE], hex[65] = "";
+    char part[HUB_PATH_SIZE], url[8 * HUB_NAME_SIZE], hex[65] = "";
     TRY(make_path(part, error, "%s.quipu", blob));
     TRY(make_folders(part, error));
-    snprintf(marks, sizeof marks, "%s.parts", part);
     snprintf(url, sizeof url, "%s/%s/%s/resolve/%s/%s", hub->endpoint, r->owner, r->name,
              repo->commit, file->name);
     TRY(transfer_file(hub, url, part, file->bytes, error));
     TRY(hash_file(part, file, hex, error));
     if (strcmp(hex, file->etag) != 0) {
         unlink(part);
-        unlink(marks);
+        TRY(remove_marks(blob, error));
         return error_set(error, QP_IO,
                          "%s: expected the hash %s, found %s; the fetched file was removed: try "
                          "again",
                          file->name, file->etag, hex);
     }
-    if (rename(part, blob) != 0)
-        return error_set(error, QP_IO, "%s cannot be written: %s", blob, strerror(errno));
-    unlink(marks);
-    return QP_OK;
+    TRY(file_rename(part, blob, error));
+    return remove_marks(blob, error);
 }
 
 /* Links the blob into the snapshot by a relative path, as huggingface_hub does. */
@@ -228,15 +235,15 @@ static qp_status link_blob(const char *folder, const repository *repo, const rep
 
 static qp_status write_commit(const char *folder, const char *commit, qp_error *error)
 {
-    char path[HUB_PATH_SIZE], part[HUB_PATH_SIZE];
+    char path[HUB_PATH_SIZE];
+    file_replacement to;
     TRY(make_path(path, error, "%s/refs/main", folder));
-    TRY(make_path(part, error, "%s/refs/main.quipu", folder));
     TRY(make_folders(path, error));
-    FILE *file = fopen(part, "w");
-    bool written = file && fputs(commit, file) >= 0;
-    if (file && fclose(file) != 0) written = false;
-    if (written && rename(part, path) == 0) return QP_OK;
-    return error_set(error, QP_IO, "%s cannot be written: %s", path, strerror(errno));
+    TRY(file_replacement_begin(path, 0666, &to, error));
+    const qp_status status = fputs(commit, to.stream) >= 0 ? file_replacement_end(&to, error)
+                                                           : file_replacement_failed(&to, error);
+    file_replacement_drop(&to);
+    return status;
 }
 
 /* Fetches the missing files, then publishes them as a snapshot. */
@@ -253,7 +260,8 @@ static qp_status fetch_files(const hub *hub, const hub_reference *r, const char 
     for (size_t i = 0; i < repo->n_files; i++) {
         const repository_file *file = &repo->files[i];
         TRY(make_path(blob, error, "%s/blobs/%s", folder, file->etag));
-        if (!is_whole(blob, file->bytes)) TRY(fetch_blob(hub, r, repo, file, blob, error));
+        TRY(is_whole(blob, file->bytes) ? remove_marks(blob, error)
+                                        : fetch_blob(hub, r, repo, file, blob, error));
     }
     if (hub->progress && total) progress_end(hub->progress);
     for (size_t i = 0; i < repo->n_files; i++)
