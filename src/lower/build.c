@@ -81,7 +81,7 @@ qp_status lower_parse_rules(const char *text, plan_options *o, qp_error *error)
         const char sign = *at;
         char name[32];
         const size_t length = strcspn(at, ",");
-        if (strspn(at, "0123456789") == length && length > 0 && length < 7) {
+        if (strspn(at, "0123456789") == length && length > 0 && length < 10) {
             o->rules_end = 1 + atoi(at);
             at += length + (at[length] == ',');
             continue;

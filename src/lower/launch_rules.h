@@ -4,8 +4,20 @@
 
 #include "lower/launches.h"
 
+bool lower_takes(const lowering *l, int rule);
+
+/* Notes that a rule was taken, or why it was not at a node where it nearly applied. */
+void lower_took(lowering *l, int rule);
+void lower_refuse(const lowering *l, int rule, int at, const char *why);
+
+bool lower_same_rows(const tensor *a, const tensor *b);
+bool lower_all_decode(const lowering *l);
+
 /* Appends a node, or puts it before node `at`; its call is new. */
 op_call *lower_add_node(lowering *l, int at, lowered_node node);
+
+/* The group before the one that is made; NULL: there is none. */
+const lowered_group *lower_last(const lowering *l);
 
 /* Adds the group of the next nodes; what lies in another form remains so. */
 lowered_group *lower_add_group(lowering *l, const lowered_node *node);

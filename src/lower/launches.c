@@ -114,12 +114,7 @@ lowered_group *lower_add_group(lowering *l, const lowered_node *node)
                          .input = node->input,
                          .cut = node->cut,
                          .continues = node->continues};
-    if (l->pass.n_groups > 1) {
-        g->narrowed = g[-1].narrowed;
-        g->narrowed_at = g[-1].narrowed_at;
-        g->narrowed_in_f8 = g[-1].narrowed_in_f8;
-        g->cut_x = g[-1].cut_x;
-    }
+    if (l->pass.n_groups > 1) g->left = g[-1].left;
     return g;
 }
 
@@ -164,7 +159,7 @@ static qp_status group_nodes(lowering *l, int at, lowered_group *g, int *count, 
     *count = 1;
     if (node->cut) {
         g->kernel = &all_gather_cuda[0];
-        g->cut_x.rank = 0;
+        g->left.cut_x.rank = 0;
     }
     if (node->nothing || node->cut) return QP_OK;
     lower_call(l, at);

@@ -46,6 +46,14 @@ typedef struct lowered_node {
     launch_form input; /* LAUNCH_Q if its call has q so */
 } lowered_node;
 
+/* What lies elsewhere than the program says, after a group; rank 0: nothing does. */
+typedef struct lowered_left {
+    tensor rows; /* rows that lie at `at`, in BF16 or FP8 */
+    cuda_address at;
+    bool in_f8;
+    tensor cut_x; /* x, if each rank has only its own rows of it */
+} lowered_left;
+
 typedef struct lowered_group {
     int node, n_nodes;         /* of the program; n_nodes is 0 if rules have added all of them */
     op_code op;                /* of the first node */
@@ -58,11 +66,7 @@ typedef struct lowered_group {
     cuda_forms forms;
     bool cut;       /* as in lowered_node */
     bool continues; /* the next group belongs to the same entry of a launch list */
-    /* After it: the rows that lie in BF16 or FP8, and x if each rank has only its own rows of it;
-     * rank 0: none. */
-    tensor narrowed, cut_x;
-    cuda_address narrowed_at;
-    bool narrowed_in_f8;
+    lowered_left left;
 } lowered_group;
 
 typedef struct lowered_pass {
@@ -117,27 +121,13 @@ qp_status lower_begin(const lower_target *target, const launch_class *of, loweri
 qp_status lower_next(lowering *l, qp_error *error);
 void lower_end(lowering *l);
 
-/* ---- what rules ask ------------------------------------------------------------------------- */
-
-bool lower_takes(const lowering *l, int rule);
-
-/* Notes that a rule was taken, or why it was not at a node where it nearly applied. */
-void lower_took(lowering *l, int rule);
-void lower_refuse(const lowering *l, int rule, int at, const char *why);
+/* ---- what a persistent kernel asks ---------------------------------------------------------- */
 
 /* A node's call. It is bound when it is first asked for. */
 op_call *lower_call(const lowering *l, int at);
 
-/* The group before the one that is made; NULL: there is none. */
-const lowered_group *lower_last(const lowering *l);
-
 /* Whether a custom kernel runs a call. */
 bool lower_is_custom(const lowering *l, op_code op, const op_call *call);
-
-bool lower_same_rows(const tensor *a, const tensor *b);
-
-/* The first output among a call's tensors; its heads as one row. */
-tensor lower_output_of(op_code op, const op_call *call);
 
 /* Whether the node after `at` is a product that reads `out` in BF16. */
 bool lower_feeds_product(const lowering *l, int at, const tensor *out);

@@ -277,7 +277,7 @@ static const cuda_fusion f8_wide_fusions[] = {
      .with = {OP_ROPE, OP_KV_APPEND},
      .n_with = 2,
      .moves_q = true,
-     .accepts = cuda_f8_wide_turns,
+     .accepts = cuda_linear_wide_turns,
      .leaves = cuda_linear_wide_rope_leaves,
      .launch = cuda_f8_wide_rope},
     {0},

@@ -180,34 +180,6 @@ static qp_status map_stream(const cuda_ops *ops, const tensor *weight, cuda_addr
         (uint32_t[]){F8_COLUMNS / 2, 8, each, (unsigned)rows / 8 / each, 1}, error);
 }
 
-static linear_stream stream_of(const op_call *call, const op_call *silu, cuda_stream_cut cut,
-                               int stages)
-{
-    const tensor *t = call->tensors, *residual = &t[LINEAR_RESIDUAL], *bias = &t[LINEAR_BIAS];
-    return (linear_stream){
-        .out = t[LINEAR_OUT].data,
-        .residual = residual->rank ? residual->data : NULL,
-        .bias = bias->rank ? bias->data : NULL,
-        .out_pitch = t[LINEAR_OUT].stride[0] / 4,
-        .residual_pitch = residual->rank ? residual->stride[0] / 4 : 0,
-        .end = silu ? silu->tensors[SILU_AND_MUL_OUT].shape[1] : call->end,
-        .n_rows = (int32_t)t[LINEAR_X].shape[0],
-        .n_steps = (int32_t)(t[LINEAR_X].shape[1] / F8_COLUMNS),
-        .ranks = cut.ranks,
-        .tile_rows = cut.rows,
-        .stages = stages,
-        .end_kind = silu ? LINEAR_STREAM_SILU : LINEAR_STREAM_PLAIN,
-        .bias_type = (int32_t)bias->type,
-        .vectors = cuda_linear_on_vectors(&t[LINEAR_OUT]) && cuda_linear_on_vectors(residual),
-    };
-}
-
-/* Two blocks of different products fit on a multiprocessor, as in linear_stream_cuda.c. */
-static int stages_of(int columns)
-{
-    return columns <= 16 ? 6 : columns <= 32 ? 5 : 4;
-}
-
 static qp_status launch_stream(cuda_ops *ops, const linear_f8_stream *run, int64_t tiles,
                                int columns, qp_error *error)
 {
@@ -233,7 +205,8 @@ static qp_status multiply_stream(cuda_ops *ops, const op_call *call, const op_ca
     cuda_address at, panels;
     if (silu) cut = (cuda_stream_cut){LINEAR_STREAM_ROWS, 1};
     const int64_t tiles = (features + cut.rows - 1) / cut.rows;
-    linear_f8_stream run = {.run = stream_of(call, silu, cut, stages_of(columns)),
+    linear_f8_stream run = {.run = cuda_stream_arguments(call, silu, cut, F8_COLUMNS,
+                                                         cuda_stream_stages(columns, false)),
                             .panel_bytes = F8_PANEL(x->shape[1]),
                             .up_panels = (int32_t)(panels_of(features) / 2)};
     TRY(find_x(ops, call, forms, &at, error));
@@ -384,14 +357,6 @@ qp_status cuda_f8_wide_silu(cuda_ops *ops, const op_call *calls, const cuda_form
     TRY(map_rows(ops, out, to->shape[0], to->shape[1], F8_WIDE_ROWS / 2, run.out_map, error));
     return launch_wide(ops, &calls[0], forms, 2, "run_f8_wide_silu", &run,
                        CUDA_ARGUMENTS(CUDA_ARGUMENT(run)), error);
-}
-
-bool cuda_f8_wide_turns(const cuda_ops *ops, const op_call *calls)
-{
-    const tensor *t = calls[0].tensors;
-    (void)ops;
-    return !t[LINEAR_BIAS].rank && !t[LINEAR_RESIDUAL].rank && calls[0].begin == 0 &&
-           calls[0].end == t[LINEAR_WEIGHT].shape[0] && cuda_linear_is_turned(calls);
 }
 
 qp_status cuda_f8_wide_rope(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,

@@ -51,8 +51,7 @@ cuda_left cuda_f8_wide_leaves(const cuda_ops *ops, const op_call *calls, cuda_ad
 qp_status cuda_f8_wide_silu(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                             qp_error *error);
 
-/* With rope and kv_append, as cuda_linear_wide_rope(). */
-bool cuda_f8_wide_turns(const cuda_ops *ops, const op_call *calls);
+/* With rope and kv_append, where and as cuda_linear_wide_rope(). */
 qp_status cuda_f8_wide_rope(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                             qp_error *error);
 

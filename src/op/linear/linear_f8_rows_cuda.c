@@ -219,11 +219,8 @@ qp_status cuda_f8_rows_silu(cuda_ops *ops, const op_call *calls, const cuda_form
 
 bool cuda_f8_rows_turns(const cuda_ops *ops, const op_call *calls)
 {
-    const tensor *t = calls[0].tensors, *out = &t[LINEAR_OUT];
-    (void)ops;
-    return !t[LINEAR_BIAS].rank && !t[LINEAR_RESIDUAL].rank && calls[0].begin == 0 &&
-           calls[0].end == t[LINEAR_WEIGHT].shape[0] && out->stride[0] == 4 * out->shape[1] &&
-           cuda_linear_is_turned(calls);
+    const tensor *out = &calls[0].tensors[LINEAR_OUT];
+    return out->stride[0] == 4 * out->shape[1] && cuda_linear_wide_turns(ops, calls);
 }
 
 cuda_left cuda_f8_rows_rope_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x)

@@ -147,7 +147,8 @@ qp_status cuda_stream_map_cache(const cuda_ops *ops, const tensor *cache, char *
         error);
 }
 
-static linear_stream arguments_of(const op_call *call, cuda_stream_cut cut, int stages)
+linear_stream cuda_stream_arguments(const op_call *call, const op_call *silu, cuda_stream_cut cut,
+                                    int depth, int stages)
 {
     const tensor *t = call->tensors, *residual = &t[LINEAR_RESIDUAL], *bias = &t[LINEAR_BIAS];
     return (linear_stream){
@@ -157,24 +158,20 @@ static linear_stream arguments_of(const op_call *call, cuda_stream_cut cut, int 
         .out_pitch = t[LINEAR_OUT].stride[0] / 4,
         .residual_pitch = residual->rank ? residual->stride[0] / 4 : 0,
         .begin = call->begin,
-        .end = call->end,
+        .end = silu ? silu->tensors[SILU_AND_MUL_OUT].shape[1] : call->end,
         .n_rows = (int32_t)t[LINEAR_X].shape[0],
-        .n_steps =
-            (int32_t)((t[LINEAR_X].shape[1] + LINEAR_STREAM_DEPTH - 1) / LINEAR_STREAM_DEPTH),
+        .n_steps = (int32_t)((t[LINEAR_X].shape[1] + depth - 1) / depth),
         .ranks = cut.ranks,
         .tile_rows = cut.rows,
         .stages = stages,
-        .end_kind = LINEAR_STREAM_PLAIN,
+        .end_kind = silu ? LINEAR_STREAM_SILU : LINEAR_STREAM_PLAIN,
         .bias_type = (int32_t)bias->type,
         .vectors = call->begin % 4 == 0 && cuda_linear_on_vectors(&t[LINEAR_OUT]) &&
                    cuda_linear_on_vectors(residual),
     };
 }
 
-/* Stages in shared memory. Two blocks of different products fit on a multiprocessor, so that the
- * next product's weights are in flight before one ends; a product whose blocks are all resident
- * gets one more stage. */
-static int stages_of(int columns, bool at_once)
+int cuda_stream_stages(int columns, bool at_once)
 {
     return columns <= 16 ? 6 : columns <= 32 ? 5 : 4 + at_once;
 }
@@ -207,17 +204,14 @@ static qp_status multiply(cuda_ops *ops, const op_call *call, const op_call *sil
     int64_t tiles = (features + cut.rows - 1) / cut.rows;
     int columns = LINEAR_STREAM_COLUMNS(rows);
     bool at_once = cut.ranks == 1 && tiles <= n_multiprocessors;
-    linear_stream run = arguments_of(call, cut, stages_of(columns, at_once));
+    linear_stream run = cuda_stream_arguments(call, silu, cut, LINEAR_STREAM_DEPTH,
+                                              cuda_stream_stages(columns, at_once));
     cuda_address at;
     TRY(cuda_linear_narrowed_x(ops, call, forms, &at, error));
     TRY(cuda_stream_map_weight(ops, &call->tensors[LINEAR_WEIGHT], silu != NULL, cut.rows,
                                run.weight_map, &run.weight_dimension, &run.weight_step, error));
     TRY(cuda_stream_map_x(ops, x, at, columns, run.x_map, error));
-    if (silu) {
-        run.end_kind = LINEAR_STREAM_SILU;
-        run.end = silu->tensors[SILU_AND_MUL_OUT].shape[1];
-        run.narrowed = cuda_host_form(cuda_other_narrow_place(ops, at));
-    }
+    if (silu) run.narrowed = cuda_host_form(cuda_other_narrow_place(ops, at));
     return launch(ops, &run, tiles, columns, error);
 }
 

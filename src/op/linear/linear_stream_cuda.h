@@ -17,6 +17,16 @@ typedef struct cuda_stream_cut {
  * n_steps: of LINEAR_STREAM_DEPTH along a row. It never depends on the number of rows of x. */
 cuda_stream_cut cuda_stream_cut_of(int64_t features, int64_t n_steps, int n_multiprocessors);
 
+/* The parameters but for maps and addresses of x. `silu`: the output is its; or NULL. `depth`:
+ * columns of a step. */
+linear_stream cuda_stream_arguments(const op_call *call, const op_call *silu, cuda_stream_cut cut,
+                                    int depth, int stages);
+
+/* Stages in shared memory. Two blocks of different products fit on a multiprocessor, so that the
+ * next product's weights are in flight before one ends; a product whose blocks are all resident
+ * gets one more stage. */
+int cuda_stream_stages(int columns, bool at_once);
+
 bool cuda_linear_stream_accepts(const op_call *call);
 bool cuda_linear_stream_pays(const cuda_ops *ops, const op_call *call);
 size_t cuda_linear_stream_workspace(const op_call *call);

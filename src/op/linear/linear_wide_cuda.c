@@ -150,16 +150,18 @@ static bool are_heads_of(const tensor *out, const tensor *heads, int64_t first)
            heads->stride[1] == heads->shape[2] * 4;
 }
 
-bool cuda_linear_is_turned(const op_call *calls)
+bool cuda_linear_wide_turns(const cuda_ops *ops, const op_call *calls)
 {
+    (void)ops;
     const op_call *call = &calls[0], *rope = &calls[1], *append = &calls[2];
     const tensor *out = &call->tensors[LINEAR_OUT], *q = &rope->tensors[ROPE_Q];
     const tensor *k = &rope->tensors[ROPE_K], *v = &append->tensors[KV_APPEND_V];
     const tensor *table = &rope->tensors[ROPE_COS_SIN];
     const append_rows rows = cuda_append_rows(append);
     int64_t head_dim = q->shape[2], n_q = q->shape[1] * head_dim, n_kv = k->shape[1] * head_dim;
-    return (head_dim == 64 || head_dim == 128) && k->shape[2] == head_dim &&
-           v->shape[1] == k->shape[1] && v->shape[2] == head_dim &&
+    return !call->tensors[LINEAR_BIAS].rank && !call->tensors[LINEAR_RESIDUAL].rank &&
+           call->begin == 0 && call->end == out->shape[1] && (head_dim == 64 || head_dim == 128) &&
+           k->shape[2] == head_dim && v->shape[1] == k->shape[1] && v->shape[2] == head_dim &&
            out->shape[1] == n_q + 2 * n_kv && are_heads_of(out, q, 0) &&
            are_heads_of(out, k, n_q) && are_heads_of(out, v, n_q + n_kv) &&
            append->tensors[KV_APPEND_K].data == k->data && table->shape[1] == head_dim &&
@@ -167,12 +169,6 @@ bool cuda_linear_is_turned(const op_call *calls)
            is_narrow(rows.k_cache.type) && rows.v_cache.type == rows.k_cache.type &&
            cuda_caches_on_vectors(&rows) && rope->begin == 0 && rope->end == out->shape[0] &&
            append->begin == 0 && append->end == out->shape[0];
-}
-
-bool cuda_linear_wide_turns(const cuda_ops *ops, const op_call *calls)
-{
-    (void)ops;
-    return cuda_linear_is_turned(calls);
 }
 
 cuda_left cuda_linear_wide_rope_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x)

@@ -28,7 +28,6 @@ qp_status cuda_linear_wide_silu(cuda_ops *ops, const op_call *calls, const cuda_
 
 /* The same for the product that makes q, k and v, the rope of q and k, and the kv_append of k and
  * v, where only attention reads q, and only the cache is read of k and v. */
-bool cuda_linear_is_turned(const op_call *calls); /* but for what the product itself needs */
 bool cuda_linear_wide_turns(const cuda_ops *ops, const op_call *calls);
 
 /* Launches all three. The memory of the product's output then holds, contiguous and in the type of

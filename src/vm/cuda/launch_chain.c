@@ -130,9 +130,9 @@ static int longest_chain(lowering *l, int at, bool in_f8, cuda_chain *chain, cud
 qp_status launch_take_run(lowering *l, int at, lowered_group *g, int *count, qp_error *error)
 {
     const launch_setting *setting = l->target->context;
-    const tensor none = {0}, *narrowed = g->narrowed_in_f8 ? &none : &g->narrowed;
+    const tensor none = {0}, *narrowed = g->left.in_f8 ? &none : &g->left.rows;
     cuda_chain chain, whole;
-    if (!begin(l, setting, narrowed, g->narrowed_at, &chain)) return QP_OK;
+    if (!begin(l, setting, narrowed, g->left.at, &chain)) return QP_OK;
     *count = longest_chain(l, at, is_in_f8(setting), &chain, &whole);
     if (*count == 0) return QP_OK;
     g->run = calloc(1, sizeof whole);
@@ -141,9 +141,9 @@ qp_status launch_take_run(lowering *l, int at, lowered_group *g, int *count, qp_
     g->input =
         narrowed->rank && whole.run.steps[0].kind == CHAIN_PRODUCT ? LAUNCH_BF16 : LAUNCH_PLAIN;
     g->output = normed ? LAUNCH_BF16 : LAUNCH_PLAIN;
-    g->narrowed = normed ? whole.x : none;
-    g->narrowed_at = whole.x_at;
-    g->narrowed_in_f8 = false;
+    g->left.rows = normed ? whole.x : none;
+    g->left.at = whole.x_at;
+    g->left.in_f8 = false;
     g->n_nodes = 0;
     for (int i = at; i < at + *count; i++)
         g->n_nodes += l->pass.nodes[i].n_nodes;
