@@ -127,7 +127,7 @@ static void expect_why(const char *path, const char *options, bool sums, const c
 static void a_rule_says_why(void **state)
 {
     (void)state;
-    expect_why("synthetic:tiny", "", false, "norm_qkv        2 times");
+    expect_why("synthetic:tiny", "", false, "norm_qkv         2 times");
     expect_why("synthetic:tiny", "-norm_up", true, "works on the residual in float32");
     expect_why("synthetic:tiny", "+output_sums", false, "the residual is not in sums");
 }

@@ -3,7 +3,7 @@
 
 #include "base/hash.h"
 #include "engine/engine.h"
-#include "lower/launches.h"
+#include "lower/lower.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -58,11 +58,15 @@ static qp_status evaluate(const search *s, qp_engine *e, float *logits, qp_error
 static void look(search *s, const qp_engine *e)
 {
     const program *p = &e->program;
-    int n_launch = 0;
     const bool on_gpu = machine_inner_type(&e->slots[ENGINE_MACHINES - 1])->on_gpu;
-    const char *launch = on_gpu ? lower_last_launch_rule(lower_launch_rules(p), &n_launch) : NULL;
-    s->n_rules = p->n_matches + n_launch;
-    snprintf(s->last, sizeof s->last, "%s", launch ? launch : p->last_rule);
+    const uint32_t launch = on_gpu ? lower_launch_rules(p) : 0;
+    s->n_rules = p->n_matches;
+    snprintf(s->last, sizeof s->last, "%s", p->last_rule);
+    for (int i = 0; i < LOWER_RULES; i++) {
+        if (!(launch >> i & 1)) continue;
+        s->n_rules++;
+        snprintf(s->last, sizeof s->last, "%s", lower_rule_name(i));
+    }
     s->tolerance = on_gpu || p->options.kv_partitions > 1 ? 1e-2 : 1e-5;
 }
 

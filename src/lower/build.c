@@ -14,11 +14,12 @@ typedef struct named_rule {
     const char *name;
     lower_when when;
     const rewrite *rule; /* NULL: a launch rule */
+    const char *summary; /* of a launch rule */
 } named_rule;
 
 static const named_rule rules[] = {
-#define RULE(name, when)           {#name, LOWER_##when, &rewrite_##name},
-#define LAUNCH_RULE(name, summary) {#name, LOWER_GPU, NULL},
+#define RULE(name, when)           {#name, LOWER_##when, &rewrite_##name, NULL},
+#define LAUNCH_RULE(name, summary) {#name, LOWER_GPU, NULL, summary},
 #include "lower/rules.def"
 #undef RULE
 #undef LAUNCH_RULE
@@ -41,6 +42,28 @@ uint32_t lower_rules_of(const plan_options *o)
     for (int i = 0; i < LOWER_RULES; i++)
         mine |= (uint32_t)(rules[i].when != LOWER_GPU) << i;
     return (taken | (o->rules_added & mine)) & ~o->rules_left_out;
+}
+
+uint32_t lower_launch_rules(const program *p)
+{
+    const plan_options *o = &p->options;
+    uint32_t taken = 0;
+    for (int i = 0, n = p->n_matches; i < LOWER_RULES; i++) {
+        if (rules[i].when != LOWER_GPU || o->rules_left_out >> i & 1) continue;
+        if (!o->rules_end || ++n < o->rules_end) taken |= UINT32_C(1) << i;
+    }
+    return taken;
+}
+
+const char *lower_rule_name(int rule)
+{
+    return rules[rule].name;
+}
+
+void lower_tell_rule(int rule, int count, strbuf *out)
+{
+    const char *summary = rules[rule].rule ? rules[rule].rule->summary : rules[rule].summary;
+    strbuf_printf(out, "%-13s %4d times: %s\n", rules[rule].name, count, summary);
 }
 
 bool lower_fuses(const plan_options *o)
@@ -124,9 +147,7 @@ static qp_status take_rules(plan_builder *draft, strbuf *out, qp_error *error)
         if (!(taken >> i & 1)) continue;
         if (!rewrite_draft(draft, rules[i].name, rules[i].rule, &log, &count))
             return error_no_memory(error, "the plan", (size_t)draft->n_nodes * sizeof(plan_node));
-        if (out)
-            strbuf_printf(out, "%-12s %4d times: %s\n", rules[i].name, count,
-                          rules[i].rule->summary);
+        if (out) lower_tell_rule(i, count, out);
     }
     rewrite_log_end(&log);
     draft_trim_tensors(draft);

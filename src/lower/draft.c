@@ -11,7 +11,7 @@
 void rewrite_log_end(rewrite_log *log)
 {
     if (log->count == 0) return;
-    strbuf_printf(log->out, "%-12s not at %s", log->last_rule, log->first);
+    strbuf_printf(log->out, "%-13s not at %s", log->last_rule, log->first);
     if (log->count > 1) strbuf_printf(log->out, " to %s, %d times", log->latest, log->count);
     strbuf_printf(log->out, ": %s\n", log->last_why);
     log->count = 0;

@@ -35,49 +35,37 @@ static tensor output_of(op_code op, const op_call *call)
     return out;
 }
 
-/* Whether a product reads x in a form: BF16, or FP8 with scales of groups or of rows. */
-typedef bool reads_form(const cuda_kernel *product);
-static bool reads_bf16(const cuda_kernel *product)
+/* Whether a node, a product, reads x in BF16, where `scales` is CUDA_F8_NONE, or else in FP8 with
+ * these scales. */
+static bool product_reads(const lowering *l, int at, int scales)
 {
-    return product->takes_narrowed;
-}
-static bool reads_f8_groups(const cuda_kernel *product)
-{
-    return product->takes_f8 == CUDA_F8_GROUPS;
-}
-static bool reads_f8_rows(const cuda_kernel *product)
-{
-    return product->takes_f8 == CUDA_F8_ROWS;
+    const cuda_kernel *product = cuda_ops_choose(l->ops, OP_LINEAR, lower_call(l, at));
+    if (!product) return false;
+    return scales == CUDA_F8_NONE ? product->takes_narrowed : (int)product->takes_f8 == scales;
 }
 
-static bool product_reads(const lowering *l, int at, reads_form *form)
+/* Whether the node after `at` is a product that reads `out` so. */
+static bool next_reads(const lowering *l, int at, const tensor *out, int scales)
 {
-    const cuda_kernel *product = cuda_ops_choose(l->target->ops, OP_LINEAR, lower_call(l, at));
-    return product && form(product);
-}
-
-/* Whether the node after `at` is a product that reads `out` in a form. */
-static bool next_reads(const lowering *l, int at, const tensor *out, reads_form *form)
-{
-    return at + 1 < l->pass.n_nodes && l->pass.nodes[at + 1].op == OP_LINEAR &&
+    return at + 1 < l->n_nodes && l->nodes[at + 1].op == OP_LINEAR &&
            lower_same_rows(&lower_call(l, at + 1)->tensors[LINEAR_X], out) &&
-           product_reads(l, at + 1, form);
+           product_reads(l, at + 1, scales);
 }
 
 bool lower_feeds_product(const lowering *l, int at, const tensor *out)
 {
-    return next_reads(l, at, out, reads_bf16);
+    return next_reads(l, at, out, CUDA_F8_NONE);
 }
 
-/* Whether only products that read x in this form read a node's output. After the pass's last node
+/* Whether only products that read x so read a node's output. After the pass's last node
  * any node may read it, unless that is also the program's last node. */
-static bool only_feeds(const lowering *l, int at, reads_form *form)
+static bool only_feeds(const lowering *l, int at, int scales)
 {
-    const program *program = l->target->program;
-    const lowered_node *nodes = l->pass.nodes;
+    const program *program = l->program;
+    const lowered_node *nodes = l->nodes;
     const int id = program_tensor_of(program, nodes[at].node, first_output(nodes[at].op));
     int last = nodes[at].node;
-    for (int i = at + 1; i < l->pass.n_nodes; i++) {
+    for (int i = at + 1; i < l->n_nodes; i++) {
         const int n = nodes[i].node;
         if (nodes[i].n_nodes == 0) continue;
         const op_info *op = op_get(program->nodes[n].op);
@@ -86,7 +74,7 @@ static bool only_feeds(const lowering *l, int at, reads_form *form)
             if (program_tensor_of(program, n, t) != id) continue;
             if (op->tensors[t].direction == OP_OUT)
                 return program_operand(program, n, t)->columns == 0;
-            if (nodes[i].op != OP_LINEAR || t != LINEAR_X || !product_reads(l, i, form))
+            if (nodes[i].op != OP_LINEAR || t != LINEAR_X || !product_reads(l, i, scales))
                 return false;
         }
     }
@@ -132,7 +120,7 @@ int lower_merge(lowering *l, int at, op_call *call)
 {
     int i = at + 1;
     if (!lower_takes(l, LOWER_RULE_merge) || lower_is_custom(l, OP_LINEAR, call)) return 1;
-    for (; i < l->pass.n_nodes && l->pass.nodes[i].op == OP_LINEAR; i++) {
+    for (; i < l->n_nodes && l->nodes[i].op == OP_LINEAR; i++) {
         const op_call *next = lower_call(l, i);
         if (lower_is_custom(l, OP_LINEAR, next)) break;
         if (!lies_next(call, next)) {
@@ -156,9 +144,9 @@ int lower_merge_products(lowering *l, int at, lowered_group *g)
     const int n = lower_merge(l, at, &call);
     if (n == 1) return 1;
     lower_took(l, LOWER_RULE_merge);
-    g->call = l->pass.nodes[at + n - 1].call;
+    g->call = l->nodes[at + n - 1].call;
     g->n_nodes = n;
-    l->pass.calls[g->call] = call;
+    l->calls[g->call] = call;
     return n;
 }
 
@@ -185,10 +173,10 @@ static int rule_of(const cuda_fusion *fusion)
 /* Whether node `at` is attention that reads the q that a fusion moves, and feeds a product. */
 static bool reads_moved(const lowering *l, int at, const tensor *q)
 {
-    if (at >= l->pass.n_nodes || l->pass.nodes[at].op != OP_PAGED_PREFILL || lower_all_decode(l))
+    if (at >= l->n_nodes || l->nodes[at].op != OP_PAGED_PREFILL || lower_all_decode(l))
         return false;
     const op_call *attention = lower_call(l, at);
-    const cuda_kernel *reader = cuda_ops_choose(l->target->ops, OP_PAGED_PREFILL, attention);
+    const cuda_kernel *reader = cuda_ops_choose(l->ops, OP_PAGED_PREFILL, attention);
     const tensor out = output_of(OP_PAGED_PREFILL, attention);
     return attention->tensors[PAGED_PREFILL_Q].data == q->data && reader && reader->takes_moved_q &&
            lower_feeds_product(l, at, &out);
@@ -198,8 +186,8 @@ static bool reads_moved(const lowering *l, int at, const tensor *q)
  * of logits only if a rule has added the node: the program's own leaves the logits to others. */
 static bool has_nodes(const lowering *l, const cuda_fusion *fusion, int next)
 {
-    const lowered_node *nodes = l->pass.nodes;
-    if (next + fusion->n_with > l->pass.n_nodes) return false;
+    const lowered_node *nodes = l->nodes;
+    if (next + fusion->n_with > l->n_nodes) return false;
     for (int i = 0; i < fusion->n_with; i++)
         if (nodes[next + i].op != fusion->with[i] || nodes[next + i].nothing ||
             (nodes[next + i].op == OP_ARGMAX && nodes[next + i].n_nodes > 0) ||
@@ -212,15 +200,13 @@ static bool has_nodes(const lowering *l, const cuda_fusion *fusion, int next)
 static const char *refuse_fusion(const lowering *l, const cuda_kernel *kernel, const cuda_fusion *f,
                                  int last, const op_call *calls)
 {
-    if (f->sums && !(lower_ranks_are_alike(l->target->program) && only_feeds(l, last, reads_bf16)))
+    if (f->sums && !(lower_ranks_are_alike(l->program) && only_feeds(l, last, CUDA_F8_NONE)))
         return "ranks differ, or another node than a product in BF16 reads the norm";
-    if (!f->accepts(l->target->ops, calls)) return "the kernel does not take these shapes";
+    if (!f->accepts(l->ops, calls)) return "the kernel does not take these shapes";
     if (f->moves_q && !reads_moved(l, last + 1, &calls[1].tensors[ROPE_Q]))
         return "the attention after it does not read q in the type of the cache";
     const tensor out = output_of(f->with[f->n_with - 1], &calls[f->n_with]);
-    if (f->rounds &&
-        !next_reads(l, last, &out,
-                    kernel->takes_f8 == CUDA_F8_ROWS ? reads_f8_rows : reads_f8_groups))
+    if (f->rounds && !next_reads(l, last, &out, (int)kernel->takes_f8))
         return "no product that reads FP8 follows";
     if (f->narrows && !f->rounds && !lower_feeds_product(l, last, &out))
         return "no product that reads BF16 follows";
@@ -232,31 +218,24 @@ static bool fuses(const lowering *l, const cuda_kernel *kernel, const cuda_fusio
 {
     const int rule = rule_of(fusion);
     if (!lower_takes(l, rule) || !has_nodes(l, fusion, next)) return false;
-    if (fusion->with[0] == OP_ROPE && !cuda_rope_is_appended(l->target->ops, &calls[1]))
-        return false;
+    if (fusion->with[0] == OP_ROPE && !cuda_rope_is_appended(l->ops, &calls[1])) return false;
     const char *why = refuse_fusion(l, kernel, fusion, next + fusion->n_with - 1, calls);
     if (why) lower_refuse(l, rule, next, why);
     return !why;
 }
 
-static const cuda_fusion *fusion_of(const lowering *l, const cuda_kernel *kernel, int next,
-                                    const op_call *calls)
-{
-    for (const cuda_fusion *f = kernel ? kernel->fusions : NULL; f && f->name; f++)
-        if (fuses(l, kernel, f, next, calls)) return f;
-    return NULL;
-}
-
 /* A fusion of the chosen kernel, or of one that only runs so, which group->kernel then is. */
 static const cuda_fusion *find_fusion(const lowering *l, int next, lowered_group *g)
 {
-    const op_call *calls = &l->pass.calls[g->call];
-    const cuda_kernel *fusing = cuda_ops_fusing(l->target->ops, g->kernel, calls);
-    const cuda_fusion *fusion = fusion_of(l, g->kernel, next, calls);
-    if (fusion) return fusion;
-    fusion = fusion_of(l, fusing, next, calls);
-    if (fusion) g->kernel = fusing;
-    return fusion;
+    const op_call *calls = &l->calls[g->call];
+    const cuda_kernel *kernels[] = {g->kernel, cuda_ops_fusing(l->ops, g->kernel, calls)};
+    for (int i = 0; i < 2; i++)
+        for (const cuda_fusion *f = kernels[i] ? kernels[i]->fusions : NULL; f && f->name; f++)
+            if (fuses(l, kernels[i], f, next, calls)) {
+                g->kernel = kernels[i];
+                return f;
+            }
+    return NULL;
 }
 
 static void leave_narrowed(lowered_group *g, const tensor *rows, cuda_address at, bool in_f8)
@@ -272,23 +251,23 @@ static void take_x(const lowering *l, const tensor *x, lowered_group *g)
     const bool there = g->left.rows.rank == x->rank && lower_same_rows(&g->left.rows, x);
     g->input = !there ? LAUNCH_ROUNDS : g->left.in_f8 ? LAUNCH_F8 : LAUNCH_BF16;
     if (there) g->forms = (cuda_forms){.x = g->left.at, .x_in_f8 = g->left.in_f8};
-    if (!there) leave_narrowed(g, x, cuda_narrow_place(l->target->ops), false);
+    if (!there) leave_narrowed(g, x, cuda_narrow_place(l->ops), false);
 }
 
 /* The form in which a fusion leaves its output, and q for the attention at node `attention`. */
 static void take_left(const lowering *l, int attention, lowered_group *g)
 {
     const cuda_fusion *f = g->fusion;
-    const op_call *calls = &l->pass.calls[g->call];
+    const op_call *calls = &l->calls[g->call];
     const tensor none = {0}, out = output_of(f->with[f->n_with - 1], &calls[f->n_with]);
     cuda_left left = {0};
-    if (f->leaves) left = f->leaves(l->target->ops, calls, g->left.at);
+    if (f->leaves) left = f->leaves(l->ops, calls, g->left.at);
     leave_narrowed(g, left.narrowed ? &out : &none, left.narrowed, left.in_f8);
     if (left.narrowed) g->output = left.in_f8 ? LAUNCH_F8 : LAUNCH_BF16;
     if (f->sums) g->left.cut_x = calls[0].tensors[LINEAR_OUT];
     if (!left.q.rank) return;
     lower_call(l, attention)->tensors[PAGED_PREFILL_Q] = left.q;
-    l->pass.nodes[attention].input = g->output = LAUNCH_Q;
+    l->nodes[attention].input = g->output = LAUNCH_Q;
 }
 
 int lower_fuse(lowering *l, int next, lowered_group *g)
@@ -299,8 +278,8 @@ int lower_fuse(lowering *l, int next, lowered_group *g)
     lower_took(l, rule_of(g->fusion));
     g->epilogue = g->fusion->name;
     for (int i = 0; i < n; i++)
-        g->n_nodes += l->pass.nodes[next + i].n_nodes;
-    if (g->kernel->takes_narrowed) take_x(l, &l->pass.calls[g->call].tensors[LINEAR_X], g);
+        g->n_nodes += l->nodes[next + i].n_nodes;
+    if (g->kernel->takes_narrowed) take_x(l, &l->calls[g->call].tensors[LINEAR_X], g);
     take_left(l, next + n, g);
     return n;
 }
@@ -309,8 +288,8 @@ int lower_fuse(lowering *l, int next, lowered_group *g)
 
 void lower_narrow(lowering *l, int at, lowered_group *g)
 {
-    const op_call *call = &l->pass.calls[g->call];
-    const tensor none = {0}, out = output_of(l->pass.nodes[at].op, call);
+    const op_call *call = &l->calls[g->call];
+    const tensor none = {0}, out = output_of(l->nodes[at].op, call);
     const cuda_kernel *kernel = g->kernel;
     if (kernel->takes_narrowed) {
         take_x(l, &call->tensors[LINEAR_X], g);
@@ -325,10 +304,10 @@ void lower_narrow(lowering *l, int at, lowered_group *g)
     }
     lower_took(l, LOWER_RULE_narrow);
     const bool rounds = lower_takes(l, LOWER_RULE_f8) && kernel->rounds && kernel->rounds(call);
-    g->forms.out = cuda_narrow_place(l->target->ops);
-    g->forms.out_alone = only_feeds(l, at, reads_bf16);
-    g->forms.out_by_rows = rounds && only_feeds(l, at, reads_f8_rows);
-    g->forms.out_in_f8 = g->forms.out_by_rows || (rounds && only_feeds(l, at, reads_f8_groups));
+    g->forms.out = cuda_narrow_place(l->ops);
+    g->forms.out_alone = only_feeds(l, at, CUDA_F8_NONE);
+    g->forms.out_by_rows = rounds && only_feeds(l, at, CUDA_F8_ROWS);
+    g->forms.out_in_f8 = g->forms.out_by_rows || (rounds && only_feeds(l, at, CUDA_F8_GROUPS));
     if (g->forms.out_in_f8) lower_took(l, LOWER_RULE_f8);
     leave_narrowed(g, &out, g->forms.out, g->forms.out_in_f8);
     const bool alone = kernel->narrow_form == CUDA_NARROWS_ALONE ||

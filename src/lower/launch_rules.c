@@ -15,11 +15,10 @@
 void lower_likeliest(lowering *l)
 {
     const int64_t n = l->of->sizes.of[AXIS_OUTPUTS];
-    op_call *call =
-        lower_add_node(l, l->pass.n_nodes, (lowered_node){.node = l->end, .op = OP_ARGMAX});
+    op_call *call = lower_add_node(l, l->n_nodes, (lowered_node){.node = l->end, .op = OP_ARGMAX});
     *call = (op_call){.end = n};
     call->tensors[ARGMAX_LOGITS] = tensor_2d(l->target->memory->data[PLAN_LOGITS], DTYPE_F32, n,
-                                             l->target->program->config.vocab_size);
+                                             l->program->config.vocab_size);
     call->tensors[ARGMAX_IDS] = tensor_1d(cuda_host_form(l->target->likeliest), DTYPE_I32, n);
 }
 
@@ -32,11 +31,11 @@ bool lower_all_decode(const lowering *l)
 
 void lower_decode(lowering *l, int at)
 {
-    lowered_node *node = &l->pass.nodes[at];
+    lowered_node *node = &l->nodes[at];
     if (!lower_takes(l, LOWER_RULE_decode) || node->op != OP_PAGED_PREFILL ||
         !lower_all_decode(l) || lower_is_custom(l, node->op, lower_call(l, at)))
         return;
-    node->op = cuda_take_decoding(l->target->ops, lower_call(l, at));
+    node->op = cuda_take_decoding(l->ops, lower_call(l, at));
     if (node->op == OP_PAGED_DECODE)
         lower_took(l, LOWER_RULE_decode);
     else
@@ -49,15 +48,15 @@ void lower_decode(lowering *l, int at)
 void lower_split(lowering *l)
 {
     op_call decode, others;
-    lowered_pass *p = &l->pass;
+    lowering *p = l;
     lowered_group *g = &p->groups[p->n_groups - 1];
     if (!lower_takes(l, LOWER_RULE_split) || l->of->n_decode == 0 || !g->kernel ||
         g->kernel->launch != cuda_prefill || g->kernel->custom_launch)
         return;
     cuda_split_prefill(&p->calls[g->call], l->of->n_decode, &decode, &others);
     if (lower_is_custom(l, OP_PAGED_DECODE, &decode) || !cuda_decode_accepts(&decode) ||
-        !cuda_decode_pays(l->target->ops, &decode) ||
-        cuda_ops_choose(l->target->ops, OP_PAGED_PREFILL, &others) != g->kernel)
+        !cuda_decode_pays(l->ops, &decode) ||
+        cuda_ops_choose(l->ops, OP_PAGED_PREFILL, &others) != g->kernel)
         return;
     lower_took(l, LOWER_RULE_split);
     g->forms.beside = g->continues = true;
@@ -65,7 +64,7 @@ void lower_split(lowering *l)
     *second = *g;
     second->n_nodes = 0;
     second->op = OP_PAGED_DECODE;
-    second->kernel = cuda_ops_choose(l->target->ops, OP_PAGED_DECODE, &decode);
+    second->kernel = cuda_ops_choose(l->ops, OP_PAGED_DECODE, &decode);
     second->forms.out_rows = p->calls[g->call].tensors[PAGED_PREFILL_Q].shape[0];
     second->continues = false;
     second->call = p->n_calls++;
@@ -83,14 +82,6 @@ static bool is_gather(const program *p, int node)
     return p->nodes[node].op == OP_EMBEDDING &&
            program_tensor_of(p, node, EMBEDDING_IDS) == PLAN_OUTPUT_ROWS &&
            program_tensor_of(p, node, EMBEDDING_TABLE) == PLAN_X;
-}
-
-/* Whether a node works on each row by itself. */
-static bool goes_by_rows(const program *p, int node)
-{
-    const op_code op = p->nodes[node].op;
-    return op == OP_LINEAR || op == OP_RMS_NORM || op == OP_SILU_AND_MUL || op == OP_ALL_REDUCE ||
-           program_is_noop(p, node);
 }
 
 /* Whether a node is an output projection. Of several ranks that add partial sums only the first one
@@ -117,14 +108,14 @@ static bool gathered_fit(const program *p, const int64_t *sizes)
  * that work by rows are between them; else 0. */
 static int find_gather(const lowering *l, int at)
 {
-    const program *p = l->target->program;
-    const lowered_node *nodes = l->pass.nodes;
-    const int n = l->pass.n_nodes;
+    const program *p = l->program;
+    const lowered_node *nodes = l->nodes;
+    const int n = l->n_nodes;
     if (at == 0 || nodes[at].n_nodes == 0 || l->of->sizes.of[AXIS_TOKENS] <= LINEAR_STREAM_MAX_X ||
         nodes[at - 1].op != OP_PAGED_PREFILL || !adds_attention(p, nodes[at].node))
         return 0;
     int i = at + 1;
-    while (i < n && nodes[i].n_nodes > 0 && goes_by_rows(p, nodes[i].node))
+    while (i < n && nodes[i].n_nodes > 0 && lower_goes_by_rows(p->nodes[nodes[i].node].op))
         i++;
     if (i + 1 >= n || nodes[i].n_nodes == 0 || !is_gather(p, nodes[i].node) ||
         nodes[i + 1].op != OP_RMS_NORM ||
@@ -141,7 +132,7 @@ static void add_gather(lowering *l, int at, bool cut, const tensor *ids, const t
     op_call *call = lower_add_node(
         l, at,
         (lowered_node){
-            .node = l->pass.nodes[at].node, .op = OP_EMBEDDING, .continues = true, .cut = cut});
+            .node = l->nodes[at].node, .op = OP_EMBEDDING, .continues = true, .cut = cut});
     *call = (op_call){.end = out->shape[0]};
     call->tensors[EMBEDDING_IDS] = *ids;
     call->tensors[EMBEDDING_TABLE] = *table;
@@ -156,10 +147,10 @@ static void bind_wanted(lowering *l, int at, int gather)
     program_sizes few = l->of->sizes;
     few.of[AXIS_TOKENS] = few.of[AXIS_OUTPUTS];
     for (int i = at; i <= gather + 1; i++)
-        t->bind(t->context, &few, l->pass.nodes[i].node, lower_call(l, i));
+        t->bind(t->context, &few, l->nodes[i].node, lower_call(l, i));
     lower_call(l, gather + 1)->tensors[RMS_NORM_X] =
         lower_call(l, gather)->tensors[EMBEDDING_TABLE];
-    l->pass.nodes[gather].nothing = true;
+    l->nodes[gather].nothing = true;
 }
 
 void lower_gather_wanted(lowering *l, int at)
@@ -203,26 +194,26 @@ static bool touches(const tensor *x, op_code op, const op_call *call)
 static void make_whole(lowering *l, const tensor *x, lowered_group *g)
 {
     g->op = OP_EMBEDDING;
-    g->call = l->pass.n_calls++;
+    g->call = l->n_calls++;
     g->kernel = &all_gather_cuda[0];
     g->cut = true;
-    op_call *call = &l->pass.calls[g->call];
+    op_call *call = &l->calls[g->call];
     *call = (op_call){0};
     call->tensors[EMBEDDING_TABLE] = call->tensors[EMBEDDING_OUT] = *x;
 }
 
 void lower_join(lowering *l)
 {
-    lowered_group *g = &l->pass.groups[l->pass.n_groups - 1];
+    lowered_group *g = &l->groups[l->n_groups - 1];
     if (!g->left.cut_x.rank || (g->fusion && g->fusion->sums) ||
-        !touches(&g->left.cut_x, g->op, &l->pass.calls[g->call]))
+        !touches(&g->left.cut_x, g->op, &l->calls[g->call]))
         return;
     const tensor x = g->left.cut_x;
     g->left.cut_x.rank = 0;
     g[1] = *g;
     *g = (lowered_group){.node = g->node, .continues = true};
     make_whole(l, &x, g);
-    l->pass.n_groups++;
+    l->n_groups++;
 }
 
 void lower_join_at_end(lowering *l)

@@ -9,37 +9,6 @@
 
 /* ---- what rules ask ------------------------------------------------------------------------- */
 
-/* By number; those without a name work on the plan. */
-static const struct {
-    const char *name, *summary;
-} launch_rules[LOWER_RULES] = {
-#define RULE(name, when)
-#define LAUNCH_RULE(name, summary) [LOWER_RULE_##name] = {#name, summary},
-#include "lower/rules.def"
-#undef RULE
-#undef LAUNCH_RULE
-};
-
-uint32_t lower_launch_rules(const program *p)
-{
-    const plan_options *o = &p->options;
-    uint32_t taken = 0;
-    for (int i = 0, n = p->n_matches; i < LOWER_RULES; i++) {
-        if (!launch_rules[i].name || o->rules_left_out >> i & 1) continue;
-        if (!o->rules_end || ++n < o->rules_end) taken |= UINT32_C(1) << i;
-    }
-    return taken;
-}
-
-const char *lower_last_launch_rule(uint32_t rules, int *count)
-{
-    const char *last = NULL;
-    *count = 0;
-    for (int i = 0; i < LOWER_RULES; i++)
-        if (rules >> i & 1) last = launch_rules[i].name, ++*count;
-    return last;
-}
-
 bool lower_takes(const lowering *l, int rule)
 {
     return l->target->rules >> rule & 1;
@@ -53,16 +22,16 @@ void lower_took(lowering *l, int rule)
 void lower_refuse(const lowering *l, int rule, int at, const char *why)
 {
     char label[64];
-    const program *p = l->target->program;
-    if (!l->log || !lower_takes(l, rule) || l->pass.nodes[at].n_nodes == 0) return;
-    program_step_label(p, p->nodes[l->pass.nodes[at].node].step, label, sizeof label);
-    rewrite_log_add(l->log, launch_rules[rule].name, label, why);
+    const program *p = l->program;
+    if (!l->log || !lower_takes(l, rule) || l->nodes[at].n_nodes == 0) return;
+    program_step_label(p, p->nodes[l->nodes[at].node].step, label, sizeof label);
+    rewrite_log_add(l->log, lower_rule_name(rule), label, why);
 }
 
 op_call *lower_call(const lowering *l, int at)
 {
-    lowered_node *node = &l->pass.nodes[at];
-    op_call *call = &l->pass.calls[node->call];
+    lowered_node *node = &l->nodes[at];
+    op_call *call = &l->calls[node->call];
     if (!node->bound) l->target->bind(l->target->context, &l->of->sizes, node->node, call);
     node->bound = true;
     return call;
@@ -70,12 +39,12 @@ op_call *lower_call(const lowering *l, int at)
 
 const lowered_group *lower_last(const lowering *l)
 {
-    return l->pass.n_groups > 0 ? &l->pass.groups[l->pass.n_groups - 1] : NULL;
+    return l->n_groups > 0 ? &l->groups[l->n_groups - 1] : NULL;
 }
 
 bool lower_is_custom(const lowering *l, op_code op, const op_call *call)
 {
-    return cuda_ops_custom(l->target->ops->custom, op, call);
+    return cuda_ops_custom(l->ops->custom, op, call);
 }
 
 bool lower_same_rows(const tensor *a, const tensor *b)
@@ -95,18 +64,17 @@ bool lower_ranks_are_alike(const program *p)
 
 op_call *lower_add_node(lowering *l, int at, lowered_node node)
 {
-    lowered_pass *p = &l->pass;
-    memmove(&p->nodes[at + 1], &p->nodes[at], (size_t)(p->n_nodes - at) * sizeof *p->nodes);
-    node.call = p->n_calls++;
+    memmove(&l->nodes[at + 1], &l->nodes[at], (size_t)(l->n_nodes - at) * sizeof *l->nodes);
+    node.call = l->n_calls++;
     node.bound = node.n_nodes == 0; /* the rule binds it */
-    p->nodes[at] = node;
-    p->n_nodes++;
-    return &p->calls[node.call];
+    l->nodes[at] = node;
+    l->n_nodes++;
+    return &l->calls[node.call];
 }
 
 lowered_group *lower_add_group(lowering *l, const lowered_node *node)
 {
-    lowered_group *g = &l->pass.groups[l->pass.n_groups++];
+    lowered_group *g = &l->groups[l->n_groups++];
     *g = (lowered_group){.node = node->node,
                          .n_nodes = node->n_nodes,
                          .op = node->op,
@@ -114,7 +82,7 @@ lowered_group *lower_add_group(lowering *l, const lowered_node *node)
                          .input = node->input,
                          .cut = node->cut,
                          .continues = node->continues};
-    if (l->pass.n_groups > 1) g->left = g[-1].left;
+    if (l->n_groups > 1) g->left = g[-1].left;
     return g;
 }
 
@@ -122,26 +90,23 @@ lowered_group *lower_add_group(lowering *l, const lowered_node *node)
 static qp_status take_nodes(lowering *l, int begin, int end, qp_error *error)
 {
     enum { ADDED = 4 }; /* two gathers, the likeliest tokens, and x made whole at the end */
-    const program *program = l->target->program;
-    lowered_pass *p = &l->pass;
     const size_t n = (size_t)(end - begin);
     /* Besides: a second call of attention and a launch that makes x whole, for each node. */
-    p->calls = malloc((3 * n + ADDED) * sizeof *p->calls);
-    p->nodes = malloc((n + ADDED) * sizeof *p->nodes);
-    p->groups = malloc((3 * n + ADDED) * sizeof *p->groups);
-    if (!p->calls || !p->nodes || !p->groups)
-        return error_no_memory(error, "a pass of launches", 3 * n * sizeof *p->calls);
+    l->calls = malloc((3 * n + ADDED) * sizeof *l->calls);
+    l->nodes = malloc((n + ADDED) * sizeof *l->nodes);
+    l->groups = malloc((3 * n + ADDED) * sizeof *l->groups);
+    if (!l->calls || !l->nodes || !l->groups)
+        return error_no_memory(error, "a pass of launches", 3 * n * sizeof *l->calls);
     for (int node = begin; node < end; node++)
-        lower_add_node(l, p->n_nodes,
+        lower_add_node(l, l->n_nodes,
                        (lowered_node){.node = node,
                                       .n_nodes = 1,
-                                      .op = program->nodes[node].op,
-                                      .nothing = program_is_noop(program, node)});
+                                      .op = l->program->nodes[node].op,
+                                      .nothing = program_is_noop(l->program, node)});
     return QP_OK;
 }
 
-/* ---- groups in their order --------------------------------------------------------------------
- */
+/* ---- groups in their order ------------------------------------------------------------------ */
 
 static qp_status no_kernel(op_code op, qp_error *error)
 {
@@ -155,7 +120,7 @@ static qp_status no_kernel(op_code op, qp_error *error)
 /* Makes the group of the nodes from `at` on that one kernel launches, *count of them. */
 static qp_status group_nodes(lowering *l, int at, lowered_group *g, int *count, qp_error *error)
 {
-    const lowered_node *node = &l->pass.nodes[at];
+    const lowered_node *node = &l->nodes[at];
     *count = 1;
     if (node->cut) {
         g->kernel = &all_gather_cuda[0];
@@ -164,7 +129,7 @@ static qp_status group_nodes(lowering *l, int at, lowered_group *g, int *count, 
     if (node->nothing || node->cut) return QP_OK;
     lower_call(l, at);
     if (node->op == OP_LINEAR) *count = lower_merge_products(l, at, g);
-    g->kernel = cuda_ops_choose(l->target->ops, node->op, &l->pass.calls[g->call]);
+    g->kernel = cuda_ops_choose(l->ops, node->op, &l->calls[g->call]);
     if (!g->kernel) return no_kernel(node->op, error);
     const int fused = lower_fuse(l, at + *count, g);
     if (fused == 0) lower_narrow(l, at, g);
@@ -177,7 +142,7 @@ static qp_status group_nodes(lowering *l, int at, lowered_group *g, int *count, 
 /* Makes the group that begins at a node; *count is how many nodes it has. */
 static qp_status make_group(lowering *l, int at, int *count, qp_error *error)
 {
-    lowered_group *g = lower_add_group(l, &l->pass.nodes[at]);
+    lowered_group *g = lower_add_group(l, &l->nodes[at]);
     *count = 0;
     if (lower_takes(l, LOWER_RULE_persistent)) TRY(l->target->take_run(l, at, g, count, error));
     if (*count == 0) return group_nodes(l, at, g, count, error);
@@ -189,16 +154,20 @@ qp_status lower_begin(const lower_target *target, const launch_class *of, loweri
                       qp_error *error)
 {
     const program_step *steps = target->program->steps;
-    *l = (lowering){.target = target, .of = of, .done = of->first == of->last};
+    *l = (lowering){.target = target,
+                    .program = target->program,
+                    .ops = target->ops,
+                    .of = of,
+                    .done = of->first == of->last};
     if (l->done) return QP_OK;
     if (target->explained) l->log = calloc(1, sizeof *l->log);
-    if (l->log) l->log->out = target->explained;
+    if (l->log) l->log->out = &l->why;
     l->end = steps[of->last - 1].first_node + steps[of->last - 1].n_nodes;
     TRY(take_nodes(l, steps[of->first].first_node, l->end, error));
     if (of->likeliest) lower_likeliest(l);
-    for (int at = 0; at < l->pass.n_nodes; at++)
+    for (int at = 0; at < l->n_nodes; at++)
         lower_decode(l, at);
-    l->done = l->pass.n_nodes == 0;
+    l->done = l->n_nodes == 0;
     return QP_OK;
 }
 
@@ -208,7 +177,7 @@ qp_status lower_next(lowering *l, qp_error *error)
     lower_gather_wanted(l, l->at);
     TRY(make_group(l, l->at, &count, error));
     l->at += count;
-    l->done = l->at == l->pass.n_nodes;
+    l->done = l->at == l->n_nodes;
     if (l->done) lower_join_at_end(l);
     return QP_OK;
 }
@@ -216,27 +185,21 @@ qp_status lower_next(lowering *l, qp_error *error)
 /* Tells which rules were taken, and why not. */
 static void explain(lowering *l)
 {
-    strbuf why = {0};
+    strbuf *out = l->target->explained;
     rewrite_log_end(l->log);
-    strbuf *out = l->log->out;
-    strbuf_puts(&why, strbuf_text(out));
-    strbuf_free(out);
     for (int i = 0; i < LOWER_RULES; i++)
-        if (launch_rules[i].name && lower_takes(l, i))
-            strbuf_printf(out, "%-13s %4d times: %s\n", launch_rules[i].name, l->taken[i],
-                          launch_rules[i].summary);
-    strbuf_puts(out, strbuf_text(&why));
-    strbuf_free(&why);
+        if (lower_takes(l, i)) lower_tell_rule(i, l->taken[i], out);
+    strbuf_puts(out, strbuf_text(&l->why));
+    strbuf_free(&l->why);
 }
 
 void lower_end(lowering *l)
 {
-    lowered_pass *p = &l->pass;
     if (l->log) explain(l);
-    for (int i = 0; i < p->n_groups; i++)
-        free(p->groups[i].run);
+    for (int i = 0; i < l->n_groups; i++)
+        free(l->groups[i].run);
     free(l->log);
-    free(p->calls);
-    free(p->nodes);
-    free(p->groups);
+    free(l->calls);
+    free(l->nodes);
+    free(l->groups);
 }

@@ -37,7 +37,7 @@ typedef enum launch_form {
 typedef struct lowered_node {
     int node, n_nodes; /* of the program; n_nodes is 0 for a node that a rule has added */
     op_code op;
-    int call;          /* among the pass's calls */
+    int call;          /* among the calls */
     bool bound;        /* it has its call */
     bool nothing;      /* there is nothing to launch */
     bool continues;    /* as in lowered_group */
@@ -69,13 +69,6 @@ typedef struct lowered_group {
     lowered_left left;
 } lowered_group;
 
-typedef struct lowered_pass {
-    op_call *calls;
-    lowered_node *nodes;
-    lowered_group *groups;
-    int n_calls, n_nodes, n_groups;
-} lowered_pass;
-
 typedef struct lowering lowering;
 
 /* Makes a persistent kernel's run of as many nodes as possible from node `at` on, and fills *group;
@@ -101,18 +94,19 @@ typedef struct lower_target {
 /* A pass while it is lowered: the nodes before `at` are in groups. */
 struct lowering {
     const lower_target *target;
+    const program *program; /* the target's */
+    cuda_ops *ops;
     const launch_class *of;
-    lowered_pass pass;
+    op_call *calls;
+    lowered_node *nodes;
+    lowered_group *groups;
+    int n_calls, n_nodes, n_groups;
     int at, end; /* `end`: after the program's last node of the pass */
     bool done;
-    int taken[LOWER_RULES]; /* how often each rule was */
-    struct rewrite_log *log;
+    int taken[LOWER_RULES];  /* how often each rule was */
+    struct rewrite_log *log; /* NULL: nothing is told */
+    strbuf why;
 };
-
-/* The launch rules that a program's options take, a bit each; and the last of such rules, with
- * their number. */
-uint32_t lower_launch_rules(const program *program);
-const char *lower_last_launch_rule(uint32_t rules, int *count);
 
 /* Lowers a pass group by group, so that a launch can run while later groups are made. lower_next()
  * adds groups until l->done. lower_end() it, also after a failure. */

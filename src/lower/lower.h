@@ -30,7 +30,18 @@ enum {
 /* The rules that these options take on the plan, a bit each. */
 uint32_t lower_rules_of(const plan_options *options);
 
-/* Whether any of them fuses operators. */
+/* The launch rules (launches.h) that a program's options take, a bit each. */
+uint32_t lower_launch_rules(const program *program);
+
+const char *lower_rule_name(int rule);
+
+/* Whether an operator works on each row by itself: one of those between attention and the end. */
+bool lower_goes_by_rows(op_code op);
+
+/* Appends a line: how often a rule was taken, and what it does. */
+void lower_tell_rule(int rule, int count, strbuf *out);
+
+/* Whether any rule of the plan fuses operators. */
 bool lower_fuses(const plan_options *options);
 
 /* Reads "+a,-b": rules to take and to leave out besides those of the other options; "-all" leaves

@@ -13,8 +13,7 @@
 
 enum { WANTED_GATHER, WANTED_ATTEND };
 
-/* Whether an operator works on each row by itself. */
-static bool goes_by_rows(op_code op)
+bool lower_goes_by_rows(op_code op)
 {
     return op == OP_LINEAR || op == OP_RMS_NORM || op == OP_SILU_AND_MUL || op == OP_ALL_REDUCE;
 }
@@ -22,7 +21,7 @@ static bool goes_by_rows(op_code op)
 static void look(void *context, plan_node *node)
 {
     bool *by_rows = context;
-    *by_rows &= goes_by_rows(node->op);
+    *by_rows &= lower_goes_by_rows(node->op);
 }
 
 static const char *refuse_wanted(const match *m)

@@ -12,8 +12,8 @@
 static int append_nodes(lowering *l, int at, cuda_chain *chain)
 {
     const op_call *norm = NULL, *rope = NULL;
-    for (int n = 0; n < 3 && at + n < l->pass.n_nodes; n++) {
-        const op_code op = l->pass.nodes[at + n].op;
+    for (int n = 0; n < 3 && at + n < l->n_nodes; n++) {
+        const op_code op = l->nodes[at + n].op;
         const op_call *call = lower_call(l, at + n);
         if (lower_is_custom(l, op, call)) return 0;
         if (op == OP_KV_APPEND) return cuda_chain_append(chain, norm, rope, call) ? n + 1 : 0;
@@ -32,7 +32,7 @@ static int product_nodes(lowering *l, int at, cuda_chain *chain)
 {
     op_call call = *lower_call(l, at);
     const int n = lower_merge(l, at, &call);
-    if (at + n < l->pass.n_nodes && l->pass.nodes[at + n].op == OP_SILU_AND_MUL &&
+    if (at + n < l->n_nodes && l->nodes[at + n].op == OP_SILU_AND_MUL &&
         !lower_is_custom(l, OP_SILU_AND_MUL, lower_call(l, at + n)) &&
         cuda_chain_activated(chain, &call, lower_call(l, at + n)))
         return n + 1;
@@ -43,13 +43,13 @@ static int product_nodes(lowering *l, int at, cuda_chain *chain)
  */
 static int chain_nodes(lowering *l, int at, cuda_chain *chain)
 {
-    const lowered_node *node = &l->pass.nodes[at];
+    const lowered_node *node = &l->nodes[at];
     const op_call *call = lower_call(l, at);
     if (lower_is_custom(l, node->op, call)) return 0;
     switch (node->op) {
     case OP_ALL_REDUCE:
         return node->nothing ||
-               (lower_ranks_are_alike(l->target->program) && cuda_chain_reduce(chain, call));
+               (lower_ranks_are_alike(l->program) && cuda_chain_reduce(chain, call));
     case OP_EMBEDDING:
         return cuda_chain_gather(chain, call);
     case OP_RMS_NORM:
@@ -79,8 +79,8 @@ static bool begin(const lowering *l, const launch_setting *setting, const tensor
                   cuda_address narrowed_at, cuda_chain *chain)
 {
     const int64_t tokens = l->of->sizes.of[AXIS_TOKENS];
-    if (tokens <= l->target->ops->few_rows ||
-        !cuda_chain_begin(l->target->ops, tokens, narrowed, narrowed_at, l->of->n_chunks, chain))
+    if (tokens <= l->ops->few_rows ||
+        !cuda_chain_begin(l->ops, tokens, narrowed, narrowed_at, l->of->n_chunks, chain))
         return false;
     if (setting->packed)
         cuda_chain_pack(chain, setting->packed,
@@ -105,9 +105,9 @@ static void copy_chain(cuda_chain *to, const cuda_chain *from)
 static int longest_chain(lowering *l, int at, bool in_f8, cuda_chain *chain, cuda_chain *whole)
 {
     cuda_chain normed;
-    const lowered_node *nodes = l->pass.nodes;
+    const lowered_node *nodes = l->nodes;
     int n_whole = 0, n_normed = 0;
-    for (int i = at, taken; i < l->pass.n_nodes; i += taken) {
+    for (int i = at, taken; i < l->n_nodes; i += taken) {
         const int n_steps = chain->run.n_steps;
         taken = chain_nodes(l, i, chain);
         if (taken == 0) break;
@@ -120,8 +120,8 @@ static int longest_chain(lowering *l, int at, bool in_f8, cuda_chain *chain, cud
         copy_chain(whole, chain);
         n_whole = i + taken - at;
     }
-    if (n_whole == 0 || n_normed == 0 || !cuda_chain_is_full(chain) ||
-        at + n_whole == l->pass.n_nodes || !lower_feeds_product(l, at + n_normed - 1, &normed.x))
+    if (n_whole == 0 || n_normed == 0 || !cuda_chain_is_full(chain) || at + n_whole == l->n_nodes ||
+        !lower_feeds_product(l, at + n_normed - 1, &normed.x))
         return n_whole;
     copy_chain(whole, &normed);
     return n_normed;
@@ -146,8 +146,8 @@ qp_status launch_take_run(lowering *l, int at, lowered_group *g, int *count, qp_
     g->left.in_f8 = false;
     g->n_nodes = 0;
     for (int i = at; i < at + *count; i++)
-        g->n_nodes += l->pass.nodes[i].n_nodes;
-    if (l->pass.nodes[at + *count - 1].op == OP_ARGMAX) g->epilogue = "argmax";
+        g->n_nodes += l->nodes[i].n_nodes;
+    if (l->nodes[at + *count - 1].op == OP_ARGMAX) g->epilogue = "argmax";
     copy_chain(g->run, &whole);
     return QP_OK;
 }

@@ -35,8 +35,8 @@ static void describe(launch_entry *entry, const lowered_group *g)
 static qp_status launch_group(const lowering *l, launch_list *list, launch_entry *entry,
                               const lowered_group *g, qp_error *error)
 {
-    cuda_ops *ops = l->target->ops;
-    const op_call *call = &l->pass.calls[g->call];
+    cuda_ops *ops = l->ops;
+    const op_call *call = &l->calls[g->call];
     const tensor *t = call->tensors;
     if (g->run) return launch_run(list, entry, g, error);
     if (g->cut)
@@ -52,14 +52,13 @@ static qp_status add_entry(const lowering *l, int first, int last, launch_list *
                            qp_error *error)
 {
     launch_entry *entry = &list->entries[list->n_entries++];
-    *entry =
-        (launch_entry){.node = l->pass.groups[first].node, .record = list->recording.n_records};
+    *entry = (launch_entry){.node = l->groups[first].node, .record = list->recording.n_records};
     for (int i = first; i < last; i++) {
-        describe(entry, &l->pass.groups[i]);
-        TRY(launch_group(l, list, entry, &l->pass.groups[i], error));
+        describe(entry, &l->groups[i]);
+        TRY(launch_group(l, list, entry, &l->groups[i], error));
     }
     entry->n_records = list->recording.n_records - entry->record;
-    const bool early = is_early(list, l->target->ops);
+    const bool early = is_early(list, l->ops);
     for (int r = entry->record; r < list->recording.n_records; r++)
         list->recording.records[r].early = early;
     return QP_OK;
@@ -69,11 +68,10 @@ static qp_status add_entry(const lowering *l, int first, int last, launch_list *
 static qp_status walk(lowering *l, launch_list *list, launch_sink *sink, void *context,
                       qp_error *error)
 {
-    const lowered_pass *p = &l->pass;
     for (int launched = 0; !l->done;) {
         TRY(lower_next(l, error));
-        for (int i = launched; i < p->n_groups; i++) {
-            if (p->groups[i].continues) continue;
+        for (int i = launched; i < l->n_groups; i++) {
+            if (l->groups[i].continues) continue;
             TRY(add_entry(l, launched, i + 1, list, error));
             if (sink) TRY(sink(context, list, &list->entries[list->n_entries - 1], error));
             launched = i + 1;
@@ -106,7 +104,7 @@ qp_status launch_list_make(const launch_setting *setting, const launch_class *of
     *out = (launch_list){.of = *of};
     ops.recording = &out->recording;
     qp_status status = lower_begin(&target, of, &l, error);
-    const size_t n = (size_t)l.pass.n_nodes + ADDED;
+    const size_t n = (size_t)l.n_nodes + ADDED;
     out->entries = calloc(n, sizeof *out->entries);
     if (!out->entries && status == QP_OK)
         status = error_no_memory(error, "a list of launches", n * sizeof *out->entries);
