@@ -25,7 +25,7 @@ add_library(quipu::quipu ALIAS quipu_shared)
 add_library(quipu_net_shared SHARED $<TARGET_OBJECTS:quipu_core> ${SIMD_OBJECTS} $<TARGET_OBJECTS:quipu_hub> $<TARGET_OBJECTS:quipu_server>
   $<TARGET_OBJECTS:quipu_net>)
 target_link_libraries(quipu_net_shared PRIVATE PkgConfig::PCRE2 PkgConfig::CJSON PkgConfig::CURL PkgConfig::CRYPTO
-  PkgConfig::EVENT Threads::Threads m ${CMAKE_DL_LIBS})
+  PkgConfig::EVENT PkgConfig::TLS Threads::Threads m ${CMAKE_DL_LIBS})
 target_link_options(quipu_net_shared PRIVATE
   -Wl,--version-script=${PROJECT_SOURCE_DIR}/packaging/libquipu.map -Wl,--no-undefined)
 set_target_properties(quipu_net_shared PROPERTIES OUTPUT_NAME quipu_net LINKER_LANGUAGE C

@@ -3,6 +3,7 @@ import atexit
 import http.client
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -33,7 +34,7 @@ class Server:
         while line and "listening" not in line:
             line = self.process.stderr.readline()
             self.said += line
-        self.port = int(line.rsplit(":", 1)[1]) if line else 0
+        self.port = int(re.search(r"listening at https?://.*:(\d+)", line)[1]) if line else 0
         while wait and self.get("/health")[0] != 200:
             time.sleep(0.01)
 

@@ -88,10 +88,10 @@ typedef struct cli_settings {
     int64_t vocab_size, skip, sample;
     double rate, duration, speed, scale, silence, sse_ping;
     /* serve; the key file is that of load */
-    const char *host, *alias, *chat_template;
+    const char *alias, *chat_template, *tls_cert, *tls_key, *api_prefix;
     const char *template_kwargs; /* of run and chat, too */
-    option_strings origins;
-    bool insecure, shared_cache, batch_invariant;
+    option_strings hosts, origins;
+    bool insecure, shared_cache, batch_invariant, access_log, log_json;
     int pooling;     /* index into cli_poolings */
     int raw_special; /* index into cli_switches */
     int64_t port, http_workers, max_connections, client_connections, max_queued, pages;

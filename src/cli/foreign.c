@@ -36,7 +36,7 @@
 #define STATISTICS                                                                                 \
     "a line of statistics on standard error follows each answer; 2>/dev/null hides it"
 #define LOGS  "messages go to standard error, where 2> FILE keeps them; -v says more"
-#define HTTPS "it speaks HTTP; a proxy such as Caddy or nginx before it adds TLS"
+#define HTTPS "TLS is --tls-cert FILE and --tls-key FILE; SIGHUP reads them again"
 #define CORS  "--cors-origin ORIGIN lets pages of an origin in, once for each origin"
 #define KEYS  "a server's keys are in a file, one a line: --api-key-file FILE"
 #define PROXY "a proxy before the server adds, changes or hides paths and headers"
@@ -340,11 +340,12 @@ const option_foreign cli_foreign_flags[] = {
          "--no-ui-mcp-proxy --no-webui-mcp-proxy",
          TOOLS),
     SAID("--host --port --reuse-port", SERVER),
-    SAID("--uds", "it listens at an address: --host and --port"),
+    SAID("--uds", "a unix socket is --host unix:PATH of `quipu serve`"),
     SAID("--path --ui-config --webui-config --ui-config-file --webui-config-file --no-ui "
          "--no-webui --enable-offline-docs --disable-fastapi-docs",
          PAGE),
-    SAID("--api-prefix --root-path --enable-request-id-headers --h11-max-incomplete-event-size "
+    SAID("--api-prefix", "it is --api-prefix PATH of `quipu serve`"),
+    SAID("--root-path --enable-request-id-headers --h11-max-incomplete-event-size "
          "--h11-max-header-count",
          PROXY),
     SAID("--cors-origins --cors-methods --cors-headers --cors-credentials "
@@ -352,7 +353,9 @@ const option_foreign cli_foreign_flags[] = {
          "--allowed-headers",
          CORS),
     SAID("--api-key", KEYS),
-    SAID("--ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile --ssl-ca-certs "
+    TAKEN("--ssl-cert-file --ssl-certfile", "tls-cert"),
+    TAKEN("--ssl-key-file --ssl-keyfile", "tls-key"),
+    SAID("--ssl-ca-certs "
          "--enable-ssl-refresh --ssl-cert-reqs --ssl-ciphers",
          HTTPS),
     SAID("-to", "an answer ends --timeout SECONDS after its request"),
@@ -386,10 +389,12 @@ const option_foreign cli_foreign_flags[] = {
     HOLDS("--perf --show-timings"),
     SAID("--no-perf --no-show-timings -ptc --print-token-count", STATISTICS),
     SAID("-o --output --output-file", "an answer goes to standard output: > FILE"),
-    SAID("--log-disable --log-file --log-jsonl --no-log-jsonl --log-prompts-dir -lv --verbosity "
+    TAKEN("--log-jsonl", "log-json"),
+    TAKEN("--enable-log-requests", "access-log"),
+    SAID("--log-disable --log-file --no-log-jsonl --log-prompts-dir -lv --verbosity "
          "--log-verbosity --log-verbose --log-prefix --no-log-prefix --log-timestamps "
          "--no-log-timestamps --log-colors --color -co --log-config-file --max-log-len "
-         "--enable-log-requests --no-enable-log-requests --disable-log-requests "
+         "--no-enable-log-requests --disable-log-requests "
          "--no-disable-log-requests --enable-log-outputs --enable-log-deltas --log-error-stack "
          "--uvicorn-log-level --disable-uvicorn-access-log --disable-access-log-for-endpoints",
          LOGS),

@@ -8,8 +8,10 @@ const char *const cli_poolings[] = {"model", "mean", "last", NULL}; /* as server
 const char *const cli_switches[] = {"auto", "on", "off", NULL}; /* as server_switch */
 
 static const option_spec serve_options[] = {
-    {"host", 0, OPTION_STRING_AT(SETTINGS, host), .argument = "ADDRESS", .fallback = "127.0.0.1",
-     .help = "where to listen; any but this host's own address needs --api-key-file"},
+    {"host", 0, OPTION_STRINGS_AT(SETTINGS, hosts), .argument = "ADDRESS",
+     .help = "where to listen, 127.0.0.1 if not given; may be repeated, and may be a unix socket: "
+             "unix:PATH, or a path that ends in .sock. Any but this host's own addresses need "
+             "--api-key-file"},
     {"port", 0, OPTION_INTEGER_AT(SETTINGS, port), .argument = "N", .fallback = "8080",
      .maximum = 65535, .help = "port to listen on; 0: one that is free"},
     {"parallel", 0, OPTION_INTEGER_AT(SETTINGS, parallel), .argument = "N", .fallback = "8",
@@ -19,6 +21,15 @@ static const option_spec serve_options[] = {
      .hint = OPTION_HINT_FOLDER,
      .help =
          "keep cached prompts in this folder when the server ends, and use them when it starts"},
+    {"n-predict", 'n', OPTION_INTEGER_AT(SETTINGS, n_predict), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = 1 << 30,
+     .help = "tokens of an answer whose request sets no limit; 0: until the context is full"},
+    {"api-prefix", 0, OPTION_STRING_AT(SETTINGS, api_prefix), .expert = true, .argument = "PATH",
+     .help = "all paths begin with this, such as /llm"},
+    {"access-log", 0, OPTION_FLAG_AT(SETTINGS, access_log),
+     .help = "a line on stderr for each request: its id, how it ended, and its times"},
+    {"log-json", 0, OPTION_FLAG_AT(SETTINGS, log_json), .expert = true,
+     .help = "what the server says, and the access log, as objects of JSON, one a line"},
     {"batch-invariant", 0, OPTION_FLAG_AT(SETTINGS, batch_invariant), .expert = true,
      .help =
          "on a GPU, the same answer to the bit whatever other requests there are, as on a CPU: "
@@ -53,6 +64,12 @@ static const option_spec access_options[] = {
              "without keys; never in messages"},
     {"api-key-file", 0, OPTION_STRING_AT(SETTINGS, api_key_file), .argument = "FILE",
      .hint = OPTION_HINT_FILE, .help = "clients need one of the keys in this file, one a line"},
+    {"tls-cert", 0, OPTION_STRING_AT(SETTINGS, tls_cert), .argument = "FILE",
+     .hint = OPTION_HINT_FILE,
+     .help = "speak HTTPS with this certificate and its chain (PEM); SIGHUP reads it again"},
+    {"tls-key", 0, OPTION_STRING_AT(SETTINGS, tls_key), .argument = "FILE",
+     .hint = OPTION_HINT_FILE,
+     .help = "the certificate's key (PEM), if it is not in the same file"},
     {"insecure", 0, OPTION_FLAG_AT(SETTINGS, insecure),
      .help = "let other computers in without a key"},
     {"cors-origin", 0, OPTION_STRINGS_AT(SETTINGS, origins), .argument = "ORIGIN",

@@ -33,6 +33,12 @@ static qp_status open_model(void *context, qp_engine **engine, qp_sampling *samp
     return status == QP_OK ? cli_sampling(&call, *engine, sampling) : status;
 }
 
+static void log_line(void *context, const char *line)
+{
+    (void)context;
+    fprintf(stderr, "%s\n", line);
+}
+
 static qp_status serve(const cli_call *call, const cJSON *template_variables,
                        const char *chat_template)
 {
@@ -47,7 +53,16 @@ static qp_status serve(const cli_call *call, const cJSON *template_variables,
         return open_model((void *)call, &none, &sampling, call->error);
     }
     name_model(path, name, sizeof name);
-    server_options options = {.host = s->host,
+    static const char *const usual[] = {"127.0.0.1"};
+    server_options options = {.hosts = s->hosts.count ? s->hosts.items : usual,
+                              .n_hosts = s->hosts.count ? (size_t)s->hosts.count : 1,
+                              .tls_certificate = s->tls_cert,
+                              .tls_key = s->tls_key,
+                              .prefix = s->api_prefix && *s->api_prefix ? s->api_prefix : NULL,
+                              .access_log = s->access_log || s->log_json,
+                              .log_json = s->log_json,
+                              .log_line = log_line,
+                              .max_tokens = (size_t)s->n_predict,
                               .port = (int)s->port,
                               .alias = s->alias && *s->alias ? s->alias : name,
                               .api_key_file = s->api_key_file,
@@ -93,6 +108,17 @@ static qp_status check_origins(const cli_call *call)
     return QP_OK;
 }
 
+static qp_status check_prefix(const cli_call *call)
+{
+    const char *prefix = call->settings->api_prefix;
+    const size_t length = prefix ? strlen(prefix) : 0;
+    if (length == 0 || (*prefix == '/' && length > 1 && prefix[length - 1] != '/')) return QP_OK;
+    return error_set(call->error, QP_INVALID,
+                     "--api-prefix: expected a path that begins with / and does not end with one, "
+                     "such as /llm, found '%.200s'",
+                     prefix);
+}
+
 /* The text of --chat-template, to free(); NULL: it is not given. */
 static qp_status read_template(const cli_call *call, char **out)
 {
@@ -113,6 +139,7 @@ qp_status command_serve(const cli_call *call)
     char *template = NULL;
     cJSON *variables = NULL;
     TRY(check_origins(call));
+    TRY(check_prefix(call));
     if (text) TRY(json_parse_exact(text, strlen(text), option, &variables, call->error));
     qp_status status = QP_OK;
     if (text && !cJSON_IsObject(variables))

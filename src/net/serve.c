@@ -27,6 +27,7 @@ struct qp_server {
     qp_engine_options engine;
     server_options options;
     char name[256];
+    const char *host;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -93,7 +94,9 @@ static void set_options(qp_server *s)
         s->engine.max_outputs =
             s->engine.max_sessions < LEAST_OUTPUTS ? LEAST_OUTPUTS : s->engine.max_sessions;
     name_model(s);
-    s->options.host = o->host ? o->host : "127.0.0.1";
+    s->host = o->host ? o->host : "127.0.0.1";
+    s->options.hosts = &s->host;
+    s->options.n_hosts = 1;
     s->options.port = (int)o->port;
     s->options.alias = o->name ? o->name : s->name;
     s->options.api_key = o->api_key;

@@ -111,6 +111,11 @@ static void reply_error(call *c, const api_error *error)
     server_reply_error(c->exchange, error, c->route->style);
 }
 
+static int64_t default_length(const server *s)
+{
+    return s->options->max_tokens ? (int64_t)s->options->max_tokens : -1;
+}
+
 /* Sets c->p to defaults, then reads the body by a table of fields. */
 static qp_status read_body(call *c, field_tables fields, api_error *error)
 {
@@ -124,7 +129,7 @@ static qp_status read_body(call *c, field_tables fields, api_error *error)
     c->p = (parameters){.sampling = c->server->defaults,
                         .n = 1,
                         .best_of = -1,
-                        .max_tokens = -1,
+                        .max_tokens = default_length(c->server),
                         .top_logprobs = -1,
                         .thinking_budget = -1,
                         .timeout = c->server->options->timeout};
@@ -401,10 +406,32 @@ static void take_event(call *c, answer *a, request *r, const token_event *event)
     answer_end(a, r, event);
 }
 
+static double seconds(uint64_t from, uint64_t to)
+{
+    return from && to > from ? (double)(to - from) * 1e-9 : 0;
+}
+
+/* For the access log: of all answers, and the times of the first prompt. */
+static void note_facts(const call *c)
+{
+    const request *r = c->prompts[0].request;
+    const call_usage sum = call_sum_usage(c);
+    const uint64_t first = r->first_token ? r->first_token : r->finished;
+    const exchange_facts facts = {.known = true,
+                                  .prompt = sum.prompt,
+                                  .cached = sum.cached,
+                                  .made = sum.completion,
+                                  .queued = seconds(c->arrived, r->admitted),
+                                  .reading = seconds(r->admitted, first),
+                                  .making = seconds(first, clock_ns())};
+    exchange_set_facts(c->exchange, &facts);
+}
+
 /* Ends the reply when all answers have ended. */
 static void end_if_over(call *c)
 {
     if (c->n_over < c->n_answers || c->replied) return;
+    note_facts(c);
     c->replied = true;
     if (!c->p.stream) {
         c->dialect->whole(c);

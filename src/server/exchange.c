@@ -1,8 +1,11 @@
 /* Replies, from any thread: see http.h. */
 #include "server/exchange.h"
 
+#include "base/clock.h"
 #include "base/platform.h"
+#include "server/random_id.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -59,7 +62,30 @@ exchange *outbox_take(outbox *box)
 
 /* ---- Lifetime ------------------------------------------------------------------------------ */
 
-exchange *exchange_new(outbox *box, http_parser *request)
+/* Takes the client's id if it is a word that can stand in headers and logs. */
+static void choose_id(exchange *x)
+{
+    const char *given = http_parser_header(&x->request, "x-request-id");
+    const size_t length = given ? strlen(given) : 0;
+    const char words[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.";
+    if (length && length < sizeof x->id && strspn(given, words) == length)
+        memcpy(x->id, given, length + 1);
+    else
+        random_id(x->id, 25);
+}
+
+/* W3C's trace context: 00-TRACE-SPAN-FLAGS, in hexadecimal. */
+static void read_trace(exchange *x)
+{
+    static const char form[] = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
+    const char *given = http_parser_header(&x->request, "traceparent");
+    if (!given || strlen(given) != sizeof form - 1) return;
+    for (size_t i = 0; form[i]; i++)
+        if (form[i] == '-' ? given[i] != '-' : !strchr("0123456789abcdef", given[i])) return;
+    memcpy(x->trace, given, sizeof form);
+}
+
+exchange *exchange_new(outbox *box, http_parser *request, const char *client)
 {
     exchange *x = calloc(1, sizeof *x);
     if (!x) return NULL;
@@ -69,6 +95,10 @@ exchange *exchange_new(outbox *box, http_parser *request)
     *request = (http_parser){.body_most = request->body_most};
     x->head_only = strcmp(x->request.method, "HEAD") == 0;
     x->keep_alive = x->request.keep_alive;
+    x->begun = clock_ns();
+    snprintf(x->client, sizeof x->client, "%s", client);
+    choose_id(x);
+    read_trace(x);
     x->box = box;
     atomic_fetch_add(&box->references, 1);
     return x;
@@ -89,6 +119,29 @@ void exchange_release(exchange *x)
     pthread_mutex_destroy(&x->lock);
     outbox_release(x->box);
     free(x);
+}
+
+const char *exchange_id(const exchange *x)
+{
+    return x->id;
+}
+
+bool exchange_strip(exchange *x, const char *prefix)
+{
+    const size_t length = strlen(prefix);
+    char *target = x->request.target;
+    if (strncmp(target, prefix, length) != 0 || (target[length] && target[length] != '/'))
+        return false;
+    memmove(target, target + length, strlen(target + length) + 1);
+    if (!*target && length) memcpy(target, "/", 2);
+    return true;
+}
+
+void exchange_set_facts(exchange *x, const exchange_facts *facts)
+{
+    pthread_mutex_lock(&x->lock);
+    x->facts = *facts;
+    pthread_mutex_unlock(&x->lock);
 }
 
 const http_parser *exchange_request(const exchange *x)
@@ -159,6 +212,9 @@ void exchange_add_header(exchange *x, const char *header)
 static void put_head(exchange *x, int status, const char *type, long long length)
 {
     strbuf_printf(&x->out, "HTTP/1.1 %d %s\r\nServer: quipu\r\n", status, http_reason(status));
+    x->status = status;
+    strbuf_printf(&x->out, "X-Request-Id: %s\r\n", x->id);
+    if (*x->trace) strbuf_printf(&x->out, "traceparent: %s\r\n", x->trace);
     if (type) strbuf_printf(&x->out, "Content-Type: %s\r\n", type);
     x->chunked = length < 0 && x->request.minor == 1 && !x->head_only;
     if (length >= 0)
@@ -174,6 +230,7 @@ static void put_head(exchange *x, int status, const char *type, long long length
 static void put_body(exchange *x, const void *bytes, size_t length)
 {
     if (x->head_only || !length) return;
+    x->bytes += length;
     if (x->chunked) strbuf_printf(&x->out, "%zx\r\n", length);
     strbuf_append(&x->out, bytes, length);
     if (x->chunked) strbuf_puts(&x->out, "\r\n");

@@ -30,19 +30,27 @@ struct exchange {
     struct connection *connection; /* used by the I/O thread only; NULL: the client has left */
     outbox *box;
     bool head_only, chunked, keep_alive;
+    uint64_t begun;  /* clock_ns() */
+    char client[64]; /* its address */
+    char id[65];
+    char trace[56]; /* its header traceparent; "": none that is valid */
 
     pthread_mutex_t lock; /* protects all members below */
     strbuf headers;       /* "Name: value\r\n" */
     strbuf out;           /* not yet given to the connection */
-    size_t unsent;        /* bytes that the connection has not written yet */
-    bool queued;          /* in the outbox */
+    int status;           /* of the reply; 0: it has not begun */
+    uint64_t bytes;       /* of its body */
+    exchange_facts facts;
+    size_t unsent; /* bytes that the connection has not written yet */
+    bool queued;   /* in the outbox */
     bool ended, gone, paused;
     bool takes_pings, said; /* a stream of events; something was sent since the last ping */
     exchange_handler handler;
     exchange *next; /* in the outbox */
 };
 
-exchange *exchange_new(outbox *box, http_parser *request); /* takes the request over */
+/* Takes the request over. */
+exchange *exchange_new(outbox *box, http_parser *request, const char *client);
 
 /* The client has left: calls the handler; nothing is queued afterwards. */
 void exchange_leave(exchange *x);

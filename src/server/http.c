@@ -9,6 +9,8 @@
 #include "server/exchange.h"
 
 #include "base/platform.h"
+#include "server/listen.h"
+#include "server/tls.h"
 
 #include <errno.h>
 #include <event2/buffer.h>
@@ -51,18 +53,18 @@ typedef struct connection {
     exchange *current; /* with a reference; NULL: none is being answered */
     bool begun;        /* bytes of the next request were received */
     bool lingering;    /* the last reply is being written; input is discarded */
+    char address[64];  /* of the client */
     struct connection *previous, *next;
 } connection;
 
 struct http_server {
     http_options options;
     struct event_base *base;
-    struct evconnlistener *listener;
+    listeners listeners;
     struct event *outgoing, *pinging; /* NULL: no pings */
     outbox *box;
     connection *connections;
     size_t n_connections;
-    int port;
     bool draining;
 };
 
@@ -74,6 +76,7 @@ static void connection_free(connection *c)
         c->current = NULL;
         x->connection = NULL;
         exchange_leave(x);
+        if (s->options.on_end) s->options.on_end(s->options.context, x);
         exchange_release(x);
     }
     if (c->previous)
@@ -94,14 +97,20 @@ static void set_deadline(connection *c, int seconds)
     event_add(c->deadline, &time);
 }
 
+/* Nothing more is sent. */
+static void end_output(connection *c)
+{
+    if (c->server->options.tls) tls_end(c->stream);
+    shutdown(bufferevent_getfd(c->stream), SHUT_WR);
+}
+
 /* Lets the client read the last reply, then ends the connection. Closing at once while the client
  * still sends would reset the connection, and the reply would be lost. */
 static void linger(connection *c)
 {
     c->lingering = true;
     set_deadline(c, LINGER_SECONDS);
-    if (evbuffer_get_length(bufferevent_get_output(c->stream)) == 0)
-        shutdown(bufferevent_getfd(c->stream), SHUT_WR);
+    if (evbuffer_get_length(bufferevent_get_output(c->stream)) == 0) end_output(c);
 }
 
 /* Writes an error that the parser or this file found; the connection ends after it. */
@@ -123,7 +132,7 @@ static void refuse(connection *c, int status, const char *problem)
 /* Passes on a complete request; false: the connection was closed. */
 static bool dispatch(connection *c)
 {
-    exchange *x = exchange_new(c->server->box, &c->parser);
+    exchange *x = exchange_new(c->server->box, &c->parser, c->address);
     c->begun = false;
     if (!x) {
         refuse(c, 503, "out of memory");
@@ -181,7 +190,7 @@ static void on_write(struct bufferevent *stream, void *context)
     connection *c = context;
     size_t unsent = evbuffer_get_length(bufferevent_get_output(stream));
     if (c->current) exchange_set_unsent(c->current, unsent);
-    if (c->lingering && !unsent) shutdown(bufferevent_getfd(stream), SHUT_WR);
+    if (c->lingering && !unsent) end_output(c);
     read_requests(c);
 }
 
@@ -211,7 +220,8 @@ static connection *connection_new(http_server *s, evutil_socket_t socket)
     c->server = s;
     c->parser.body_most = s->options.body_most;
     c->deadline = evtimer_new(s->base, on_deadline, c);
-    c->stream = bufferevent_socket_new(s->base, socket, BEV_OPT_CLOSE_ON_FREE);
+    c->stream = s->options.tls ? tls_accept(s->options.tls, s->base, socket)
+                               : bufferevent_socket_new(s->base, socket, BEV_OPT_CLOSE_ON_FREE);
     if (!c->deadline || !c->stream) {
         if (c->deadline) event_free(c->deadline);
         if (c->stream) bufferevent_free(c->stream);
@@ -227,7 +237,7 @@ static connection *connection_new(http_server *s, evutil_socket_t socket)
 
 static client client_of(const struct sockaddr *address)
 {
-    client c = {0};
+    client c = {.is_local = address->sa_family == AF_UNIX};
     if (address->sa_family == AF_INET) {
         const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)address;
         memcpy(c.network, &in->sin_addr, sizeof in->sin_addr);
@@ -291,10 +301,18 @@ static void turn_away(evutil_socket_t socket)
     close(socket);
 }
 
+static void name_client(connection *c, const struct sockaddr *address, int length)
+{
+    const bool local = address->sa_family == AF_UNIX;
+    if (local || getnameinfo(address, (socklen_t)length, c->address, sizeof c->address, NULL, 0,
+                             NI_NUMERICHOST) != 0)
+        snprintf(c->address, sizeof c->address, "unix");
+}
+
 static void on_accept(struct evconnlistener *listener, evutil_socket_t socket,
                       struct sockaddr *address, int length, void *context)
 {
-    (void)listener, (void)length;
+    (void)listener;
     http_server *s = context;
     int one = 1;
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -305,6 +323,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t socket,
     }
     connection *c = connection_new(s, socket);
     if (!c) return;
+    name_client(c, address, length);
     struct timeval patience = {.tv_sec = WRITE_SECONDS};
     c->client = client;
     c->reserved = s->n_connections > s->options.max_connections;
@@ -321,7 +340,7 @@ static void on_listening_again(evutil_socket_t socket, short events, void *conte
 {
     (void)socket, (void)events;
     http_server *s = context;
-    if (s->listener) evconnlistener_enable(s->listener);
+    listen_again(&s->listeners);
 }
 
 static void on_accept_error(struct evconnlistener *listener, void *context)
@@ -340,6 +359,7 @@ static void end_exchange(connection *c, exchange *x)
     bool keep = x->keep_alive && !c->server->draining;
     c->current = NULL;
     x->connection = NULL;
+    if (c->server->options.on_end) c->server->options.on_end(c->server->options.context, x);
     exchange_release(x);
     if (!keep) {
         linger(c);
@@ -405,35 +425,9 @@ static qp_status start_pings(http_server *s, qp_error *error)
 
 static qp_status listen_at(http_server *s, qp_error *error)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
-    char port[16];
-    snprintf(port, sizeof port, "%d", s->options.port);
-    int failed = getaddrinfo(s->options.host, port, &hints, &found);
-    if (failed)
-        return error_set(error, QP_IO,
-                         "cannot listen at %s: %s; name an address of this host with "
-                         "--host",
-                         s->options.host, gai_strerror(failed));
-    int refused = 0;
-    for (struct addrinfo *a = found; a && !s->listener; a = a->ai_next) {
-        s->listener = evconnlistener_new_bind(s->base, on_accept, s,
-                                              LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC |
-                                                  LEV_OPT_REUSEABLE,
-                                              1024, a->ai_addr, (int)a->ai_addrlen);
-        if (!s->listener) refused = errno;
-    }
-    freeaddrinfo(found);
-    if (!s->listener)
-        return error_set(error, QP_IO, "cannot listen at %s, port %d: %s%s", s->options.host,
-                         s->options.port, strerror(refused),
-                         refused == EADDRINUSE ? "; choose another port with --port" : "");
-    struct sockaddr_storage bound;
-    socklen_t length = sizeof bound;
-    if (getsockname(evconnlistener_get_fd(s->listener), (struct sockaddr *)&bound, &length) == 0)
-        s->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                    : ((struct sockaddr_in *)&bound)->sin_port);
-    evconnlistener_set_error_cb(s->listener, on_accept_error);
-    return QP_OK;
+    const http_options *o = &s->options;
+    return listen_begin(&s->listeners, s->base, o->hosts, o->n_hosts, o->port, on_accept,
+                        on_accept_error, s, error);
 }
 
 qp_status http_open(const http_options *options, struct event_base *base, http_server **out,
@@ -461,8 +455,7 @@ void http_disconnect(http_server *s)
     if (!s) return;
     while (s->connections)
         connection_free(s->connections);
-    if (s->listener) evconnlistener_free(s->listener);
-    s->listener = NULL;
+    listen_end(&s->listeners);
 }
 
 void http_close(http_server *s)
@@ -479,7 +472,7 @@ void http_close(http_server *s)
 
 int http_port(const http_server *s)
 {
-    return s->port;
+    return s->listeners.port;
 }
 
 size_t http_connections(const http_server *s)
@@ -490,8 +483,7 @@ size_t http_connections(const http_server *s)
 void http_drain(http_server *s)
 {
     s->draining = true;
-    if (s->listener) evconnlistener_free(s->listener);
-    s->listener = NULL;
+    listen_end(&s->listeners);
     for (connection *c = s->connections, *next; c; c = next) {
         next = c->next;
         if (!c->current && !c->lingering) connection_free(c);

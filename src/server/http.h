@@ -21,15 +21,19 @@ typedef struct http_server http_server;
 typedef struct exchange exchange;
 
 typedef struct http_options {
-    const char *host; /* a name or an address */
-    int port;         /* 0: one that is free */
-    size_t body_most; /* bytes of a request's body */
+    const char *const *hosts; /* [n_hosts]: names, addresses or unix sockets: see listen.h */
+    size_t n_hosts;
+    int port;                /* 0: one that is free */
+    struct tls_context *tls; /* NULL: no TLS. It must outlive the server */
+    size_t body_most;        /* bytes of a request's body */
     size_t max_connections;
     size_t client_connections; /* most of one client; 0: half of all, and all of this computer's */
     double ping_seconds; /* a stream of events says something at least so often; 0: not by itself */
     /* Receives every complete request, on the I/O thread, with a reference that is the callee's. It
      * must not block. */
     void (*on_request)(void *context, exchange *x);
+    /* May be NULL. The reply of an exchange was written, or its client has left. */
+    void (*on_end)(void *context, const exchange *x);
     void *context;
 } http_options;
 
@@ -41,7 +45,7 @@ qp_status http_open(const http_options *options, struct event_base *base, http_s
 void http_disconnect(http_server *server);
 void http_close(http_server *server);
 
-/* The port that it listens on. */
+/* The port that it listens on; 0: only unix sockets. */
 int http_port(const http_server *server);
 
 /* Accepts no more connections, and closes each one when its current request has been answered. */
@@ -56,6 +60,20 @@ void exchange_hold(exchange *x);
 void exchange_release(exchange *x);
 
 const http_parser *exchange_request(const exchange *x);
+
+/* The id of the request: that of its header X-Request-Id, or a random one. Replies have it, too. */
+const char *exchange_id(const exchange *x);
+
+/* Removes the beginning of the request's path; false: it begins otherwise. On the I/O thread. */
+bool exchange_strip(exchange *x, const char *prefix);
+
+/* What an exchange was about, for the access log. Seconds. */
+typedef struct exchange_facts {
+    bool known;
+    size_t prompt, cached, made; /* tokens */
+    double queued, reading, making;
+} exchange_facts;
+void exchange_set_facts(exchange *x, const exchange_facts *facts);
 
 /* Adds a header ("Name: value") to the reply. Call it before the reply begins. */
 void exchange_add_header(exchange *x, const char *header);

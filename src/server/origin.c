@@ -1,6 +1,8 @@
 /* Pages of browsers: see origin.h. */
 #include "server/origin.h"
 
+#include "server/listen.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -17,23 +19,33 @@ static bool is_local(const char *host)
     return false;
 }
 
-bool origin_is_loopback(const char *host)
+static bool is_loopback(const char *host)
 {
-    return strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
+    return listen_unix_path(host) || strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
            strncmp(host, "127.", 4) == 0;
+}
+
+bool origin_is_loopback(const server_options *o)
+{
+    for (size_t i = 0; i < o->n_hosts; i++)
+        if (!is_loopback(o->hosts[i])) return false;
+    return true;
 }
 
 /* Whether the server listens only for this computer, and to anyone on it. */
 static bool is_open_on_loopback(const server_options *o, bool has_keys)
 {
-    return origin_is_loopback(o->host) && !has_keys && !o->insecure;
+    return origin_is_loopback(o) && !has_keys && !o->insecure;
 }
 
 /* Whether "host[:port]" is the address that the server listens at, or that of a named origin. */
 static bool is_expected(const server_options *o, const char *host)
 {
-    const size_t length = strlen(o->host);
-    if (strncmp(host, o->host, length) == 0 && (!host[length] || host[length] == ':')) return true;
+    for (size_t i = 0; i < o->n_hosts; i++) {
+        const size_t length = strlen(o->hosts[i]);
+        if (strncmp(host, o->hosts[i], length) == 0 && (!host[length] || host[length] == ':'))
+            return true;
+    }
     for (size_t i = 0; i < o->n_origins; i++) {
         const char *page = strstr(o->origins[i], "://");
         if (strcmp(o->origins[i], "*") == 0 || (page && strcasecmp(page + 3, host) == 0))

@@ -12,8 +12,8 @@
 #include "server/http.h"
 #include "server/server.h"
 
-/* Whether only this computer can connect to the address. */
-bool origin_is_loopback(const char *host);
+/* Whether only this computer can connect to the server. */
+bool origin_is_loopback(const server_options *options);
 
 /* Refuses the request, or adds the headers that let its page read the reply. */
 qp_status origin_check(const server_options *options, bool has_keys, exchange *x, api_error *error);

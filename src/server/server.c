@@ -3,7 +3,9 @@
 #include "base/platform.h"
 #include "server/server_state.h"
 
+#include "server/access_log.h"
 #include "server/json_memory.h"
+#include "server/listen.h"
 #include "server/notify.h"
 #include "server/origin.h"
 #include "server/prompt_cache.h"
@@ -21,7 +23,27 @@
 
 static void say(const server *s, qp_log_level level, const char *message)
 {
-    if (s->options->log) s->options->log(s->options->context, level, message);
+    const server_options *o = s->options;
+    if (o->log_json && o->log_line) {
+        strbuf line = {0};
+        access_log_put_message(level, message, &line);
+        o->log_line(o->context, strbuf_text(&line));
+        strbuf_free(&line);
+    } else if (o->log) {
+        o->log(o->context, level, message);
+    }
+}
+
+/* On the I/O thread. */
+static void on_end_of_exchange(void *context, const exchange *x)
+{
+    const server *s = context;
+    const server_options *o = s->options;
+    if (!o->access_log || !o->log_line) return;
+    strbuf line = {0};
+    access_log_put(x, o->log_json, &line);
+    o->log_line(o->context, strbuf_text(&line));
+    strbuf_free(&line);
 }
 
 /* ---- Replies ------------------------------------------------------------------------------- */
@@ -113,11 +135,23 @@ static void refuse_route(exchange *x, const char *other)
     exchange_release(x);
 }
 
+/* As Anthropic's clients read it. */
+static void add_request_id(exchange *x)
+{
+    char header[96];
+    snprintf(header, sizeof header, "request-id: %s", exchange_id(x));
+    exchange_add_header(x, header);
+}
+
 static void on_request(void *context, exchange *x)
 {
     server *s = context;
     const http_parser *request = exchange_request(x);
     api_error error = {0};
+    if (s->options->prefix && !exchange_strip(x, s->options->prefix)) {
+        refuse_route(x, NULL);
+        return;
+    }
     if (origin_check(s->options, s->keys.count > 0, x, &error) != QP_OK) {
         server_reply_error(x, &error, route_style(request->target));
         exchange_release(x);
@@ -138,6 +172,7 @@ static void on_request(void *context, exchange *x)
         server_reply_error(x, &error, r->style);
         exchange_release(x);
     } else {
+        if (r->style == API_ANTHROPIC) add_request_id(x);
         start(s, x, r, r->open ? 0 : owner);
     }
 }
@@ -266,9 +301,23 @@ static void on_stop(evutil_socket_t stop, short events, void *context)
 static void decide_raw_special(server *s)
 {
     const server_options *o = s->options;
-    const bool own = origin_is_loopback(o->host) && !s->keys.count && !o->insecure;
+    const bool own = origin_is_loopback(o) && !s->keys.count && !o->insecure;
     atomic_store(&s->raw_special,
                  o->raw_special == SERVER_ON || (o->raw_special == SERVER_AUTO && own));
+}
+
+static void read_certificate_again(server *s)
+{
+    qp_error error = {0};
+    char message[sizeof error.message + 64];
+    const server_options *o = s->options;
+    if (!s->tls) return;
+    const bool read = tls_read(&s->tls, o->tls_certificate,
+                               o->tls_key ? o->tls_key : o->tls_certificate, &error) == QP_OK;
+    snprintf(message, sizeof message, "%s%s",
+             read ? "the certificate was read again" : "the certificate read before stays: ",
+             read ? "" : error.message);
+    say(s, read ? QP_LOG_NOTICE : QP_LOG_WARNING, message);
 }
 
 static void on_hangup(evutil_socket_t number, short events, void *context)
@@ -277,8 +326,11 @@ static void on_hangup(evutil_socket_t number, short events, void *context)
     server *s = context;
     const char *file = s->options->api_key_file;
     qp_error error = {0};
-    if (!file) {
-        say(s, QP_LOG_WARNING, "there is no --api-key-file to read again");
+    read_certificate_again(s);
+    if (!file && !s->tls) {
+        say(s, QP_LOG_WARNING, "there is no --api-key-file or --tls-cert to read again");
+    } else if (!file) {
+        return;
     } else if (keys_read(&s->keys, file, s->options->api_key, &error) == QP_OK) {
         decide_raw_special(s);
         say(s, QP_LOG_NOTICE, "the API keys were read again");
@@ -291,14 +343,26 @@ static void on_hangup(evutil_socket_t number, short events, void *context)
 
 /* ---- Running ------------------------------------------------------------------------------- */
 
+/* A host by which other computers come in. */
+static const char *first_open_host(const server_options *o)
+{
+    for (size_t i = 0; i < o->n_hosts; i++) {
+        server_options one = *o;
+        one.hosts = o->hosts + i;
+        one.n_hosts = 1;
+        if (!origin_is_loopback(&one)) return o->hosts[i];
+    }
+    return "";
+}
+
 static qp_status check_host(const server *s, qp_error *error)
 {
     const server_options *o = s->options;
-    if (origin_is_loopback(o->host) || s->keys.count || o->insecure) return QP_OK;
+    if (origin_is_loopback(o) || s->keys.count || o->insecure) return QP_OK;
     return error_set(error, QP_INVALID,
                      "--host %s lets other computers in, and without a key anybody may use the "
                      "model; give keys with --api-key-file, or say --insecure",
-                     o->host);
+                     first_open_host(o));
 }
 
 static void raise_descriptor_limit(void)
@@ -324,7 +388,13 @@ static qp_status open_server(server *s, struct event *events[N_EVENTS], qp_error
     s->base = event_base_new();
     s->loaded = platform_event_open(false);
     if (!s->base || s->loaded < 0) return error_no_memory(error, "the server's events", 0);
-    http_options options = {.host = o->host,
+    if (o->tls_certificate)
+        TRY(tls_read(&s->tls, o->tls_certificate, o->tls_key ? o->tls_key : o->tls_certificate,
+                     error));
+    http_options options = {.hosts = o->hosts,
+                            .n_hosts = o->n_hosts,
+                            .tls = s->tls,
+                            .on_end = on_end_of_exchange,
                             .port = o->port,
                             .body_most = o->max_body,
                             .max_connections = o->max_connections,
@@ -372,7 +442,22 @@ static void close_server(server *s, struct event *events[N_EVENTS])
     form_cache_close(&s->forms); /* its grammars belong to the engine's vocabulary */
     qp_engine_close(s->engine);
     keys_free(&s->keys);
+    tls_free(s->tls);
     free(s);
+}
+
+static void say_address(const server *s, const char *host)
+{
+    char line[512];
+    const bool colon = strchr(host, ':');
+    const char *path = listen_unix_path(host), *prefix = s->options->prefix;
+    if (path)
+        snprintf(line, sizeof line, "listening at unix:%s", path);
+    else
+        snprintf(line, sizeof line, "listening at http%s://%s%s%s:%d%s", s->tls ? "s" : "",
+                 colon ? "[" : "", host, colon ? "]" : "", http_port(s->http),
+                 prefix ? prefix : "");
+    say(s, QP_LOG_NOTICE, line);
 }
 
 qp_status server_run(const server_options *options, qp_error *error)
@@ -387,11 +472,8 @@ qp_status server_run(const server_options *options, qp_error *error)
     response_store_open(&s->responses, options->store_size);
     qp_status status = open_server(s, events, error);
     if (status == QP_OK) {
-        char line[256];
-        bool colon = strchr(options->host, ':');
-        snprintf(line, sizeof line, "listening at http://%s%s%s:%d", colon ? "[" : "",
-                 options->host, colon ? "]" : "", http_port(s->http));
-        say(s, QP_LOG_NOTICE, line);
+        for (size_t i = 0; i < options->n_hosts; i++)
+            say_address(s, options->hosts[i]);
         event_base_dispatch(s->base);
         if (atomic_load(&s->phase) == SERVER_LOADING) {
             status = error_set(error, QP_CANCELLED, "ended before the model was loaded");

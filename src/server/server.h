@@ -22,9 +22,14 @@ typedef enum server_pooling {
 typedef enum server_switch { SERVER_AUTO, SERVER_ON, SERVER_OFF } server_switch;
 
 typedef struct server_options {
-    const char *host;
+    const char *const *hosts; /* [n_hosts]: names, addresses or unix sockets: see listen.h */
+    size_t n_hosts;
     int port;
-    const char *alias;          /* the model's name in replies */
+    const char *tls_certificate, *tls_key; /* files in PEM; NULL: no TLS */
+    const char *prefix;                    /* of all paths, such as "/llm"; NULL: none */
+    bool access_log, log_json;             /* a line for each request; all lines are JSON */
+    size_t max_tokens; /* of an answer, unless its request says; 0: until the context is full */
+    const char *alias; /* the model's name in replies */
     const char *api_key_file;   /* keys, one a line; NULL: no key is needed */
     const char *api_key;        /* one more key, or NULL */
     const char *const *origins; /* [n_origins] origins of pages that may call; "*": all;
@@ -58,6 +63,8 @@ typedef struct server_options {
     void (*ready)(void *context, int port);
     /* Receives one line of text: the address, that the server is ready, that it ends. */
     void (*log)(void *context, qp_log_level level, const char *message);
+    /* Receives whole lines: of the access log, and with log_json in place of `log`. */
+    void (*log_line)(void *context, const char *line);
 } server_options;
 
 typedef struct server server;

@@ -10,6 +10,7 @@
 #include "server/keys.h"
 #include "server/response_store.h"
 #include "server/server.h"
+#include "server/tls.h"
 #include "server/workers.h"
 
 #include <pthread.h>
@@ -27,6 +28,7 @@ struct server {
     const server_options *options;
     struct event_base *base;
     http_server *http;
+    tls_context *tls; /* NULL: no TLS; the I/O thread's */
     worker_pool *workers;
     api_keys keys; /* used by the I/O thread only */
     form_cache forms;
