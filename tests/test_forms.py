@@ -3,6 +3,7 @@
 forms of three families, mistakes. The models' weights are random, so only the form makes their texts
 what they are. Ends with "N passed, N failed"."""
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -50,6 +51,22 @@ def schemas_of_openai(s):
     check_person(s.post("/v1/completions", {"prompt": "x", "response_format": wanted, "max_tokens": 400})[1]["choices"][0]["text"])
     reply = s.post("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema", "name": "p", "schema": SCHEMA}}})[1]
     check_person(reply["output"][0]["content"][0]["text"])
+
+
+@test
+def regular_expressions(s):
+    pattern = r'(\d{2,4}-[a-f"\\\\]{3}|"\n?)+\u00e9?'
+    for field in ({"guided_regex": pattern}, {"regex": "^" + pattern + "$"}, {"structured_outputs": {"regex": pattern}}):
+        for choice in chat(s, **field, n=4, temperature=2, max_tokens=300, frequency_penalty=2):
+            cut = choice["finish_reason"] == "length"
+            assert cut or re.fullmatch(pattern, choice["message"]["content"]), choice
+    body = {"input": "x", "guided_regex": "(yes|no)!", "temperature": 1}
+    assert s.post("/v1/responses", body)[1]["output"][0]["content"][0]["text"] in ("yes!", "no!")
+    for path, ask, read in (("/completion", {"prompt": "x"}, lambda r: r["content"]),
+                            ("/api/generate", {"prompt": "x", "stream": False, "options": {"guided_regex": "(yes|no)!"}}, lambda r: r["response"]),
+                            ("/v1/messages", {"messages": HELLO, "max_tokens": 9}, lambda r: r["content"][0]["text"])):
+        more = {} if "options" in ask else {"guided_regex": "(yes|no)!"}
+        assert read(s.post(path, {**ask, **more})[1]) in ("yes!", "no!"), path
 
 
 @test
@@ -136,7 +153,7 @@ def mistakes_are_named(s):
     def schema(value):
         return {"type": "json_schema", "json_schema": {"name": "x", "schema": value}}
 
-    wrong("response_format", "multipleOf", "#/properties/a", response_format=schema({"properties": {"a": {"multipleOf": 2}}}))
+    wrong("response_format", "contains", "#/properties/a", response_format=schema({"properties": {"a": {"contains": {}}}}))
     wrong("response_format", "schema", response_format={"type": "json_schema", "json_schema": {"name": "x"}})
     wrong("response_format", "grammar", response_format={"type": "grammar"})
     wrong("response_format", response_format=schema({"$ref": "#"}))
@@ -144,15 +161,17 @@ def mistakes_are_named(s):
     wrong("json_schema", "JSON", json_schema="{")
     wrong("json_schema", "exclude", grammar='root ::= "a"', json_schema={})
     wrong("guided_choice", "texts", guided_choice=[1])
-    wrong("structured_outputs", "regex", structured_outputs={"regex": "a*"})
+    wrong("structured_outputs", "structural_tag", structured_outputs={"structural_tag": {}})
+    wrong("structured_outputs", "group", structured_outputs={"regex": "a(b"})
+    wrong("guided_regex", "escape", guided_regex="\\bx")
     wrong("structured_outputs", '"json" and "regex"', structured_outputs={"json": SCHEMA, "regex": "a*"})
     wrong("grammar", "ignore_eos", grammar='root ::= "a"', ignore_eos=True)
     wrong("grammar", "min_tokens", grammar='root ::= "a"', min_tokens=2)
     wrong("tool_choice", "tools", tool_choice="required")
     wrong("tool_choice", "none", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "none"}})
     wrong("tool_choice", "required", tools=TOOLS, tool_choice="must")
-    bad = [{"type": "function", "function": {"name": "f", "parameters": {"type": "array", "uniqueItems": True}}}]
-    wrong("tool_choice", "uniqueItems", "f", tools=bad, tool_choice="required")
+    bad = [{"type": "function", "function": {"name": "f", "parameters": {"type": "array", "contains": {}}}}]
+    wrong("tool_choice", "contains", "f", tools=bad, tool_choice="required")
     assert s.post("/api/chat", {"messages": HELLO, "format": "xml"})[0] == 400
     # A form that becomes too ambiguous ends its own answer alone.
     hostile = 'root ::= (("a"{1,3000} "b"?){1,3000} "c"?){1,3000}'

@@ -44,7 +44,7 @@ def what_no_endpoint_has_is_refused_by_all(s):
                for path in ASKS}
     for path, names in refused.items():
         assert {"tfs_z", "epsilon_cutoff", "allowed_token_ids", "bad_words", "functions", "lora", "images",
-                "guided_regex", "no_repeat_ngram_size"} <= names, (path, names)
+                "structural_tag", "no_repeat_ngram_size"} <= names, (path, names)
 
 
 @test

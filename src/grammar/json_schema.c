@@ -84,7 +84,10 @@ static const struct {
              {"minimum", TYPE_NUMBER | TYPE_INTEGER},
              {"maximum", TYPE_NUMBER | TYPE_INTEGER},
              {"exclusiveMinimum", TYPE_NUMBER | TYPE_INTEGER},
-             {"exclusiveMaximum", TYPE_NUMBER | TYPE_INTEGER}};
+             {"exclusiveMaximum", TYPE_NUMBER | TYPE_INTEGER},
+             {"propertyNames", TYPE_OBJECT},
+             {"uniqueItems", TYPE_ARRAY},
+             {"multipleOf", TYPE_NUMBER | TYPE_INTEGER}};
 
 /* Values of a keyword that exclude nothing. */
 enum { NO_VALUE = 0, VALUE_FALSE = 1, VALUE_TRUE = 2, VALUE_EMPTY = 4 };
@@ -101,9 +104,6 @@ static const struct {
                    {"contains", NO_VALUE},
                    {"minContains", NO_VALUE},
                    {"maxContains", NO_VALUE},
-                   {"uniqueItems", VALUE_FALSE},
-                   {"multipleOf", NO_VALUE},
-                   {"propertyNames", VALUE_TRUE | VALUE_EMPTY},
                    {"dependencies", VALUE_EMPTY},
                    {"patternProperties", VALUE_EMPTY},
                    {"$dynamicRef", NO_VALUE},
@@ -130,25 +130,13 @@ static bool is_closed(const cJSON *schema, const char *unevaluated, const cJSON 
            (json_get(schema, "properties") || json_get(schema, "additionalProperties"));
 }
 
-/* "propertyNames" of {"type": "string"}, and "multipleOf" 1, or 1/2, ..., of an integer. */
-static bool holds_always(const cJSON *schema, const char *name, const cJSON *value)
-{
-    const char *type = cJSON_GetStringValue(json_get(schema, "type"));
-    if (strcmp(name, "multipleOf") == 0)
-        return type && strcmp(type, "integer") == 0 && cJSON_IsNumber(value) &&
-               value->valuedouble > 0 && fmod(1, value->valuedouble) == 0;
-    const char *names = cJSON_GetStringValue(json_get(value, "type"));
-    return strcmp(name, "propertyNames") == 0 && names && strcmp(names, "string") == 0 &&
-           !value->child->next;
-}
-
 static qp_status check_keywords(schema_compiler *c, const cJSON *schema, const schema_path *path)
 {
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         const char *name = unsupported[i].name;
         const cJSON *value = cJSON_GetObjectItemCaseSensitive(schema, name);
         if (value && !(harmless_kind(value) & unsupported[i].harmless) &&
-            !is_closed(schema, name, value) && !holds_always(schema, name, value))
+            !is_closed(schema, name, value))
             return schema_refuse(c, path, QP_UNSUPPORTED, "\"%s\" is not supported", name);
     }
     return QP_OK;
@@ -225,8 +213,8 @@ static qp_status check_beside(schema_compiler *c, const cJSON *schema, const cJS
 {
     for (size_t i = 0; i < sizeof about / sizeof *about; i++) {
         const char *name = about[i].name;
-        const bool evaluated =
-            !(about[i].type & (TYPE_ARRAY | TYPE_OBJECT)) && strcmp(name, "pattern") != 0;
+        const bool evaluated = !(about[i].type & (TYPE_ARRAY | TYPE_OBJECT)) &&
+                               strcmp(name, "pattern") != 0 && strcmp(name, "multipleOf") != 0;
         if (evaluated || !(about[i].type & type_of(value)) || !json_get(schema, name)) continue;
         return schema_refuse(c, path, QP_UNSUPPORTED, "\"%s\" is not supported beside constants",
                              name);

@@ -6,12 +6,26 @@
 
 /* ---- References ---------------------------------------------------------------------------- */
 
-/* A part of a JSON pointer: "~1" is "/", "~0" is "~". */
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* A part of a JSON pointer in a fragment of a URI: "%20" is a blank, then "~1" is "/", "~0" is "~".
+ */
 static bool read_part(const char **at, char *out, size_t size)
 {
     size_t n = 0;
     for (; **at && **at != '/'; (*at)++) {
         char ch = **at;
+        if (ch == '%') {
+            const int high = hex_digit((*at)[1]), low = high < 0 ? -1 : hex_digit((*at)[2]);
+            if (low < 0 || !(high | low)) return false;
+            ch = (char)(16 * high + low);
+            *at += 2;
+        }
         if (ch == '~' && ((*at)[1] == '0' || (*at)[1] == '1')) ch = *++*at == '0' ? '~' : '/';
         if (n + 1 >= size) return false;
         out[n++] = ch;

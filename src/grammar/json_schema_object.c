@@ -66,9 +66,32 @@ static qp_status check_required(schema_compiler *c, const cJSON *properties, con
     return QP_OK;
 }
 
+/* "propertyNames", where it excludes some: a schema of strings, without properties beside it. */
+static qp_status find_key(schema_compiler *c, const cJSON *names, bool named,
+                          const schema_path *path, grammar_expr *key)
+{
+    const schema_path at = {.outer = path, .name = "propertyNames"};
+    unsigned types = 0;
+    const cJSON *item;
+    if (!names || cJSON_IsTrue(names) || (cJSON_IsObject(names) && !names->child)) return QP_OK;
+    const char *type = cJSON_GetStringValue(json_get(names, "type"));
+    if (type && strcmp(type, "string") == 0 && !names->child->next) return QP_OK;
+    if (named || !cJSON_IsObject(names))
+        return schema_refuse(c, path, QP_UNSUPPORTED,
+                             "\"propertyNames\" is supported as a schema of strings, without "
+                             "\"properties\" beside it");
+    TRY(schema_types(c, names, &at, &types));
+    bool texts = types == TYPE_STRING || cJSON_IsString(json_get(names, "const"));
+    const cJSON *listed = json_get(names, "enum");
+    if (listed && !types) texts = true;
+    cJSON_ArrayForEach(item, listed) texts = texts && cJSON_IsString(item);
+    if (!texts) return schema_refuse(c, &at, QP_UNSUPPORTED, "names must be of type string");
+    return schema_compile(c, names, &at, key);
+}
+
 /* A member that is none of the properties. */
 static qp_status find_extra(schema_compiler *c, const cJSON *properties, const cJSON *additional,
-                            const schema_path *path, members *m)
+                            const cJSON *names, const schema_path *path, members *m)
 {
     const schema_path at = {.outer = path, .name = "additionalProperties"};
     grammar_expr value;
@@ -76,7 +99,8 @@ static qp_status find_extra(schema_compiler *c, const cJSON *properties, const c
     if (cJSON_IsFalse(additional) || (!additional && properties)) return QP_OK;
     value = json_value(c->parts);
     if (additional) TRY(schema_compile(c, additional, &at, &value));
-    const grammar_expr key = named ? json_other_key(c->parts, properties) : json_string(c->parts);
+    grammar_expr key = named ? json_other_key(c->parts, properties) : json_string(c->parts);
+    TRY(find_key(c, names, named, path, &key));
     static const char name[] = "a member of an object";
     const uint32_t rule = grammar_add_rule(c->g, name, strlen(name));
     grammar_set_rule(c->g, rule, with_key(c, key, value));
@@ -148,7 +172,7 @@ qp_status schema_object(schema_compiler *c, const cJSON *schema, const schema_pa
         return schema_refuse(c, path, QP_UNSUPPORTED, "an object may name %d properties, found %d",
                              SCHEMA_MAX_PROPERTIES, cJSON_GetArraySize(properties));
     TRY(check_required(c, properties, required, path));
-    TRY(find_extra(c, properties, additional, path, &m));
+    TRY(find_extra(c, properties, additional, json_get(schema, "propertyNames"), path, &m));
     if (!properties || !properties->child) {
         if (min > max || (min > 0 && !m.extras))
             return schema_refuse(c, path, QP_INVALID,

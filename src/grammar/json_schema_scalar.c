@@ -6,6 +6,8 @@
 #include "text/utf8.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define YEAR "[0-9]{4}"
@@ -36,15 +38,15 @@ static qp_status find_format(schema_compiler *c, const cJSON *schema, const sche
 {
     const cJSON *format = json_get(schema, "format");
     if (!format) return QP_OK;
-    for (size_t i = 0; i < sizeof formats / sizeof *formats && cJSON_IsString(format); i++) {
+    if (!cJSON_IsString(format))
+        return schema_refuse(c, path, QP_INVALID, "\"format\" must be a text, found %s",
+                             json_type_name(format));
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         if (strcmp(formats[i].name, format->valuestring) != 0) continue;
         *pattern = formats[i].pattern;
         return QP_OK;
     }
-    return schema_refuse(
-        c, path, QP_UNSUPPORTED,
-        "\"format\" may be date, time, date-time, uuid, ipv4 or email, found %.40s",
-        cJSON_IsString(format) ? format->valuestring : json_type_name(format));
+    return QP_OK; /* JSON Schema has formats as notes */
 }
 
 static qp_status read_lengths(schema_compiler *c, const cJSON *schema, const schema_path *path,
@@ -139,12 +141,73 @@ qp_status schema_number_within(schema_compiler *c, const cJSON *schema, const sc
     return QP_OK;
 }
 
+/* Whole numbers that are multiples of k: digits lead from one remainder to the next. */
+static grammar_expr multiples_of(schema_compiler *c, uint32_t k)
+{
+    static const char name[] = "a multiple";
+    grammar *g = c->g;
+    const uint32_t first = grammar_add_rule(g, name, strlen(name));
+    for (uint32_t r = 1; r < k; r++)
+        grammar_add_rule(g, name, strlen(name));
+    expr_list begin = {0};
+    for (uint32_t r = 0; r < k; r++) {
+        expr_list more = {0};
+        if (r == 0) expr_list_add(g, &more, GRAMMAR_EMPTY);
+        for (uint32_t d = 0; d < 10; d++) {
+            const grammar_expr digit = json_digit(c->parts, (char)('0' + d), (char)('0' + d));
+            const grammar_expr rest = grammar_rule_expr(g, first + (10 * r + d) % k);
+            expr_list_add(g, &more, grammar_pair(g, digit, rest));
+            if (r == 0 && d > 0) expr_list_add(g, &begin, grammar_pair(g, digit, rest));
+        }
+        grammar_set_rule(g, first + r, grammar_choice_of(g, &more));
+    }
+    const grammar_expr size = grammar_choice_of(g, &begin);
+    const grammar_expr sign = grammar_optional(g, grammar_text(g, "-"));
+    return grammar_either(g, grammar_text(g, "0"), grammar_pair(g, sign, size));
+}
+
+/* Numbers with so many digits after the point at most. */
+static grammar_expr decimals(schema_compiler *c, uint32_t digits)
+{
+    grammar *g = c->g;
+    const grammar_expr after =
+        grammar_pair(g, grammar_text(g, "."), json_digits(c->parts, 1, digits));
+    return grammar_pair(g, json_integer(c->parts), grammar_optional(g, after));
+}
+
+/* "multipleOf" without bounds: of whole numbers up to MOST_MULTIPLE, and of 0.1, 0.01 and so on. */
+static qp_status of_multiple(schema_compiler *c, const cJSON *given, const schema_path *path,
+                             bool whole, bool bounded, bool *done, grammar_expr *out)
+{
+    enum { MOST_MULTIPLE = 128, MOST_DECIMALS = 9 };
+    const double k = cJSON_IsNumber(given) ? given->valuedouble : 0;
+    if (!(k > 0))
+        return schema_refuse(c, path, QP_INVALID, "\"multipleOf\" must be a number above 0");
+    *done = !(whole && fmod(1, k) == 0); /* else every integer is one */
+    if (!*done) return QP_OK;
+    for (uint32_t digits = 1; digits <= MOST_DECIMALS && !bounded && !whole; digits++) {
+        char power[16];
+        snprintf(power, sizeof power, "1e-%u", digits);
+        if (k == strtod(power, NULL)) return *out = decimals(c, digits), QP_OK;
+    }
+    if (!bounded && k <= MOST_MULTIPLE && k == floor(k))
+        return *out = k == 1 ? json_integer(c->parts) : multiples_of(c, (uint32_t)k), QP_OK;
+    return schema_refuse(c, path, QP_UNSUPPORTED,
+                         "\"multipleOf\" may be a whole number up to %d or 0.1, 0.01, ..., without "
+                         "bounds beside it, found %.17g%s",
+                         MOST_MULTIPLE, k, bounded ? " with bounds" : "");
+}
+
 qp_status schema_of_number(schema_compiler *c, const cJSON *schema, const schema_path *path,
                            bool whole, grammar_expr *out)
 {
     number_bounds b;
     bool any;
+    bool done = false;
+    const cJSON *multiple = json_get(schema, "multipleOf");
     TRY(read_bounds(c, schema, path, &b, &any));
+    if (multiple) TRY(of_multiple(c, multiple, path, whole, any, &done, out));
+    if (done) return QP_OK;
     if (!any) {
         *out = whole ? json_integer(c->parts) : json_number(c->parts);
         return QP_OK;

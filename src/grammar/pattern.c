@@ -11,6 +11,7 @@ typedef struct reader {
     grammar *g;
     const char *pattern, *at;
     int nesting;
+    bool is_text; /* of its own, and all of it: not a part of a string of JSON */
     qp_error *error;
 } reader;
 
@@ -144,7 +145,8 @@ static qp_status take_class(reader *r, code_set *set)
 static grammar_expr characters(reader *r, code_set *set)
 {
     code_set_normalize(set);
-    const grammar_expr e = json_character_of(r->parts, set);
+    const grammar_expr e =
+        r->is_text ? grammar_code_points(r->g, set) : json_character_of(r->parts, set);
     free(set->ranges);
     *set = (code_set){0};
     return e;
@@ -234,7 +236,7 @@ static grammar_expr anything(reader *r)
 static qp_status take_items(reader *r, bool outermost, expr_list *list)
 {
     bool open = true; /* no "$" was met */
-    if (outermost && !take(r, '^')) expr_list_add(r->g, list, anything(r));
+    if (outermost && !take(r, '^') && !r->is_text) expr_list_add(r->g, list, anything(r));
     while (*r->at && *r->at != '|' && *r->at != ')') {
         if (r->g->failed != QP_OK) return refuse(r, "makes the form too large");
         grammar_expr e = GRAMMAR_EMPTY;
@@ -247,7 +249,7 @@ static qp_status take_items(reader *r, bool outermost, expr_list *list)
         if (*r->at && strchr("*+?{", *r->at)) TRY(take_repetition(r, &e));
         expr_list_add(r->g, list, e);
     }
-    if (outermost && open) expr_list_add(r->g, list, anything(r));
+    if (outermost && open && !r->is_text) expr_list_add(r->g, list, anything(r));
     return QP_OK;
 }
 
@@ -270,4 +272,22 @@ qp_status pattern_compile(json_parts *parts, const char *pattern, grammar_expr *
     reader r = {.parts = parts, .g = parts->g, .pattern = pattern, .at = pattern, .error = error};
     TRY(take_choice(&r, true, out));
     return *r.at ? refuse(&r, "a closing bracket without an opening one") : QP_OK;
+}
+
+qp_status pattern_read(const char *pattern, grammar *out, qp_error *error)
+{
+    static const char name[] = "root";
+    grammar_expr all = GRAMMAR_EMPTY;
+    json_parts parts = {.g = out};
+    reader r = {.parts = &parts,
+                .g = out,
+                .pattern = pattern,
+                .at = pattern,
+                .is_text = true,
+                .error = error};
+    const uint32_t root = grammar_add_rule(out, name, sizeof name - 1);
+    TRY(take_choice(&r, true, &all));
+    if (*r.at) return refuse(&r, "a closing bracket without an opening one");
+    grammar_set_rule(out, root, all);
+    return QP_OK;
 }

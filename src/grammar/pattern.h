@@ -16,4 +16,8 @@ enum { PATTERN_MAX_NESTING = 100 };
 qp_status pattern_compile(json_parts *parts, const char *pattern, grammar_expr *out,
                           qp_error *error);
 
+/* A grammar whose texts match the pattern from their beginning to their end; "^" and "$" may stand
+ * there all the same. */
+qp_status pattern_read(const char *pattern, grammar *out, qp_error *error);
+
 #endif

@@ -38,8 +38,6 @@ const field call_refused_fields[] = {
     ONLY("custom_token_bans", "\"\"", "give logit_bias for tokens that are not wanted"),
     ONLY("banned_strings", "[]", "give logit_bias for tokens that are not wanted"),
     ONLY("logits_processors", "[]", "the server runs no code of clients"),
-    ONLY("guided_regex", "\"\"", FORM),
-    ONLY("regex", "\"\"", FORM),
     ONLY("ebnf", "\"\"", FORM),
     ONLY("structural_tag", "\"\"", FORM),
     ONLY("functions", "[]", "give tools, in which a function is {\"type\": \"function\", ...}"),

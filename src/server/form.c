@@ -2,6 +2,7 @@
 #include "server/form.h"
 
 #include "grammar/matcher.h"
+#include "grammar/pattern.h"
 #include "server/call.h"
 #include "server/server_state.h"
 
@@ -32,7 +33,7 @@ void form_cache_close(form_cache *cache)
 }
 
 /* Returns the grammar with a reference for the caller; NULL: it is not kept. */
-static qp_grammar *find(form_cache *cache, qp_grammar_kind kind, const char *text, size_t length)
+static qp_grammar *find(form_cache *cache, int kind, const char *text, size_t length)
 {
     qp_grammar *found = NULL;
     pthread_mutex_lock(&cache->lock);
@@ -51,8 +52,7 @@ static qp_grammar *find(form_cache *cache, qp_grammar_kind kind, const char *tex
 
 /* Keeps the grammar in place of the one that has not been used for longest. If memory is out, it is
  * not kept. */
-static void keep(form_cache *cache, qp_grammar_kind kind, const char *text, size_t length,
-                 qp_grammar *grammar)
+static void keep(form_cache *cache, int kind, const char *text, size_t length, qp_grammar *grammar)
 {
     char *copy = malloc(length + 1);
     if (!copy) return;
@@ -68,14 +68,25 @@ static void keep(form_cache *cache, qp_grammar_kind kind, const char *text, size
     forget(&old);
 }
 
+static qp_status open_regex(const qp_vocabulary *v, const char *text, qp_grammar **out,
+                            qp_error *error)
+{
+    grammar g = {0};
+    qp_status status = pattern_read(text, &g, error);
+    if (status == QP_OK) status = vocabulary_open_form(v, &g, out, error);
+    grammar_free(&g);
+    return status;
+}
+
 /* The grammar of a text, to qp_grammar_close(). */
-static qp_status open_grammar(form_cache *cache, const qp_vocabulary *vocabulary,
-                              qp_grammar_kind kind, const char *text, size_t length,
-                              qp_grammar **out, qp_error *error)
+static qp_status open_grammar(form_cache *cache, const qp_vocabulary *vocabulary, int kind,
+                              const char *text, size_t length, qp_grammar **out, qp_error *error)
 {
     *out = find(cache, kind, text, length);
     if (*out) return QP_OK;
-    TRY(qp_grammar_open(vocabulary, kind, text, length, out, error));
+    TRY(kind == FORM_REGEX
+            ? open_regex(vocabulary, text, out, error)
+            : qp_grammar_open(vocabulary, (qp_grammar_kind)kind, text, length, out, error));
     keep(cache, kind, text, length, *out);
     return QP_OK;
 }
@@ -114,6 +125,13 @@ qp_status form_read_grammar(void *out, const char *name, const cJSON *value, api
     if (!*value->valuestring) return QP_OK;
     return take_form(
         out, name, (requested_form){.kind = QP_GRAMMAR_GBNF, .grammar = value->valuestring}, error);
+}
+
+qp_status form_read_regex(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    if (!*value->valuestring) return QP_OK;
+    return take_form(out, name, (requested_form){.kind = FORM_REGEX, .grammar = value->valuestring},
+                     error);
 }
 
 qp_status form_read_words(void *out, const char *name, const cJSON *value, api_error *error)
@@ -191,14 +209,15 @@ qp_status form_read_structured(void *out, const char *name, const cJSON *value, 
 {
     TRY(check_one_form(name, value, error));
     const cJSON *schema = json_get(value, "json"), *words = json_get(value, "choice");
-    const cJSON *grammar = json_get(value, "grammar");
+    const cJSON *grammar = json_get(value, "grammar"), *regex = json_get(value, "regex");
     if (schema) return form_read_schema(out, name, schema, error);
     if (cJSON_IsTrue(json_get(value, "json_object"))) return any_object(out, name, error);
     if (words) return form_read_words(out, name, words, error);
     if (cJSON_IsString(grammar)) return form_read_grammar(out, name, grammar, error);
+    if (cJSON_IsString(regex)) return form_read_regex(out, name, regex, error);
     return api_refuse(error, 400, name,
-                      "\"%s\" must have \"json\", \"json_object\", \"choice\" or \"grammar\"; "
-                      "\"regex\" and \"structural_tag\" are not supported",
+                      "\"%s\" must have \"json\", \"json_object\", \"choice\", \"regex\" or "
+                      "\"grammar\"; \"structural_tag\" is not supported",
                       name);
 }
 

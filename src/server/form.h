@@ -20,15 +20,16 @@ struct parameters;
 enum {
     FORM_KEPT = 16,  /* grammars that are kept for later requests */
     FORM_FIELD = 64, /* the name of a field, with those that it lies in */
+    FORM_REGEX = 64, /* besides the kinds of quipu.h: a regular expression for the whole answer */
 };
 
 /* What a request asks for. Pointers go into its body. */
 typedef struct requested_form {
     char field[FORM_FIELD]; /* that asks for it; "": none does */
-    qp_grammar_kind kind;
-    const cJSON *schema; /* of QP_GRAMMAR_JSON_SCHEMA, or its text if that is a string */
-    const char *grammar; /* of QP_GRAMMAR_GBNF */
-    const cJSON *words;  /* with QP_GRAMMAR_GBNF: the answer is one of these texts */
+    int kind;               /* a qp_grammar_kind, or FORM_REGEX */
+    const cJSON *schema;    /* of QP_GRAMMAR_JSON_SCHEMA, or its text if that is a string */
+    const char *grammar;    /* of QP_GRAMMAR_GBNF and FORM_REGEX */
+    const cJSON *words;     /* with QP_GRAMMAR_GBNF: the answer is one of these texts */
 } requested_form;
 
 /* Which tools an answer must call. */
@@ -41,7 +42,7 @@ typedef struct requested_tool {
 typedef struct form_kept {
     char *text; /* NULL: free */
     size_t length;
-    qp_grammar_kind kind;
+    int kind;
     qp_grammar *grammar;
     uint64_t used;
 } form_kept;
@@ -67,6 +68,7 @@ qp_status form_read_schema(void *parameters, const char *name, const cJSON *valu
                            api_error *error);
 qp_status form_read_grammar(void *parameters, const char *name, const cJSON *value,
                             api_error *error);
+qp_status form_read_regex(void *parameters, const char *name, const cJSON *value, api_error *error);
 qp_status form_read_words(void *parameters, const char *name, const cJSON *value, api_error *error);
 qp_status form_read_structured(void *parameters, const char *name, const cJSON *value,
                                api_error *error); /* vLLM's object of one of these */
