@@ -410,6 +410,42 @@ def embeddings(s):
 
 
 @test
+def texts_are_ranked_by_their_vectors(s):
+    texts = ["a cat sat", "on a mat", "the sea is salty", "on a mat"]
+    vectors = [d["embedding"] for d in s.post("/v1/embeddings", {"input": ["mats", *texts]})[1]["data"]]
+    cosines = [sum(x * y for x, y in zip(vectors[0], v)) for v in vectors[1:]]
+    for path in ("/v1/rerank", "/rerank", "/v2/rerank", "/reranking"):
+        status, reply = s.post(path, {"query": "mats", "documents": texts})
+        assert status == 200, reply
+        order = sorted(range(4), key=lambda i: (-round(cosines[i], 7), i))
+        assert [r["index"] for r in reply["results"]] == order, (reply, cosines)
+        assert all(abs(r["relevance_score"] - cosines[r["index"]]) < 1e-6 for r in reply["results"]), reply
+    best = s.post("/v1/rerank", {"query": "mats", "documents": [{"text": t} for t in texts], "top_n": 1, "return_documents": True})[1]["results"]
+    assert len(best) == 1 and best[0]["document"]["text"] == texts[best[0]["index"]], best
+    for first in ("mats", ["mats"]):
+        scores = [d["score"] for d in s.post("/v1/score", {"text_1": first, "text_2": texts})[1]["data"]]
+        assert all(abs(a - b) < 1e-6 for a, b in zip(scores, cosines)), scores
+    pairs = [d["score"] for d in s.post("/score", {"text_1": texts[:2], "text_2": texts[2:]})[1]["data"]]
+    assert len(pairs) == 2 and abs(pairs[1] - 1) < 1e-6, pairs
+    refusal(s, "/v1/score", {"text_1": texts[:2], "text_2": texts}, "text_2")
+    refusal(s, "/v1/rerank", {"query": "", "documents": texts}, "query")
+    refusal(s, "/v1/rerank", {"query": "x", "documents": ["a", {"image": "b"}]}, "documents")
+
+
+@test
+def vectors_are_cut_for_models_that_were_trained_so(s):
+    refusal(s, "/v1/embeddings", {"input": "a", "dimensions": 8}, "dimensions")
+    with Server("--matryoshka") as other:
+        whole = other.post("/v1/embeddings", {"input": "a"})[1]["data"][0]["embedding"]
+        cut = other.post("/v1/embeddings", {"input": "a", "dimensions": 8})[1]["data"][0]["embedding"]
+        length = sum(x * x for x in whole[:8]) ** 0.5
+        assert len(cut) == 8 and all(abs(x - y / length) < 1e-6 for x, y in zip(cut, whole)), (cut, whole)
+        coded = other.post("/v1/embeddings", {"input": "a", "dimensions": 8, "encoding_format": "base64"})[1]["data"][0]["embedding"]
+        assert len(base64.b64decode(coded)) == 32
+        refusal(other, "/v1/embeddings", {"input": "a", "dimensions": len(whole) + 1}, "dimensions")
+
+
+@test
 def embeddings_of_the_last_token(s):
     ids = s.post("/tokenize", {"content": "the cat sat", "add_special": True})[1]["tokens"]
     means = [s.post("/v1/embeddings", {"input": ids[:n]})[1]["data"][0]["embedding"] for n in (1, 2)]

@@ -91,7 +91,7 @@ typedef struct cli_settings {
     const char *alias, *chat_template, *tls_cert, *tls_key, *api_prefix;
     const char *template_kwargs; /* of run and chat, too */
     option_strings hosts, origins;
-    bool insecure, shared_cache, batch_invariant, access_log, log_json;
+    bool insecure, shared_cache, batch_invariant, access_log, log_json, matryoshka;
     int pooling;     /* index into cli_poolings */
     int raw_special; /* index into cli_switches */
     int64_t port, http_workers, max_connections, client_connections, max_queued, pages;

@@ -362,7 +362,8 @@ const option_foreign cli_foreign_flags[] = {
     TAKEN("--sse-ping-interval", "sse-ping"),
     TAKEN("--threads-http", "http-workers"),
     IS("--embd-normalize", "2=", "vectors of texts have length 1"),
-    SAID("--rerank --reranking --runner --convert --task --pooler-config "
+    SAID("--rerank --reranking", "`quipu serve` has /v1/rerank and /v1/score for every model"),
+    SAID("--runner --convert --task --pooler-config "
          "--override-pooler-config --truncate --dimensions --enable-flash-late-interaction",
          "`quipu serve` makes vectors of texts at /v1/embeddings; --pooling says how"),
     SAID("--no-slots --models-dir --models-preset --models-max --models-autoload "

@@ -51,6 +51,8 @@ static const option_spec serve_options[] = {
          "how a text becomes a vector. model: as its files say, else the mean; mean: the mean of "
          "the last hidden states of its tokens; last: the state of its last token, as models "
          "such as Qwen3-Embedding were trained"},
+    {"matryoshka", 0, OPTION_FLAG_AT(SETTINGS, matryoshka), .expert = true,
+     .help = "the model was trained for vectors that are cut (`dimensions` of a request)"},
     {"drain", 0, OPTION_NUMBER_AT(SETTINGS, drain), .argument = "SECONDS", .fallback = "30",
      .high = 86400, .help = "time for answers to end after SIGTERM"},
     {0}};

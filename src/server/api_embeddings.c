@@ -21,17 +21,19 @@ static qp_status read_encoding(void *out, const char *name, const cJSON *value, 
                       name, value->valuestring);
 }
 
-static const field common_fields[] = {{.name = "model",
-                                       .type = FIELD_STRING,
-                                       AT(model),
-                                       .help = "any name: the server has one model"},
-                                      {.name = "dimensions",
-                                       .type = FIELD_INTEGER,
-                                       AT(dimensions),
-                                       .low = 1,
-                                       .high = 1 << 30,
-                                       .help = "must be the model's hidden size, if it is given"},
-                                      {0}};
+static const field common_fields[] = {
+    {.name = "model",
+     .type = FIELD_STRING,
+     AT(model),
+     .help = "any name: the server has one model"},
+    {.name = "dimensions",
+     .type = FIELD_INTEGER,
+     AT(dimensions),
+     .low = 1,
+     .high = 1 << 30,
+     .help = "the first values of a vector, scaled to length 1 again; fewer than the hidden "
+             "size only with --matryoshka"},
+    {0}};
 
 static const field openai_fields[] = {
     {.name = "input",
@@ -79,21 +81,34 @@ static int64_t hidden_size(const call *c)
     return c->server->engine->program.config.hidden_size;
 }
 
+/* How many values of a vector the reply has. */
+static int64_t dimensions(const call *c)
+{
+    return c->p.dimensions ? c->p.dimensions : hidden_size(c);
+}
+
+qp_status embeddings_check(call *c, api_error *error)
+{
+    c->embeds = true;
+    if (c->server->pooling != POOLING_FIRST && c->server->pooling != POOLING_RANK) return QP_OK;
+    return api_refuse(error, 400, NULL,
+                      "the model's file asks for vectors of a kind that this server does not make "
+                      "(pooling_type %d); start it with --pooling mean or last for others",
+                      (int)c->server->pooling);
+}
+
 static qp_status read_embeddings(call *c, const cJSON *body, api_error *error)
 {
     (void)body;
-    c->embeds = true;
-    if (c->server->pooling == POOLING_FIRST || c->server->pooling == POOLING_RANK)
-        return api_refuse(
-            error, 400, NULL,
-            "the model's file asks for vectors of a kind that this server does not make "
-            "(pooling_type %d); start it with --pooling mean or last for others",
-            (int)c->server->pooling);
-    if (c->p.dimensions && c->p.dimensions != hidden_size(c))
+    const bool cuts = c->server->options->cut_embeddings;
+    TRY(embeddings_check(c, error));
+    if (c->p.dimensions > hidden_size(c) || (!cuts && dimensions(c) != hidden_size(c)))
         return api_refuse(error, 400, "dimensions",
-                          "\"dimensions\" must be %lld, the model's hidden size, found %lld: this "
-                          "model's embeddings cannot be cut",
-                          (long long)hidden_size(c), (long long)c->p.dimensions);
+                          "\"dimensions\" must be %lld, the model's hidden size, found %lld%s",
+                          (long long)hidden_size(c), (long long)c->p.dimensions,
+                          cuts ? ", or less"
+                               : "; if the model was trained for shorter vectors (Matryoshka), "
+                                 "start the server with --matryoshka");
     return call_add_prompts(c, c->dialect == &ollama_embeddings ? "prompt" : "input", NULL, error);
 }
 
@@ -103,7 +118,7 @@ static qp_status read_embeddings(call *c, const cJSON *body, api_error *error)
 static double scale_of(const call *c, const float *v)
 {
     double sum = 0;
-    for (int64_t i = 0; i < hidden_size(c); i++)
+    for (int64_t i = 0; i < dimensions(c); i++)
         sum += (double)v[i] * (double)v[i];
     return c->dialect == &ollama_embeddings || sum == 0 ? 1 : 1 / sqrt(sum);
 }
@@ -128,10 +143,10 @@ static void put_encoded(const call *c, const float *v, strbuf *out)
     enum { VALUES = 3 };
     const double scale = scale_of(c, v);
     strbuf_putc(out, '"');
-    for (int64_t i = 0; i < hidden_size(c); i += VALUES) {
+    for (int64_t i = 0; i < dimensions(c); i += VALUES) {
         unsigned char bytes[VALUES * 4];
         size_t n = 0;
-        for (int64_t k = i; k < i + VALUES && k < hidden_size(c); k++) {
+        for (int64_t k = i; k < i + VALUES && k < dimensions(c); k++) {
             const float value = (float)(v[k] * scale);
             uint32_t bits;
             memcpy(&bits, &value, sizeof bits);
@@ -151,7 +166,7 @@ static void put_vector(const call *c, size_t prompt, strbuf *out)
         put_encoded(c, v, out);
         return;
     }
-    for (int64_t i = 0; i < hidden_size(c); i++)
+    for (int64_t i = 0; i < dimensions(c); i++)
         strbuf_printf(out, "%c%.9g", i ? ',' : '[', (double)(float)(v[i] * scale));
     strbuf_putc(out, ']');
 }

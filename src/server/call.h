@@ -43,7 +43,7 @@ typedef struct parameters {
     bool no_generation_prompt, generation_prompt; /* false or true was asked for */
     bool continues; /* the answer continues the last message, which is the model's */
     int64_t n, best_of, max_tokens, min_tokens, top_logprobs; /* -1: not given */
-    int64_t dimensions;                                       /* 0: not given */
+    int64_t dimensions, top_n;                                /* 0: not given */
     double timeout;                                           /* seconds; 0: none */
     qp_sampling sampling;
     const char *stops[CALL_MOST_STOPS];

@@ -37,6 +37,7 @@ typedef struct server_options {
     size_t n_origins;
     bool insecure;          /* other computers may connect without a key */
     bool shared_cache;      /* clients with different keys share prefixes */
+    bool cut_embeddings;    /* the model was trained for shorter vectors */
     server_pooling pooling; /* how texts become vectors */
     /* Whether prompts without a chat template have control tokens; SERVER_AUTO: on loopback without
      * keys. */
