@@ -6,9 +6,8 @@
 
 bool lower_takes(const lowering *l, int rule);
 
-/* Notes that a rule was taken, or why it was not at a node where it nearly applied. */
+/* Notes that a rule was taken. */
 void lower_took(lowering *l, int rule);
-void lower_refuse(const lowering *l, int rule, int at, const char *why);
 
 bool lower_same_rows(const tensor *a, const tensor *b);
 bool lower_all_decode(const lowering *l);

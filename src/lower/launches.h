@@ -120,6 +120,9 @@ void lower_end(lowering *l);
 /* A node's call. It is bound when it is first asked for. */
 op_call *lower_call(const lowering *l, int at);
 
+/* Notes why a rule was not taken at a node where it nearly applied. */
+void lower_refuse(const lowering *l, int rule, int at, const char *why);
+
 /* Whether a custom kernel runs a call. */
 bool lower_is_custom(const lowering *l, op_code op, const op_call *call);
 

@@ -69,11 +69,11 @@ typedef struct cuda_fusion {
     const char *name; /* "silu_and_mul": printed after the kernel's name */
     op_code with[CUDA_MAX_FUSED];
     int n_with;
-    bool moves_q; /* only where attention follows that reads q in the type of the cache */
-    bool narrows; /* only where a product follows that reads the output in BF16 */
+    bool moves_q; /* attention must follow, and read q in the type of the cache */
+    bool narrows; /* a product must follow, and read the output in BF16 */
     bool rounds;  /* the same in FP8 */
-    bool sums;    /* ranks then have their own rows of the first call's output alone; only where
-                   * all products that read the last call's output read it in BF16 */
+    bool sums;    /* each rank keeps only its own rows of the first call's output; every product
+                   * that reads the last call's output must read BF16 */
     /* The calls in their order, the kernel's own first. */
     bool (*accepts)(const cuda_ops *ops, const op_call *calls);
     /* `x`: address of the first call's x in BF16. NULL: nothing is stored elsewhere. */
@@ -132,10 +132,14 @@ enum {
 
 /* ---- rows ---------------------------------------------------------------------------------- */
 
+/* The begin of a row. */
+#define CUDA_ROW(NAME, kernel) .op = OP_##NAME, .name = kernel
+
 /* Fields of a row whose kernel takes the call itself, `units` units per block. */
 #define CUDA_UNITS(NAME, kernel_image, short_name, thread_count, unit_count, accept)               \
-    .op = OP_##NAME, .name = "cuda", .image = kernel_image, .function = "run_" #short_name,        \
-    .threads = thread_count, .units = unit_count, .accepts = accept, .launch = cuda_launch_units
+    CUDA_ROW(NAME, "cuda"), .image = kernel_image, .function = "run_" #short_name,                 \
+                            .threads = thread_count, .units = unit_count, .accepts = accept,       \
+                            .launch = cuda_launch_units
 
 qp_status cuda_launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                             const cuda_forms *forms, qp_error *error);

@@ -1,10 +1,10 @@
 /* Copies of rows to other GPUs of the host while kernels run: a stream of its own, whose copies
  * take no multiprocessor.
  *
- * To start a copy to another GPU takes a lock of that GPU's context. Another thread may keep it
- * until its GPU is idle, as when code is loaded, and that GPU may be waiting for this one's rows.
- * So a rank starts a kernel that waits for copies only when the threads of all ranks have started
- * theirs.
+ * Starting a copy to another GPU locks that GPU's context. Another thread may hold the lock until
+ * its GPU is idle, for example while it loads code, and that GPU may be waiting for rows of this
+ * one. So a rank starts a kernel that waits for copies only after the threads of all ranks have
+ * started their copies.
  */
 #ifndef QUIPU_OP_EXCHANGE_PUSH_CUDA_H
 #define QUIPU_OP_EXCHANGE_PUSH_CUDA_H

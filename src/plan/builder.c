@@ -127,13 +127,6 @@ void node_blocks(plan_node *node, const char *name, plan_tensor_id id, int64_t c
     operand_of(node, name)->symbols[1] = symbols[1];
 }
 
-void node_one_part(plan_node *node, const char *name, plan_tensor_id id, int64_t count,
-                   int64_t heads, const char *symbol)
-{
-    node_heads(node, name, id, 0, count, heads, symbol);
-    operand_of(node, name)->one_part = true;
-}
-
 void node_slots(plan_node *node, const char *name, plan_tensor_id id)
 {
     node_tensor(node, name, id);

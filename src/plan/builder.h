@@ -60,10 +60,6 @@ void node_heads(plan_node *node, const char *name, plan_tensor_id id, int64_t fi
 void node_blocks(plan_node *node, const char *name, plan_tensor_id id, int64_t count, int64_t size,
                  const char *const symbols[static 2]);
 
-/* The same, for attention in one part: a dimension of 1 between heads and head size. */
-void node_one_part(plan_node *node, const char *name, plan_tensor_id id, int64_t count,
-                   int64_t heads, const char *symbol);
-
 /* The cache as a padded-batch engine sees it: each sequence has a slot, its only page. */
 void node_slots(plan_node *node, const char *name, plan_tensor_id id);
 

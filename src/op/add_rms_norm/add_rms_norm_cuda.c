@@ -23,6 +23,6 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
 }
 
 const cuda_kernel add_rms_norm_cuda[] = {
-    {.op = OP_ADD_RMS_NORM, .name = "cuda", .accepts = op_call_has_no_f64, .launch = launch},
+    {CUDA_ROW(ADD_RMS_NORM, "cuda"), .accepts = op_call_has_no_f64, .launch = launch},
     {0},
 };

@@ -38,12 +38,7 @@ static const cuda_fusion fusions[] = {
 };
 
 const cuda_kernel all_gather_cuda[] = {
-    {.op = OP_ALL_GATHER,
-     .name = "cuda",
-     .needs_ranks = true,
-     .whole = true,
-     .accepts = accepts,
-     .launch = launch,
-     .fusions = fusions},
+    {CUDA_ROW(ALL_GATHER, "cuda"), .needs_ranks = true, .whole = true, .accepts = accepts,
+     .launch = launch, .fusions = fusions},
     {0},
 };

@@ -52,12 +52,7 @@ static const cuda_fusion fusions[] = {{.name = "rms_norm",
                                       {0}};
 
 const cuda_kernel all_reduce_cuda[] = {
-    {.op = OP_ALL_REDUCE,
-     .name = "cuda",
-     .needs_ranks = true,
-     .whole = true,
-     .accepts = accepts,
-     .launch = launch,
-     .fusions = fusions},
+    {CUDA_ROW(ALL_REDUCE, "cuda"), .needs_ranks = true, .whole = true, .accepts = accepts,
+     .launch = launch, .fusions = fusions},
     {0},
 };

@@ -10,8 +10,8 @@ cuda_left cuda_linear_summed_leaves(const cuda_ops *ops, const op_call *calls, c
 qp_status cuda_linear_summed(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                              qp_error *error);
 
-/* Afterwards each rank has its own rows of x alone. Gives all ranks all rows, or those that `ids`
- * names, if it is not NULL. */
+/* After that each rank has only its own rows of x. This sends all rows to all ranks, or those that
+ * `ids` names, if it is not NULL. */
 qp_status cuda_linear_summed_rows(cuda_ops *ops, const tensor *x, const tensor *ids,
                                   const tensor *out, qp_error *error);
 

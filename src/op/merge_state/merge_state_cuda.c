@@ -58,6 +58,6 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
 }
 
 const cuda_kernel merge_state_cuda[] = {
-    {.op = OP_MERGE_STATE, .name = "cuda", .accepts = op_call_has_no_f64, .launch = launch},
+    {CUDA_ROW(MERGE_STATE, "cuda"), .accepts = op_call_has_no_f64, .launch = launch},
     {0},
 };

@@ -124,12 +124,7 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
 }
 
 const cuda_kernel rms_norm_cuda[] = {
-    {.op = OP_RMS_NORM,
-     .name = "cuda",
-     .narrows = cuda_narrows_always,
-     .rounds = rounds,
-     .narrow_form = CUDA_NARROWS_EITHER,
-     .accepts = accepts,
-     .launch = launch},
+    {CUDA_ROW(RMS_NORM, "cuda"), .narrows = cuda_narrows_always, .rounds = rounds,
+     .narrow_form = CUDA_NARROWS_EITHER, .accepts = accepts, .launch = launch},
     {0},
 };

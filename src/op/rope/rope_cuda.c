@@ -119,10 +119,6 @@ static const cuda_fusion fusions[] = {
 };
 
 const cuda_kernel rope_cuda[] = {
-    {.op = OP_ROPE,
-     .name = "cuda",
-     .accepts = op_call_has_no_f64,
-     .launch = launch,
-     .fusions = fusions},
+    {CUDA_ROW(ROPE, "cuda"), .accepts = op_call_has_no_f64, .launch = launch, .fusions = fusions},
     {0},
 };

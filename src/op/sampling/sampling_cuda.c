@@ -50,6 +50,6 @@ static bool accepts(const op_call *call)
 }
 
 const cuda_kernel sampling_cuda[] = {
-    {.op = OP_SAMPLING, .name = "cuda", .accepts = accepts, .launch = launch},
+    {CUDA_ROW(SAMPLING, "cuda"), .accepts = accepts, .launch = launch},
     {0},
 };

@@ -36,11 +36,7 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
 }
 
 const cuda_kernel silu_and_mul_cuda[] = {
-    {.op = OP_SILU_AND_MUL,
-     .name = "cuda",
-     .narrows = by_eights,
-     .narrow_form = CUDA_NARROWS_ALONE,
-     .accepts = op_call_has_no_f64,
-     .launch = launch},
+    {CUDA_ROW(SILU_AND_MUL, "cuda"), .narrows = by_eights, .narrow_form = CUDA_NARROWS_ALONE,
+     .accepts = op_call_has_no_f64, .launch = launch},
     {0},
 };

@@ -110,7 +110,10 @@ static int longest_chain(lowering *l, int at, bool in_f8, cuda_chain *chain, cud
     for (int i = at, taken; i < l->n_nodes; i += taken) {
         const int n_steps = chain->run.n_steps;
         taken = chain_nodes(l, i, chain);
-        if (taken == 0) break;
+        if (taken == 0) {
+            lower_refuse(l, LOWER_RULE_persistent, i, "a chain cannot continue with this node");
+            break;
+        }
         if (chain->run.n_steps > n_steps) chain->nodes[n_steps] = nodes[i].node;
         if (cuda_chain_ends_with_norm(chain) && !in_f8) {
             copy_chain(&normed, chain);
@@ -132,7 +135,12 @@ qp_status launch_take_run(lowering *l, int at, lowered_group *g, int *count, qp_
     const launch_setting *setting = l->target->context;
     const tensor none = {0}, *narrowed = g->left.in_f8 ? &none : &g->left.rows;
     cuda_chain chain, whole;
-    if (!begin(l, setting, narrowed, g->left.at, &chain)) return QP_OK;
+    if (!begin(l, setting, narrowed, g->left.at, &chain)) {
+        if (at == 0)
+            lower_refuse(l, LOWER_RULE_persistent, at,
+                         "the pass has more than 64 rows or few, or the GPU has no such kernels");
+        return QP_OK;
+    }
     *count = longest_chain(l, at, is_in_f8(setting), &chain, &whole);
     if (*count == 0) return QP_OK;
     g->run = calloc(1, sizeof whole);
