@@ -187,6 +187,7 @@ def ways_of_choosing_tokens_matter(s):
     alone = [s.post("/v1/completions", {"prompt": "a", "max_tokens": 6, "temperature": 1, "mirostat": 2, "seed": 1 + i})[1]["choices"][0]["text"]
              for i in range(4)]
     assert [c["text"] for c in many] == alone and len(set(alone)) > 1, (many, alone)
+    assert s.post("/completion", {"prompt": "a", "mirostat": 2, "temperature": 0})[0] == 400
     assert s.post("/completion", {"prompt": "a", "dry_multiplier": 1, "dry_sequence_breakers": [""]})[0] == 400
 
 

@@ -136,6 +136,11 @@ static qp_status read_body(call *c, field_tables fields, api_error *error)
     if (c->dialect && c->dialect->likely)
         sampling_exclude_unlikely(c->server->engine, &c->p.sampling);
     TRY(fields_read(fields, c->body, &c->p, error));
+    const double *setting = c->p.sampling.value;
+    if (setting[QP_MIROSTAT] != 0 && setting[QP_TEMPERATURE] == 0)
+        return api_refuse(error, 400, "mirostat",
+                          "\"mirostat\" and a temperature of 0 exclude each other: the likeliest "
+                          "token leaves nothing to choose");
     if (c->p.max_tokens < 0 || c->p.min_tokens <= c->p.max_tokens) return QP_OK;
     return api_refuse(
         error, 400, "min_tokens",
