@@ -243,6 +243,43 @@ static void test_rules(void **state)
     free_made(&m);
 }
 
+static void expect_told(int64_t tokens, bool decodes, const char *const *lines)
+{
+    qp_error error;
+    made m;
+    strbuf text = {0};
+    make(&m, "synthetic:llama-3.2-1b:BF16", "sm_90", tokens, decodes);
+    assert_ok(pass_launches_explain(&m.pass, &text, &error));
+    for (; *lines; lines++)
+        if (!strstr(strbuf_text(&text), *lines))
+            fail_msg("no \"%s\" in \"%s\"", *lines, strbuf_text(&text));
+    strbuf_free(&text);
+    free_made(&m);
+}
+
+/* plan -v tells how often a rule was taken, and why it was not where it nearly applied; a number
+ * takes the first of them. */
+static void test_rules_are_told(void **state)
+{
+    (void)state;
+    expect_told(2048, false,
+                (const char *const[]){
+                    "merge           32 times", "turn            16 times",
+                    "gather_wanted    1 times", "split            0 times",
+                    "narrow        not at 15.ffn_norm to final_norm, 2 times: no "
+                    "product that reads BF16 follows",
+                    "persistent    not at embedding: the pass has more than 64 rows", NULL});
+    expect_told(
+        8, true,
+        (const char *const[]){"decode          16 times", "persistent       2 times", NULL});
+    program p = {.options = {.rules_end = 1 + 3}};
+    assert_int_equal(lower_launch_rules(&p), 1u << LOWER_RULE_decode |
+                                                 1u << LOWER_RULE_gather_wanted |
+                                                 1u << LOWER_RULE_persistent);
+    p.n_matches = 2; /* on the plan */
+    assert_int_equal(lower_launch_rules(&p), 1u << LOWER_RULE_decode);
+}
+
 /* Any set of the rules makes a list that has every node once. */
 static void test_sets_of_rules(void **state)
 {
@@ -768,6 +805,7 @@ int main(void)
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_layers),
         cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_rules_are_told),
         cmocka_unit_test(test_sets_of_rules),
         cmocka_unit_test(test_f8),
         cmocka_unit_test(test_f8_chains),

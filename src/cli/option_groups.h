@@ -54,8 +54,9 @@ extern const option_group cli_server_options, cli_pace_options, cli_question_opt
     {                                                                                              \
         "rules", 0, OPTION_STRING_AT(cli_settings, rules),                                         \
             .expert = true, .argument = "RULES",                                                   \
-            .help = "rules of the plan to take (+) and to leave out (-), separated by commas: "    \
-                    "-norm_up, or -all,+parts; `quipu plan -v` lists them"                         \
+            .help = "rules of the plan, or of launches on a GPU, to take (+) and to leave out "    \
+                    "(-), separated by commas: -norm_up, or -all,+parts; a number takes so many "  \
+                    "matches of them; `quipu plan -v` lists rules"                                 \
     }
 
 /* What the choices of --device mean where there is no `auto`: the CPU, or the GPU. */

@@ -190,7 +190,8 @@ static machine_kernel kernel_of_cuda(const void *self, int node)
     op_code op = x->program->nodes[node].op;
     op_call call;
     launch_bind(&x->setting, &m->sizes, node, &call);
-    if (op == OP_PAGED_PREFILL && x->longest > 0 && x->n_decode == 0)
+    if (op == OP_PAGED_PREFILL && x->longest > 0 && x->n_decode == 0 &&
+        x->setting.rules >> LOWER_RULE_decode & 1)
         op = cuda_take_decoding(&x->ops, &call);
     const cuda_kernel *kernel = cuda_ops_choose(&x->ops, op, &call);
     if (kernel) *variant = (op_variant){.name = kernel->name, .tolerances = kernel->tolerances};
