@@ -111,8 +111,8 @@ static void refused_families_are_not_read(void **state)
     assert_string_equal(family_refusal_gguf(slice_of("llama")), "");
 }
 
-/* Every family names every weight but the norms of q and k, which come together, and is found by
- * each of its names. */
+/* Every family names every matrix. Norms of q and k come together, and so do those after attention
+ * and the MLP. A family is found by each of its names. */
 static void families_are_whole(void **state)
 {
     (void)state;
@@ -125,11 +125,12 @@ static void families_are_whole(void **state)
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         const model_family *f = families[i];
         for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
-            bool norm = slot == WEIGHT_ATTN_Q_NORM || slot == WEIGHT_ATTN_K_NORM;
-            if (!family_has(f, (weight_slot)slot) && !norm)
+            if (!family_has(f, (weight_slot)slot) && !weight_get_info((weight_slot)slot)->is_norm)
                 fail_msg("%s has no %s", f->name, weight_get_info((weight_slot)slot)->name);
         }
         assert_int_equal(family_has(f, WEIGHT_ATTN_Q_NORM), family_has(f, WEIGHT_ATTN_K_NORM));
+        assert_int_equal(family_has(f, WEIGHT_ATTN_POST_NORM), family_has(f, WEIGHT_FFN_POST_NORM));
+        assert_true(family_has(f, WEIGHT_OUTPUT_NORM));
         assert_ptr_equal(family_by_name(f->name), f);
         assert_non_null(f->json[0]);
         for (int k = 0; f->json[k]; k++)
@@ -291,6 +292,29 @@ static void rope_scaling_has_two_spellings(void **state)
                      ROPE_DEFAULT);
 }
 
+#define GEMMA3 "{\"architectures\":[\"Gemma3ForCausalLM\"],\"hidden_act\":null,"
+
+/* Multipliers, caps, layers that slide and their RoPE, with and without keys. */
+static void gemma_is_read(void **state)
+{
+    (void)state;
+    model_config c = good_config(GEMMA3 "\"num_hidden_layers\":7,\"rope_local_base_freq\":77}");
+    assert_true(c.scales.embedding == sqrt(32) && c.scales.attention == 1.0 / 16);
+    assert_true(c.scales.residual == 0 && c.scales.logits == 0 && c.scales.logits_cap == 0);
+    assert_true(c.rope.theta == 5000 && c.rope_local.theta == 77 && c.tied);
+    assert_int_equal(bits_of(&c.windowed), 0x5f);
+    c = good_config(GEMMA3 "\"query_pre_attn_scalar\":64,\"final_logit_softcapping\":20,"
+                           "\"rope_parameters\":{\"sliding_attention\":{\"rope_theta\":55},"
+                           "\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8}}}");
+    assert_true(c.scales.attention == 1.0 / 8 && c.scales.logits_cap == 20);
+    assert_true(c.rope_local.theta == 55 && c.rope_local.scaling == ROPE_DEFAULT);
+    assert_true(c.rope.scaling == ROPE_LINEAR && c.rope.factor == 8);
+    c = good_config("{\"model_type\":\"gemma2\",\"architectures\":null,\"hidden_act\":null,"
+                    "\"num_hidden_layers\":4,\"final_logit_softcapping\":0}");
+    assert_int_equal(bits_of(&c.windowed), 5);
+    assert_true(c.scales.attention_cap == 50 && c.scales.logits_cap == 0 && !c.rope_local.dim);
+}
+
 static const struct wrong_config {
     const char *changes;
     qp_status status;
@@ -404,6 +428,17 @@ static const struct wrong_config {
     {"{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}",
      QP_UNSUPPORTED,
      {"rope_parameters", "equal layers"}},
+    {"{\"logits_scaling\":8}",
+     QP_UNSUPPORTED,
+     {"\"logits_scaling\" is 8", "of llama", "expected 1"}},
+    {"{\"final_logit_softcapping\":30}", QP_UNSUPPORTED, {"\"final_logit_softcapping\"", "30"}},
+    {GEMMA3 "\"final_logit_softcapping\":-3}", QP_FORMAT, {"must be positive, or 0", "found -3"}},
+    {GEMMA3 "\"hidden_act\":\"silu\"}", QP_UNSUPPORTED, {"\"silu\"", "gelu_pytorch_tanh"}},
+    {GEMMA3 "\"sliding_window_pattern\":0}", QP_FORMAT, {"\"sliding_window_pattern\"", "found 0"}},
+    {GEMMA3 "\"use_bidirectional_attention\":true}", QP_UNSUPPORTED, {"earlier positions only"}},
+    {GEMMA3 "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}",
+     QP_UNSUPPORTED,
+     {"layers that slide", "not be dynamic"}},
     {"{\"num_local_experts\":8}", QP_UNSUPPORTED, {"\"num_local_experts\"", "dense"}},
     {"{\"quantization_config\":{\"quant_method\":\"gptq\"}}",
      QP_UNSUPPORTED,
@@ -612,6 +647,7 @@ int main(void)
         cmocka_unit_test(layers_without_rope_are_read),
         cmocka_unit_test(sizes_have_their_rules),
         cmocka_unit_test(rope_scaling_has_two_spellings),
+        cmocka_unit_test(gemma_is_read),
         cmocka_unit_test(wrong_configs_are_named),
         cmocka_unit_test(plain_and_linear_frequencies),
         cmocka_unit_test(dynamic_frequencies),

@@ -81,11 +81,15 @@ static void test_presets(void **state)
         {"mistral-7b-v0.1", 7.2417},
         {"qwen3-8b", 8.1907},
         {"smollm3-3b", 3.0751},
+        {"gemma3-1b", 0.9998},
+        {"gemma3-4b", 3.8801},
         {"tiny", 0.0014},
         {"tiny-qwen2", 0.0079},
         {"tiny-qwen3", 0.0025},
         {"tiny-smollm3", 0.0030},
         {"tiny-mistral", 0.0024},
+        {"tiny-gemma2", 0.0025},
+        {"tiny-gemma3", 0.0025},
         {"wide", 0.5453},
     };
     size_t i = 0;

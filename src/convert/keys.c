@@ -4,9 +4,11 @@
 #include "convert/job.h"
 #include "file/synthetic.h"
 #include "engine/vocabulary.h"
+#include "model/config_read.h"
 #include "model/family/family.h"
 #include "text/tokenizer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -127,6 +129,14 @@ static void put_window(key_writer *w, const model_config *c)
                        (size_t)c->n_layers);
 }
 
+static void put_scales(key_writer *w, const model_config *c)
+{
+    scale_key keys[CONFIG_MAX_SCALES];
+    const int n = config_scale_keys(c, keys);
+    for (int i = 0; i < n; i++)
+        put_number(w, keys[i].name, keys[i].value);
+}
+
 static void put_sizes(convert_job *job, const model_config *c)
 {
     key_writer w = {.writer = job->writer, .architecture = c->family->gguf};
@@ -145,17 +155,30 @@ static void put_sizes(convert_job *job, const model_config *c)
     put_size(&w, "vocab_size", c->vocab_size);
     put_window(&w, c);
     put_rope(job, &w, &c->rope);
+    if (c->rope_local.dim) put_number(&w, "rope.freq_base_swa", c->rope_local.theta);
+    put_scales(&w, c);
 }
 
 /* Which layers do not rotate follows from the architecture in GGUF, which has no key for it. Nor
  * has it one for YaRN's bounds that are not rounded. */
-static qp_status check_rope(const model_config *c, const char *path, qp_error *error)
+static qp_status check_keys(const model_config *c, const char *path, qp_error *error)
 {
     if (c->rope.beta_exact)
         return error_set(error, QP_UNSUPPORTED,
                          "%s: in GGUF the bounds of YaRN are rounded to whole pairs of a head, and "
                          "by this model's \"truncate\" they are not",
                          path);
+    model_config read = *c;
+    config_imply_scales(&read);
+    const double score = c->scales.attention * sqrt((double)c->head_dim);
+    const bool same = read.scales.attention != 0
+                          ? fabs(read.scales.attention / c->scales.attention - 1) < 1e-6
+                          : c->scales.attention == 0 || fabs(score - 1) < 1e-6;
+    if (c->family->scales & SCALES_QUERY && !same)
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s: GGUF has no key for \"query_pre_attn_scalar\": its models of %lld "
+                         "layers have another one than %g",
+                         path, (long long)c->n_layers, 1 / pow(c->scales.attention, 2));
     const layer_set usual = family_no_rope(c->family, c->n_layers);
     if (memcmp(&usual, &c->no_rope, sizeof usual) == 0) return QP_OK;
     return error_set(
@@ -205,7 +228,7 @@ qp_status convert_put_keys(convert_job *job, qp_error *error)
         put_file_type(job);
         return QP_OK;
     }
-    TRY(check_rope(config, model_path(job->model), error));
+    TRY(check_keys(config, model_path(job->model), error));
     put_sizes(job, config);
     put_file_type(job);
     return put_vocabulary(job, config->vocab_size, error);

@@ -63,6 +63,8 @@ static void mix_config(fingerprint *f, const model_config *c, int64_t context)
     mix(f, &c->windowed, sizeof c->windowed);
     mix(f, &c->no_rope, sizeof c->no_rope);
     mix(f, &c->rms_norm_eps, sizeof c->rms_norm_eps);
+    mix(f, &c->scales, sizeof c->scales);
+    mix(f, &c->rope_local.theta, sizeof c->rope_local.theta);
     rope_inverse_frequencies(&c->rope, c->rope.scaling == ROPE_LONGROPE ? context : 0, frequencies);
     mix(f, frequencies, (size_t)c->rope.dim / 2 * sizeof *frequencies);
     mix(f, &c->rope.attention_factor, sizeof c->rope.attention_factor);

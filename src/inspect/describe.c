@@ -155,6 +155,22 @@ static void print_no_rope(const model_config *c, strbuf *out)
     strbuf_putc(out, '\n');
 }
 
+/* What a family multiplies by and bounds, where it does. */
+static int list_scales(const model_config *c, model_fact facts[6])
+{
+    const model_scales *s = &c->scales;
+    const model_fact all[] = {{"embedding_scale", s->embedding},
+                              {"residual_scale", s->residual},
+                              {"logits_scale", s->logits},
+                              {"attention_scale", s->attention},
+                              {"attention_soft_cap", s->attention_cap},
+                              {"logits_soft_cap", s->logits_cap}};
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].value != 0) facts[n++] = all[i];
+    return n;
+}
+
 static void json_layers(cJSON *root, const char *name, const layer_set *set, int64_t n_layers)
 {
     cJSON *list = cJSON_AddArrayToObject(root, name);
@@ -175,7 +191,13 @@ static void print_model(const model *m, const type_count *counts, strbuf *out)
         strbuf_printf(out, whole ? "%-20s %.0f\n" : "%-20s %.7g\n", facts[i].name, facts[i].value);
     }
     if (c->window) print_window(c, out);
+    model_fact scales[6];
+    const int n_scales = list_scales(c, scales);
+    for (int i = 0; i < n_scales; i++)
+        strbuf_printf(out, "%-20s %.7g\n", scales[i].name, scales[i].value);
     print_line(out, "rope_scaling", rope_name(&c->rope));
+    if (c->rope_local.dim)
+        strbuf_printf(out, "%-20s %.7g, in layers that slide\n", "rope_theta", c->rope_local.theta);
     print_no_rope(c, out);
     print_line(out, "rope_pairs", c->rope.interleaved ? "interleaved" : "NeoX");
     print_line(out, "output", c->tied ? "tied to the embedding" : "of its own");
@@ -259,7 +281,12 @@ static void json_model(cJSON *root, const model *m, const type_count *counts)
     }
     if (layer_set_count(&c->no_rope, c->n_layers))
         json_layers(root, "layers_without_rope", &c->no_rope, c->n_layers);
+    model_fact scales[6];
+    const int n_scales = list_scales(c, scales);
+    for (int i = 0; i < n_scales; i++)
+        cJSON_AddNumberToObject(root, scales[i].name, scales[i].value);
     cJSON_AddStringToObject(root, "rope_scaling", rope_name(&c->rope));
+    if (c->rope_local.dim) cJSON_AddNumberToObject(root, "rope_local_theta", c->rope_local.theta);
     cJSON_AddBoolToObject(root, "rope_interleaved", c->rope.interleaved);
     cJSON_AddBoolToObject(root, "tied", c->tied);
     cJSON_AddBoolToObject(root, "has_weights", !model_is_config(m));

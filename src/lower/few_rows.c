@@ -40,13 +40,14 @@ static void take_weight(const match *m, plan_node *to, const char *weight, const
 /* The norms of heads and the rotation, where the layer has them. */
 static void take_heads(match *m, plan_node *node)
 {
-    const model_config *c = &m->draft->program->config;
+    const program *p = m->draft->program;
+    const model_config *c = &p->config;
     if (match_node(m, QKV_HEAD_NORM)) {
         match_take(m, node, "q_norm", QKV_HEAD_NORM, "q_weight");
         match_take(m, node, "k_norm", QKV_HEAD_NORM, "k_weight");
     }
     node_tensor(node, "rope_rows", PLAN_ROPE_ROWS);
-    node_tensor(node, "cos_sin", PLAN_ROPE_TABLE);
+    node_tensor(node, "cos_sin", program_rope_table(p, node->layer));
     node_param(node, "interleaved", c->rope.interleaved);
     node_param(node, "turns", match_node(m, QKV_ROPE) != NULL);
     match_take(m, node, "q", QKV_ATTEND, "q");

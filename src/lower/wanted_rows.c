@@ -15,7 +15,8 @@ enum { WANTED_GATHER, WANTED_ATTEND };
 
 bool lower_goes_by_rows(op_code op)
 {
-    return op == OP_LINEAR || op == OP_RMS_NORM || op == OP_SILU_AND_MUL || op == OP_ALL_REDUCE;
+    return op == OP_LINEAR || op == OP_RMS_NORM || op == OP_SILU_AND_MUL || op == OP_ALL_REDUCE ||
+           op == OP_GELU_AND_MUL || op == OP_ADD || op == OP_SCALE;
 }
 
 static void look(void *context, plan_node *node)

@@ -64,6 +64,18 @@ qp_status config_check_rope(const rope_config *rope, int64_t head_dim, const cha
                                                      rope->original_context, 1 << 30, error);
 }
 
+/* Both tables have a row for each position. */
+static qp_status check_local_rope(const model_config *c, const char *where, qp_error *error)
+{
+    if (c->rope.scaling == ROPE_DYNAMIC || c->rope_local.scaling != ROPE_DEFAULT ||
+        c->rope_local.dim != c->rope.dim)
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s: RoPE of layers that slide must not be scaled and must turn as many "
+                         "elements as that of the others, which must not be dynamic",
+                         where);
+    return config_check_rope(&c->rope_local, c->head_dim, where, error);
+}
+
 qp_status config_check(const model_config *c, const char *where, qp_error *error)
 {
     TRY(check_size(where, "hidden_size", c->hidden_size, 1 << 20, error));
@@ -85,6 +97,7 @@ qp_status config_check(const model_config *c, const char *where, qp_error *error
     if (!(c->rms_norm_eps >= 0 && c->rms_norm_eps < 1))
         return error_set(error, QP_FORMAT, "%s: rms_norm_eps must be 0 to 1, found %g", where,
                          c->rms_norm_eps);
+    if (c->rope_local.dim) TRY(check_local_rope(c, where, error));
     return config_check_rope(&c->rope, c->head_dim, where, error);
 }
 
@@ -119,7 +132,15 @@ qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, q
                  .original_context = SYNTHETIC_ROPE_ORIGINAL},
         .window = from->window,
     };
-    for (int64_t layer = 0; layer < from->n_layers && from->window; layer++)
-        layer_set_add(&out->windowed, layer);
+    out->scales = config_usual_scales(out);
+    if (family->local_rope) {
+        out->rope_local = out->rope;
+        out->rope_local.theta = family->local_theta > 0 ? family->local_theta : from->rope_theta;
+    }
+    if (from->window && family->windowed == WINDOW_MOST)
+        out->windowed = family_sliding(family->window_interval, from->n_layers);
+    else
+        for (int64_t layer = 0; layer < from->n_layers && from->window; layer++)
+            layer_set_add(&out->windowed, layer);
     return config_check(out, from->name, error);
 }

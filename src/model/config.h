@@ -36,6 +36,14 @@ typedef enum model_pooling {
     POOLING_COUNT
 } model_pooling;
 
+/* What a family multiplies by, and bounds: scales.c. */
+typedef struct model_scales {
+    double embedding, residual,
+        logits;                       /* the residual's: of what attention and the MLP add; 0: 1 */
+    double attention;                 /* of the scores; 0: 1 / sqrt(head_dim) */
+    double attention_cap, logits_cap; /* values v become cap * tanh(v / cap); 0: they stay */
+} model_scales;
+
 typedef struct model_config {
     const struct model_family *family;
     const char *name; /* for people: general.name, the folder's or the preset's name */
@@ -59,7 +67,9 @@ typedef struct model_config {
     int64_t fp8_block_rows, fp8_block_columns;
     bool fp8_by_rows; /* all elements of a row share a scale in all matrices of F8_128 */
     rope_config rope;
+    rope_config rope_local; /* of the layers in `windowed`; dim 0: they turn as the others do */
     model_pooling pooling;
+    model_scales scales;
 } model_config;
 
 /* A context within which no window matters: every machine and every plan computes it. */

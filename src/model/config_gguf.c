@@ -82,6 +82,16 @@ static void read_window(key_reader *r, model_config *out)
     for (int64_t layer = 0; layer < out->n_layers && r->status == QP_OK; layer++)
         if (!each || flags[layer]) layer_set_add(&out->windowed, layer);
     free(flags);
+    if (!each && out->family->windowed == WINDOW_MOST) {
+        int64_t interval = out->family->window_interval;
+        read_i64(r, pattern, &interval);
+        if (interval < 1 && r->status == QP_OK)
+            r->status =
+                error_set(r->error, QP_FORMAT, "%s: key \"%s\" must be at least 1, found %lld",
+                          gguf_path(r->file), r->key, (long long)interval);
+        if (r->status == QP_OK) out->windowed = family_sliding(interval, out->n_layers);
+        return;
+    }
     out->windowed_unknown = !each && (value || out->family->window_by_switch);
 }
 
@@ -174,20 +184,14 @@ static void refuse_experts(key_reader *r)
 }
 
 /* Keys that other architectures compute with: these models only with the value that has no effect,
- * which is `neutral`, or 0. */
+ * which is `neutral`. */
 static void refuse_other_arithmetic(key_reader *r, const rope_config *rope)
 {
     static const struct {
         const char *name;
         double neutral;
-    } keys[] = {{"logit_scale", 1},
-                {"embedding_scale", 1},
-                {"residual_scale", 1},
-                {"attention.scale", 0},
-                {"attention.clamp_kqv", 0},
+    } keys[] = {{"attention.clamp_kqv", 0},
                 {"attention.max_alibi_bias", 0},
-                {"attn_logit_softcapping", 0},
-                {"final_logit_softcapping", 0},
                 {"rope.scaling.yarn_log_multiplier", 0},
                 {"rope.scaling.yarn_ext_factor", 1},
                 {"rope.scaling.attn_factor", 1}};
@@ -202,6 +206,18 @@ static void refuse_other_arithmetic(key_reader *r, const rope_config *rope)
                                   "expected %g or no such key",
                                   gguf_path(r->file), r->key, value, keys[i].neutral);
     }
+}
+
+/* The base of layers that slide, whose RoPE is not scaled. */
+static void read_local_rope(key_reader *r, model_config *out)
+{
+    const model_family *family = out->family;
+    if (!family->local_rope) return;
+    out->rope_local = out->rope;
+    out->rope_local.scaling = ROPE_DEFAULT;
+    out->rope_local.attention_factor = 0;
+    if (family->local_theta > 0) out->rope_local.theta = family->local_theta;
+    read_double(r, "rope.freq_base_swa", &out->rope_local.theta);
 }
 
 static void read_pooling(key_reader *r, model_pooling *out)
@@ -249,7 +265,9 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
     const stored_tensor *table = gguf_find_tensor(file, "token_embd.weight");
     if (table && table->rank == 2) out->vocab_size = table->shape[0];
     read_rope(&r, out, &out->rope);
+    read_local_rope(&r, out);
     refuse_other_arithmetic(&r, &out->rope);
+    if (r.status == QP_OK) r.status = config_scales_of_gguf(file, out, error);
     read_pooling(&r, &out->pooling);
     TRY(r.status);
     text_slice name = {0};

@@ -31,8 +31,7 @@ static qp_status refuse_other_arithmetic(const cJSON *json, const char *where, q
                                "compression, or a GGUF file of it"},
         {"num_local_experts", "a mixture of experts is not supported; only dense models are"},
         {"num_experts", "a mixture of experts is not supported; only dense models are"},
-        {"attn_logit_softcapping", "quipu computes without a soft cap"},
-        {"final_logit_softcapping", "quipu computes without a soft cap"},
+        {"use_bidirectional_attention", "quipu computes attention to earlier positions only"},
         {"clip_qkv", "quipu computes without clipping"},
         {"rope_interleaved", "the rows of q and k must be in the order for RoPE on halves"},
     };
@@ -55,13 +54,17 @@ static qp_status require_i64(const cJSON *json, const char *key, const char *whe
     return json_get_i64(json, key, where, out, error);
 }
 
-static qp_status read_activation(const cJSON *json, const char *where, qp_error *error)
+static qp_status read_activation(const cJSON *json, const char *where, const model_family *family,
+                                 qp_error *error)
 {
-    const char *activation = "silu";
+    static const char *const names[] = {
+        [FAMILY_SILU] = "silu", [FAMILY_GELU_TANH] = "gelu_pytorch_tanh"};
+    const char *expected = names[family->activation], *activation = expected;
     TRY(json_get_string(json, "hidden_act", where, &activation, error));
-    if (strcmp(activation, "silu") == 0) return QP_OK;
-    return error_set(error, QP_UNSUPPORTED, "%s: activation \"%s\" is not supported; expected silu",
-                     where, activation);
+    TRY(json_get_string(json, "hidden_activation", where, &activation, error));
+    if (strcmp(activation, expected) == 0) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED, "%s: activation \"%s\" is not supported; expected %s",
+                     where, activation, expected);
 }
 
 static qp_status read_biases(const cJSON *json, const char *where, model_config *out,
@@ -85,7 +88,7 @@ qp_status config_from_json(const cJSON *json, const char *where, arena *arena, m
                          json_type_name(json));
     TRY(read_family(json, where, out, error));
     TRY(refuse_other_arithmetic(json, where, error));
-    TRY(read_activation(json, where, error));
+    TRY(read_activation(json, where, out->family, error));
     TRY(require_i64(json, "hidden_size", where, &out->hidden_size, error));
     TRY(require_i64(json, "intermediate_size", where, &out->intermediate_size, error));
     TRY(require_i64(json, "num_hidden_layers", where, &out->n_layers, error));
@@ -110,6 +113,7 @@ qp_status config_from_json(const cJSON *json, const char *where, arena *arena, m
         TRY(config_read_quantization(quantization, where, out, error));
     TRY(config_check(out, where, error));
     TRY(config_read_rope(json, where, arena, out, error));
+    TRY(config_scales_of_json(json, where, out, error));
     TRY(config_read_layers(json, where, out, error));
     const char *name = "";
     TRY(json_get_string(json, "_name_or_path", where, &name, error));

@@ -48,6 +48,16 @@ static qp_status find_windowed(const cJSON *json, const char *where, const model
         first = 28;
         TRY(json_get_i64(json, "max_window_layers", where, &first, error));
     }
+    if (c->family->windowed == WINDOW_MOST) {
+        int64_t interval = c->family->window_interval;
+        TRY(json_get_i64(json, "sliding_window_pattern", where, &interval, error));
+        if (interval < 1)
+            return error_set(error, QP_FORMAT,
+                             "%s: \"sliding_window_pattern\" must be at least 1, found %lld", where,
+                             (long long)interval);
+        *out = family_sliding(interval, c->n_layers);
+        return QP_OK;
+    }
     for (int64_t layer = first < 0 ? 0 : first; layer < c->n_layers; layer++)
         layer_set_add(out, layer);
     return QP_OK;

@@ -24,6 +24,26 @@ qp_status config_read_layers(const cJSON *json, const char *where, model_config 
 qp_status config_read_rope(const cJSON *json, const char *where, arena *arena, model_config *out,
                            qp_error *error);
 
+/* Multipliers and caps; those that the family does not compute with are QP_UNSUPPORTED. */
+qp_status config_scales_of_json(const cJSON *json, const char *where, model_config *out,
+                                qp_error *error);
+qp_status config_scales_of_gguf(const gguf *file, model_config *out, qp_error *error);
+
+/* Those of a family's models without such keys. */
+model_scales config_usual_scales(const model_config *config);
+/* Those of a GGUF file without such keys. */
+void config_imply_scales(model_config *config);
+
+/* A key of GGUF, without the architecture before it, and its value. */
+typedef struct scale_key {
+    const char *name;
+    double value;
+} scale_key;
+
+/* The keys that GGUF gives the model's scales by, those with an effect; returns how many. */
+enum { CONFIG_MAX_SCALES = 8 };
+int config_scale_keys(const model_config *config, scale_key keys[CONFIG_MAX_SCALES]);
+
 /* Of config.json's "quantization_config", what matrices in FP8 need; any other kind of weights is
  * QP_UNSUPPORTED. */
 qp_status config_read_quantization(const cJSON *json, const char *where, model_config *out,

@@ -163,12 +163,20 @@ static qp_status read_partial(const cJSON *json, const char *where, const model_
     return config_check_rope(rope, config->head_dim, where, error);
 }
 
-static qp_status read_parameters(const cJSON *json, const char *key, const char *where,
-                                 arena *arena, const model_config *config, rope_config *rope,
-                                 qp_error *error)
+/* transformers 5 writes an object for each kind of layer where layers that slide turn otherwise. */
+static qp_status read_parameters(const cJSON *json, const char *key, const char *kind,
+                                 const char *where, arena *arena, const model_config *config,
+                                 rope_config *rope, qp_error *error)
 {
     const cJSON *scaling = json_get(json, key);
     if (!scaling) return QP_OK;
+    if (config->family->local_rope && cJSON_IsObject(scaling)) {
+        const cJSON *of_kind = json_get(scaling, kind);
+        const bool each = of_kind || json_get(scaling, "full_attention");
+        if (!each && strcmp(kind, "full_attention") != 0) return QP_OK;
+        if (each) scaling = of_kind;
+        if (!scaling) return QP_OK;
+    }
     if (!cJSON_IsObject(scaling))
         return error_set(error, QP_FORMAT, "%s: \"%s\" must be an object, found %s", where, key,
                          json_type_name(scaling));
@@ -194,8 +202,17 @@ qp_status config_read_rope(const cJSON *json, const char *where, arena *arena, m
                         .original_context = out->context_length};
     TRY(json_get_double(json, "rope_theta", where, &rope.theta, error));
     TRY(read_partial(json, where, out, &rope, error));
-    TRY(read_parameters(json, "rope_scaling", where, arena, out, &rope, error));
-    TRY(read_parameters(json, "rope_parameters", where, arena, out, &rope, error));
+    rope_config local = rope;
+    local.theta = family->local_theta > 0 ? family->local_theta : rope.theta;
+    TRY(json_get_double(json, "rope_local_base_freq", where, &local.theta, error));
+    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
+    for (int i = 0; i < 2; i++) {
+        TRY(read_parameters(json, keys[i], "full_attention", where, arena, out, &rope, error));
+        if (family->local_rope)
+            TRY(read_parameters(json, keys[i], "sliding_attention", where, arena, out, &local,
+                                error));
+    }
     out->rope = rope;
+    if (family->local_rope) out->rope_local = local;
     return QP_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "model/family/family.h"
 #include "model/fp8.h"
+#include "tensor/codec.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -183,6 +184,39 @@ static qp_status split_wqkv(weight_source *source, weight_slot slot, const char 
     return QP_OK;
 }
 
+/* --- Norms whose weights are stored less 1. --- */
+
+static bool adds_one(const weight_source *source, weight_slot slot)
+{
+    return source->safetensors && weight_get_info(slot)->is_norm &&
+           source->config->family->norms_add_one;
+}
+
+static void read_norm(const tensor *stored, float *dst)
+{
+    dtype_decode(stored->type, stored->data, dst, stored->shape[0]);
+    for (int64_t i = 0; i < stored->shape[0]; i++)
+        dst[i] += 1;
+}
+
+/* In F32 and in memory of its own, so that every kernel reads a plain norm. */
+static qp_status get_norm(weight_source *source, const char *name, const tensor *stored,
+                          tensor *out, qp_error *error)
+{
+    tensor view = *stored;
+    if (view.rank != 1) {
+        *out = view; /* the caller reports it */
+        return QP_OK;
+    }
+    view = tensor_1d(NULL, DTYPE_F32, stored->shape[0]);
+    if (!source->options->sizes_only) {
+        TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
+        read_norm(stored, view.data);
+    }
+    *out = view;
+    return QP_OK;
+}
+
 /* --- Matrices in FP8, as F8_128 or BF16. --- */
 
 /* The type in which the matrix is seen. */
@@ -271,6 +305,7 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
         return get_fp8(source, slot, layer, name, out, error);
     tensor view = {0};
     TRY(safetensors_get_tensor(source->safetensors, name, &view, error));
+    if (view.rank && adds_one(source, slot)) return get_norm(source, name, &view, out, error);
     if (view.rank == 0 || stored_name(source, slot)) {
         *out = view;
         return QP_OK;
@@ -306,7 +341,10 @@ void source_read_rows(const weight_source *source, weight_slot slot, int64_t lay
     } else if (source->safetensors) {
         tensor fused = {0};
         safetensors_get_tensor(source->safetensors, name, &fused, NULL);
-        gather_fused(source, slot, &fused, begin, rows, dst);
+        if (adds_one(source, slot))
+            read_norm(&fused, dst);
+        else
+            gather_fused(source, slot, &fused, begin, rows, dst);
     } else {
         synthetic_fill(&source->synthetic, synthetic_tensor_id(name), view->type,
                        distribution_of(source, slot, bias), dst, begin, rows, columns);

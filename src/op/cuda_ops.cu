@@ -7,6 +7,7 @@
 #include "op/add/add.cuh"
 #include "op/argmax/argmax.cuh"
 #include "op/embedding/embedding.cuh"
+#include "op/gelu_and_mul/gelu_and_mul.cuh"
 #include "op/kv_append/kv_append.cuh"
 #include "op/linear/linear.cuh"
 #include "op/merge_state/merge_state.cuh"
@@ -18,6 +19,7 @@
 #include "op/rope/rope.cuh"
 #include "op/rope/rope_kv_append.cuh"
 #include "op/rope/rope_many.cuh"
+#include "op/scale/scale.cuh"
 #include "op/silu_and_mul/silu_and_mul.cuh"
 #include "op/top_k/top_k.cuh"
 
@@ -33,12 +35,14 @@
 KERNEL(add, 256)
 KERNEL(argmax, 1024)
 KERNEL(embedding, 256)
+KERNEL(gelu_and_mul, 256)
 KERNEL(kv_append, 256)
 KERNEL(merge_state, 256)
 KERNEL(merge_states, 256)
 KERNEL(paged_decode, ATTENTION_WARPS *WARP)
 KERNEL(ragged_prefill, ATTENTION_WARPS *WARP)
 KERNEL(rope, 256)
+KERNEL(scale, 256)
 KERNEL(silu_and_mul, 256)
 KERNEL(top_k, 1024)
 

@@ -68,6 +68,10 @@ static void declare_inputs(plan_builder *b)
     builder_tensor(b, PLAN_FREQUENCIES, "frequencies", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
     builder_tensor(b, PLAN_ROPE_TABLE, "cos_sin", PLAN_TABLE, DTYPE_F32,
                    DIMS({"n_positions", "c", -AXIS_POSITIONS}, {"rotary_dim", "dr", c->rope.dim}));
+    if (c->rope_local.dim)
+        builder_tensor(
+            b, PLAN_ROPE_LOCAL, "cos_sin_local", PLAN_TABLE, DTYPE_F32,
+            DIMS({"n_positions", "c", -AXIS_POSITIONS}, {"rotary_dim", "dr", c->rope_local.dim}));
     builder_tensor(b, PLAN_K_CACHE, "k_cache", PLAN_CACHE, o->kv_type, 4, cache);
     builder_tensor(b, PLAN_V_CACHE, "v_cache", PLAN_CACHE, o->kv_type, 4, cache);
 }
@@ -124,14 +128,33 @@ static void declare_outputs(plan_builder *b)
 }
 #undef DIMS
 
-void llama_norm(plan_builder *b, const char *step, weight_slot weight)
+/* x_ = the norm of `from`. */
+static void llama_norm_of(plan_builder *b, const char *step, plan_tensor_id from,
+                          weight_slot weight)
 {
     builder_kernel(b, step);
     plan_node *node = builder_node(b, OP_RMS_NORM);
-    node_tensor(node, "x", PLAN_X);
+    node_tensor(node, "x", from);
     node_weight(node, "weight", weight);
     node_tensor(node, "out", PLAN_X_NORM);
     node_param(node, "eps", b->program->config.rms_norm_eps);
+}
+
+void llama_norm(plan_builder *b, const char *step, weight_slot weight)
+{
+    llama_norm_of(b, step, PLAN_X, weight);
+}
+
+/* A tensor times a number, where it is not 0, and bounded by a soft cap, where there is one. */
+static void scale(plan_builder *b, const char *step, plan_tensor_id id, double factor, double cap)
+{
+    if (factor == 0 && cap == 0) return;
+    builder_kernel(b, step);
+    plan_node *node = builder_node(b, OP_SCALE);
+    node_tensor(node, "x", id);
+    node_tensor(node, "out", id);
+    node_param(node, "factor", factor == 0 ? 1 : factor);
+    node_param(node, "soft_cap", cap);
 }
 
 /* out[:, first .. first + count) = x_ weight^T + bias */
@@ -178,10 +201,30 @@ static void project_own(plan_builder *b, weight_slot weight, plan_tensor_id in_a
     node_columns(node, "out", PLAN_X, own.first, own.count, "own_hidden_units");
 }
 
+/* x += norm(in[:, 0 .. count) weight^T + bias) */
+static void project_and_norm(plan_builder *b, weight_slot weight, weight_slot norm,
+                             plan_tensor_id in, int64_t count, const char *symbol)
+{
+    llama_project_to(b, weight, in, count, symbol, true);
+    llama_norm_of(b, norm == WEIGHT_ATTN_POST_NORM ? "attn_post_norm" : "ffn_post_norm",
+                  PLAN_X_NORM, norm);
+    builder_kernel(b, norm == WEIGHT_ATTN_POST_NORM ? "attn_add" : "ffn_add");
+    plan_node *add = builder_node(b, OP_ADD);
+    node_tensor(add, "a", PLAN_X);
+    node_tensor(add, "b", PLAN_X_NORM);
+    node_tensor(add, "out", PLAN_X);
+}
+
 /* x += in[:, 0 .. count) weight^T + bias, or the rank's partial sum of that. */
 static void project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
                          const char *symbol)
 {
+    const weight_slot post =
+        weight == WEIGHT_FFN_DOWN ? WEIGHT_FFN_POST_NORM : WEIGHT_ATTN_POST_NORM;
+    if (family_has(b->program->config.family, post)) {
+        project_and_norm(b, weight, post, in, count, symbol);
+        return;
+    }
     if (gathers(b)) {
         project_own(b, weight, in == PLAN_FFN ? PLAN_FFN_ALL : PLAN_ATTN_ALL);
         return;
@@ -247,13 +290,16 @@ void llama_paging(plan_node *node)
 
 double llama_attention_scale(const plan_builder *b)
 {
-    return 1 / sqrt((double)b->program->config.head_dim);
+    const model_config *c = &b->program->config;
+    return c->scales.attention != 0 ? c->scales.attention : 1 / sqrt((double)c->head_dim);
 }
 
 void llama_attention_params(const plan_builder *b, plan_node *node)
 {
     node_param(node, "sm_scale", llama_attention_scale(b));
     node_param(node, "causal", 1);
+    if (b->program->config.scales.attention_cap != 0)
+        node_param(node, "logits_soft_cap", b->program->config.scales.attention_cap);
     if (program_window(b->program, b->layer))
         node_param(node, "window", (double)program_window(b->program, b->layer));
 }
@@ -292,7 +338,7 @@ void llama_rope(plan_builder *b)
     node_tensor(rope, "positions", PLAN_ROPE_ROWS);
     node_heads(rope, "q", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
     node_heads(rope, "k", PLAN_ATTN, q, kv, c->n_kv_heads, "n_kv_heads");
-    node_tensor(rope, "cos_sin", PLAN_ROPE_TABLE);
+    node_tensor(rope, "cos_sin", program_rope_table(b->program, b->layer));
     node_param(rope, "interleaved", c->rope.interleaved);
 }
 
@@ -339,10 +385,12 @@ void llama_up(plan_builder *b)
     project(b, WEIGHT_FFN_GATE, PLAN_FFN, 0, di, "intermediate_size");
     project(b, WEIGHT_FFN_UP, PLAN_FFN, di, di, "intermediate_size");
 
+    static const op_code activations[] = {
+        [FAMILY_SILU] = OP_SILU_AND_MUL, [FAMILY_GELU_TANH] = OP_GELU_AND_MUL};
     builder_graph_if(b, gathers(b), "activation");
-    plan_node *silu = builder_node(b, OP_SILU_AND_MUL);
-    node_tensor(silu, "x", PLAN_FFN);
-    node_columns(silu, "out", PLAN_FFN, 0, di, "intermediate_size");
+    plan_node *gated = builder_node(b, activations[b->program->config.family->activation]);
+    node_tensor(gated, "x", PLAN_FFN);
+    node_columns(gated, "out", PLAN_FFN, 0, di, "intermediate_size");
     gather_ffn(b);
 }
 
@@ -394,6 +442,8 @@ void llama_head(plan_builder *b)
     node_weight(head, "weight", WEIGHT_OUTPUT);
     node_bias(head, "bias", WEIGHT_OUTPUT);
     logits_columns(b, head);
+    scale(b, "logits_scale", PLAN_LOGITS, b->program->config.scales.logits,
+          b->program->config.scales.logits_cap);
 }
 
 /* From logits to the next token. */
@@ -440,6 +490,7 @@ static void embed(plan_builder *b)
     node_tensor(embed, "ids", PLAN_TOKEN_IDS);
     node_weight(embed, "table", WEIGHT_TOKEN_EMBD);
     node_tensor(embed, "out", PLAN_X);
+    scale(b, "embedding_scale", PLAN_X, b->program->config.scales.embedding, 0);
 }
 
 /* The layers of a form, and what follows them. */

@@ -90,6 +90,20 @@ qp_status plan_form_find(const char *name, plan_form *out, qp_error *error)
                      "the plan must be paged, flashinfer or padded, found \"%s\"", name);
 }
 
+/* What the other forms have as a Llama does, and the model has not; NULL: nothing. */
+static const char *other_arithmetic(const model_config *c)
+{
+    const model_scales *s = &c->scales;
+    if (c->family->activation != FAMILY_SILU) return "SiLU as its activation";
+    if (family_has(c->family, WEIGHT_ATTN_POST_NORM) || !family_has(c->family, WEIGHT_FFN_NORM))
+        return "a norm before attention and one before the MLP";
+    if (c->rope_local.dim) return "one table of angles";
+    if (s->embedding != 0 || s->residual != 0 || s->logits != 0 || s->logits_cap != 0 ||
+        s->attention_cap != 0)
+        return "no multipliers and no soft caps";
+    return NULL;
+}
+
 static qp_status check_form(const model_config *c, const plan_options *o, qp_error *error)
 {
     enum { LARGEST_PAGE = 1 << 16 };
@@ -104,6 +118,12 @@ static qp_status check_form(const model_config *c, const plan_options *o, qp_err
             error, QP_UNSUPPORTED,
             "the plan padded rotates q and k in every layer, which this model does not; "
             "choose the plan paged or flashinfer");
+    const char *other = other_arithmetic(c);
+    if (other)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the plan %s has %s, which this model computes otherwise; choose the plan "
+                         "paged",
+                         plan_form_name(o->form), other);
     if (o->fuse || o->sums)
         return error_set(error, QP_UNSUPPORTED,
                          "the plan %s is not fused: leave fuse and sums out, or choose the plan "
@@ -128,6 +148,20 @@ static qp_status check_window(const model_config *c, const plan_options *o, qp_e
                      "a context of %lld: this model's attention slides over the latest %lld "
                      "positions, %s; choose a context of at most %lld",
                      (long long)o->context, (long long)c->window, why, (long long)c->window);
+}
+
+static qp_status check_ranks(const model_config *c, const plan_options *o, qp_error *error)
+{
+    if (o->ranks == 1 || !family_has(c->family, WEIGHT_ATTN_POST_NORM)) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "%d ranks: ranks add what they compute to the residual, which models of %s "
+                     "normalise first; leave --ranks out",
+                     o->ranks, c->family->name);
+}
+
+bool program_is_other(const program *p)
+{
+    return other_arithmetic(&p->config) != NULL;
 }
 
 int64_t program_window(const program *p, int64_t layer)
@@ -218,12 +252,15 @@ qp_status plan_take_layers(model_config *config, int64_t layers, qp_error *error
     return QP_OK;
 }
 
-/* The step after the first that writes the logits. */
+/* The step after the one that writes the logits, and after the one that scales them. */
 static int find_logits_end(const program *p)
 {
-    for (int i = 0; i < p->n_steps; i++)
-        if (program_step_access(p, i, PLAN_LOGITS).write) return i + 1;
-    return 0;
+    int i = 0;
+    while (i < p->n_steps && !program_step_access(p, i, PLAN_LOGITS).write)
+        i++;
+    if (i == p->n_steps) return 0;
+    const bool scales = p->nodes[p->steps[i + 1].first_node].op == OP_SCALE;
+    return i + 1 + scales;
 }
 
 qp_status plan_draft(const model_config *config, const model *model, const plan_options *options,
@@ -235,6 +272,7 @@ qp_status plan_draft(const model_config *config, const model *model, const plan_
     TRY(check_form(config, &out->options, error));
     TRY(check_options(&out->options, error));
     TRY(check_window(config, &out->options, error));
+    TRY(check_ranks(config, &out->options, error));
     TRY(take_share(out, model, error));
     TRY(check_sums(&out->options, error));
     out->tensors = arena_alloc(&out->memory, PLAN_MAX_TENSORS, sizeof *out->tensors);
@@ -295,13 +333,27 @@ program_access program_step_access(const program *p, int step, plan_tensor_id id
     return access;
 }
 
-void program_make_angles(const program *p, int64_t length, int64_t position, int64_t count,
-                         float *rows)
+plan_tensor_id program_rope_table(const program *p, int64_t layer)
 {
-    const rope_config *rope = &p->config.rope;
+    const bool local = p->config.rope_local.dim && layer_set_has(&p->config.windowed, layer);
+    return local ? PLAN_ROPE_LOCAL : PLAN_ROPE_TABLE;
+}
+
+void program_make_angles(const program *p, plan_tensor_id table, int64_t length, int64_t position,
+                         int64_t count, float *rows)
+{
+    const rope_config *rope = table == PLAN_ROPE_LOCAL ? &p->config.rope_local : &p->config.rope;
     assert(rope->dim <= ROPE_MAX_DIM);
     if (rope->scaling == ROPE_LONGROPE) length = p->options.context;
     rope_table_rows(rope, length, position, count, rows);
+}
+
+void program_make_tables(const program *p, float *rows)
+{
+    const int64_t count = p->capacity.of[AXIS_POSITIONS];
+    program_make_angles(p, PLAN_ROPE_TABLE, 0, 0, count, rows);
+    if (p->config.rope_local.dim)
+        program_make_angles(p, PLAN_ROPE_LOCAL, 0, 0, count, rows + count * p->config.rope.dim);
 }
 
 program_bytes program_count_bytes(const program *p, uint64_t weight_bytes)

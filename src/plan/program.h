@@ -119,6 +119,7 @@ typedef enum plan_tensor_id {
     PLAN_ALLOWED,
     /* made once, and the cache */
     PLAN_ROPE_TABLE,
+    PLAN_ROPE_LOCAL, /* of layers that slide, where they turn otherwise */
     PLAN_K_CACHE,
     PLAN_V_CACHE,
     /* activations */
@@ -429,6 +430,10 @@ program_bytes program_count_bytes(const program *program, uint64_t weight_bytes)
 
 void program_free(program *program);
 
+/* Whether a layer, the embeddings or the logits are computed otherwise than in a Llama, by
+ * operators or attributes that pages of their own and persistent kernels have not. */
+bool program_is_other(const program *p);
+
 /* The positions that a layer's attention looks at, the latest ones; 0: all of the context. */
 int64_t program_window(const program *p, int64_t layer);
 /* The same of any layer. */
@@ -441,11 +446,17 @@ static inline bool program_has_dynamic_rope(const program *p)
     return p->config.rope.scaling == ROPE_DYNAMIC;
 }
 
-/* Rows of the RoPE table, [count][rope dim], for positions from `position` on in a sequence of
+/* The table that a layer turns by. */
+plan_tensor_id program_rope_table(const program *p, int64_t layer);
+
+/* Rows of a RoPE table, [count][rope dim], for positions from `position` on in a sequence of
  * `length` tokens, which only matters if program_has_dynamic_rope(). A longrope takes the factors
  * of long texts if the program's context is longer than its original one, so that all keys of a
  * cache turn alike. */
-void program_make_angles(const program *program, int64_t length, int64_t position, int64_t count,
-                         float *rows);
+void program_make_angles(const program *program, plan_tensor_id table, int64_t length,
+                         int64_t position, int64_t count, float *rows);
+
+/* All rows of the table, and of the local one after it where there is one. */
+void program_make_tables(const program *program, float *rows);
 
 #endif

@@ -21,6 +21,7 @@ void program_attach(program *p, const model *model)
     p->model = model;
     p->config.name = config->name;
     p->config.rope.divisors = config->rope.divisors;
+    p->config.rope_local.divisors = config->rope_local.divisors;
     p->config.rope.long_divisors = config->rope.long_divisors;
     for (int i = 0; i < p->n_weights; i++) {
         program_weight *w = &p->weights[i];

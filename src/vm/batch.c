@@ -170,7 +170,7 @@ void batch_set_angles(batch *b, int64_t row, int64_t past, int64_t count, int64_
 {
     if (!b->angles) return;
     float *const rows = b->angles + row * b->program->config.rope.dim;
-    program_make_angles(b->program, length, past, count, rows);
+    program_make_angles(b->program, PLAN_ROPE_TABLE, length, past, count, rows);
 }
 
 bool batch_decodes(const batch *b)

@@ -90,6 +90,8 @@ static void place_tensors(executor *x)
         state += x->program->tensors[id].bytes;
     }
     x->memory.data[PLAN_ROPE_TABLE] = x->rope_table.data;
+    x->memory.data[PLAN_ROPE_LOCAL] =
+        (char *)x->rope_table.data + x->program->tensors[PLAN_ROPE_TABLE].bytes;
     x->memory.data[PLAN_K_CACHE] = x->k_cache.data;
     x->memory.data[PLAN_V_CACHE] = x->v_cache.data;
     x->memory.cache_layer_bytes = x->program->tensors[PLAN_K_CACHE].bytes;
@@ -197,13 +199,11 @@ static qp_status init(executor *x, thread_pool *pool, progress *progress, qp_err
     if (sums) memset(x->sums.data, 0, sums);
     TRY(buffer_alloc(&x->state, program_count_bytes(program, 0).state, "the state of sequences",
                      error));
-    TRY(buffer_alloc(&x->rope_table, program->tensors[PLAN_ROPE_TABLE].bytes, "the RoPE table",
+    TRY(buffer_alloc(&x->rope_table, program_count_bytes(program, 0).rope_table, "the RoPE table",
                      error));
     TRY(buffer_alloc(&x->scratch, x->scratch_bytes * (size_t)thread_pool_size(pool), "scratch",
                      error));
-    if (!program_has_dynamic_rope(program))
-        program_make_angles(program, 0, 0, program->capacity.of[AXIS_POSITIONS],
-                            x->rope_table.data);
+    if (!program_has_dynamic_rope(program)) program_make_tables(program, x->rope_table.data);
     size_t cache_bytes = program->tensors[PLAN_K_CACHE].bytes;
     if (!checked_mul(cache_bytes, (size_t)program->config.n_layers, &cache_bytes))
         return error_set(error, QP_NO_MEMORY, "the KV cache is too large to address");

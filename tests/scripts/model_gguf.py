@@ -36,8 +36,14 @@ GGUF_NAMES = {
 }
 
 
-def gguf_name(name):
-    for old, new in GGUF_NAMES.items():
+# Where norms follow attention and the MLP; "post_attention_layernorm" is of another place then.
+POST_NORMS = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+              "post_feedforward_layernorm": "post_ffw_norm"}
+
+
+def gguf_name(name, config=None):
+    has_post_norms = config and config["model_type"] in ("gemma2", "gemma3_text")
+    for old, new in (GGUF_NAMES | (POST_NORMS if has_post_norms else {})).items():
         name = name.replace(old, new)
     return name
 
@@ -45,14 +51,14 @@ def gguf_name(name):
 def gguf_architecture(config):
     """general.architecture of a config.json's model."""
     kind = config["model_type"]
-    return "llama" if kind in ("mistral", "ministral") else kind
+    return {"mistral": "llama", "ministral": "llama", "gemma3_text": "gemma3"}.get(kind, kind)
 
 
 def gguf_tensors(config, weights):
     """Llama weights under GGUF's names as numpy float32, q and k in interleaved order but for the
     families whose GGUF files keep the order of safetensors."""
     _, _, heads, kv_heads, _, _, _ = sizes(config)
-    pairs = config["model_type"] not in ("qwen2", "qwen3")
+    pairs = config["model_type"] in ("llama", "internlm2", "mistral", "ministral", "smollm3")
     tensors = {}
     for name, tensor in weights.items():
         values = tensor.float().numpy()
@@ -60,8 +66,24 @@ def gguf_tensors(config, weights):
             values = permute(values, heads)
         if pairs and "k_proj" in name:
             values = permute(values, kv_heads)
-        tensors[gguf_name(name)] = np.ascontiguousarray(values)
+        if "norm" in name and config["model_type"].startswith("gemma"):
+            values = values + 1
+        tensors[gguf_name(name, config)] = np.ascontiguousarray(values)
     return tensors
+
+
+def write_gemma(writer, config):
+    """The keys that a Gemma's file has besides."""
+    if "layer_types" not in config:
+        writer.add_sliding_window(config["sliding_window"])
+        if "sliding_window_pattern" in config:
+            writer.add_sliding_window_pattern(config["sliding_window_pattern"])
+    if config.get("final_logit_softcapping"):
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    local = config.get("rope_parameters", {}).get("sliding_attention", {}).get("rope_theta")
+    if config["model_type"] == "gemma3_text":
+        writer.add_rope_freq_base_swa(local or config["rope_local_base_freq"])
 
 
 def write_gguf(path, arch, config, tensors, types, split=0, add_tokenizer=None):
@@ -84,7 +106,10 @@ def write_gguf(path, arch, config, tensors, types, split=0, add_tokenizer=None):
         writer.add_sliding_window(config["sliding_window"])
         writer.add_sliding_window_pattern([kind == "sliding_attention"
                                            for kind in config["layer_types"]])
+    if config["model_type"].startswith("gemma"):
+        write_gemma(writer, config)
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    scaling = scaling.get("full_attention", scaling)
     writer.add_rope_freq_base(float(config.get("rope_theta") or scaling.get("rope_theta", 10000)))
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "linear":
@@ -141,6 +166,9 @@ GGUF_VARIANTS = {
     "smollm3": ("architecture smollm3: each fourth layer does not rotate q and k", "smollm3", "BF16",
                 0),
     "qwen2-yarn": ("yarn in metadata", "qwen2-yarn", "BF16", 0),
+    "gemma2": ("architecture gemma2: norms plus 1, caps", "gemma2", "BF16", 0),
+    "gemma3-types": ("architecture gemma3: two bases of RoPE, a flag for each layer", "gemma3-types",
+                     "F16", 0),
 }
 
 # Block types, one to a projection; the logits come from what gguf-py decodes.

@@ -194,7 +194,8 @@ def check_llama_cpp(prefixes):
         want = np.fromfile(OUT / case["logits"], "<f4").reshape(-1, case["vocab_size"])
         error = difference(got, want)
         print(f"{name:34} llama.cpp differs by {error:.1e}")
-        assert error < TOLERANCE, name
+        # llama.cpp looks GELU up in a table of 16-bit floats.
+        assert error < (2e-3 if name.startswith("gemma") else TOLERANCE), name
 
 
 if __name__ == "__main__":

@@ -63,6 +63,24 @@ def smollm3(**changes):
                    | changes)
 
 
+def gemma2(**changes):
+    """A Gemma 2 config.json: caps of scores and logits, every other layer slides."""
+    return llama(**{"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "mlp_bias": None,
+                    "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 16,
+                    "num_hidden_layers": 3, "query_pre_attn_scalar": 16, "sliding_window": 6,
+                    "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0, "rms_norm_eps": 1e-6,
+                    "tie_word_embeddings": True, "rope_scaling": None} | changes)
+
+
+def gemma3(**changes):
+    """A Gemma 3 config.json: norms of q and k, two bases of RoPE, each third layer does not slide."""
+    return gemma2(**{"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text",
+                     "attn_logit_softcapping": "null", "final_logit_softcapping": "null",
+                     "rope_theta": 1000.0, "rope_local_base_freq": 50.0, "num_hidden_layers": 7,
+                     "sliding_window_pattern": 3, "query_pre_attn_scalar": 24, "sliding_window": 5}
+                  | changes)
+
+
 LLAMA_NAMES = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
 def longrope(pairs):
@@ -227,4 +245,27 @@ VARIANTS = {
         llama(max_position_embeddings=512, original_max_position_embeddings=128,
               rope_scaling=longrope(4) | {"attention_factor": 1.3}),
         "BF16", [24], {"rope_scaling": None}),
+    "gemma2": (
+        "Gemma 2: four norms less 1, GELU, soft caps, scaled embeddings, a window in every other layer",
+        gemma2(), "BF16", [24], {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    "gemma2-scalar": (
+        "Gemma 2 with query_pre_attn_scalar, layer_types and biases; without caps; F32",
+        gemma2(query_pre_attn_scalar=100, attn_logit_softcapping="null",
+               final_logit_softcapping="null", attention_bias=True, torch_dtype="float32",
+               layer_types=["full_attention", "sliding_attention", "sliding_attention"]),
+        "F32", [20], {"query_pre_attn_scalar": 16}),
+    "gemma3": (
+        "Gemma 3: norms of q and k, RoPE of layers that slide, linear scaling of the others",
+        gemma3(rope_scaling={"rope_type": "linear", "factor": 8.0}),
+        "BF16", [24], {"rope_local_base_freq": 1000.0}),
+    "gemma3-types": (
+        "Gemma 3 as transformers 5 writes it: layer_types, rope_parameters of each kind; F16",
+        gemma3(rope_theta=None, rope_local_base_freq=None, sliding_window_pattern=None,
+               num_hidden_layers=3, torch_dtype=None, dtype="float16", query_pre_attn_scalar=16,
+               layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+               rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 700.0},
+                                "sliding_attention": {"rope_type": "default", "rope_theta": 30.0}}),
+        "F16", [22], {"rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 30.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 30.0}}}),
 }

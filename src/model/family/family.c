@@ -102,6 +102,14 @@ layer_set family_no_rope(const model_family *family, int64_t n_layers)
     return layers;
 }
 
+layer_set family_sliding(int64_t interval, int64_t n_layers)
+{
+    layer_set layers = {0};
+    for (int64_t layer = 0; layer < n_layers; layer++)
+        if ((layer + 1) % interval != 0) layer_set_add(&layers, layer);
+    return layers;
+}
+
 uint32_t family_may_be_biased(const model_family *family)
 {
     uint32_t slots = 0;

@@ -24,6 +24,14 @@ enum {
     SLOTS_FFN = SLOT(FFN_GATE) | SLOT(FFN_UP) | SLOT(FFN_DOWN),
 };
 
+/* The multipliers and caps that files of a family may give: config_scales.c. */
+typedef enum family_scales {
+    SCALES_CAPS = 1,        /* Gemma: attn_logit_softcapping, final_logit_softcapping */
+    SCALES_QUERY = 2,       /* Gemma: query_pre_attn_scalar */
+    SCALES_MULTIPLIERS = 4, /* Granite: of embeddings, attention, residuals and logits */
+    SCALES_LOGITS = 8,      /* Command-R: logit_scale */
+} family_scales;
+
 /* Weights that have biases: where a key of config.json is true, or always. */
 typedef struct family_bias {
     uint32_t slots;
@@ -44,6 +52,13 @@ typedef struct model_family {
                                                 * of tensors that a forward pass does not need */
     family_bias biases[FAMILY_MAX_BIASES];
 
+    enum { FAMILY_SILU, FAMILY_GELU_TANH } activation;
+    bool norms_add_one;       /* safetensors hold the weights of norms less 1 */
+    bool scales_embedding;    /* by sqrt(hidden_size) */
+    uint32_t scales;          /* family_scales */
+    model_scales usual;       /* without their keys; 0: no multiplier */
+    int64_t scores_by_hidden; /* a GGUF file with so many layers divides scores by
+                               * sqrt(hidden_size / n_heads) */
     bool gguf_pairs;        /* GGUF orders the rows of q and k for RoPE on pairs (2i, 2i + 1); else
                              * for halves (i, i + half), as safetensors does */
     bool gguf_needs_output; /* GGUF has an output projection of its own also where it is tied */
@@ -54,11 +69,19 @@ typedef struct model_family {
     int64_t head_dim;       /* 0: hidden_size / n_heads */
     double rope_theta;      /* 0: 10000 */
     double partial_rotary;  /* partial_rotary_factor; 0: heads turn whole, whatever the key says */
+    bool local_rope;        /* layers that slide turn by frequencies of their own, not scaled */
+    double local_theta;     /* their rope_local_base_freq; 0: rope_theta */
     bool tied;              /* tie_word_embeddings */
     int64_t window;         /* sliding_window; 0: none */
     bool window_by_switch;  /* a window is used only where use_sliding_window is true */
     /* Layers that have the window without layer_types. */
-    enum { WINDOW_ALL, WINDOW_LAST /* from max_window_layers (28) on */, WINDOW_NO_ROPE } windowed;
+    enum {
+        WINDOW_ALL,
+        WINDOW_LAST, /* from max_window_layers (28) on */
+        WINDOW_NO_ROPE,
+        WINDOW_MOST /* all but every Nth, by sliding_window_pattern */
+    } windowed;
+    int64_t window_interval;  /* WINDOW_MOST: N without the key */
     bool window_by_types;     /* layer_types says which layers have it */
     int64_t no_rope_interval; /* no_rope_layer_interval N: every Nth layer does not rotate q and
                                * k; 0: all layers do, and config.json has no such keys */
@@ -74,6 +97,17 @@ typedef struct model_family {
     [WEIGHT_ATTN_Q] = "self_attn.q_proj", [WEIGHT_ATTN_K] = "self_attn.k_proj",                    \
     [WEIGHT_ATTN_V] = "self_attn.v_proj", [WEIGHT_ATTN_OUTPUT] = "self_attn.o_proj",               \
     [WEIGHT_FFN_NORM] = "post_attention_layernorm", [WEIGHT_FFN_GATE] = "mlp.gate_proj",           \
+    [WEIGHT_FFN_UP] = "mlp.up_proj", [WEIGHT_FFN_DOWN] = "mlp.down_proj",                          \
+    [WEIGHT_OUTPUT_NORM] = "model.norm", [WEIGHT_OUTPUT] = "lm_head"
+
+/* And those of Gemma: norms before and after attention and the MLP. */
+#define FAMILY_GEMMA_TENSORS                                                                       \
+    [WEIGHT_TOKEN_EMBD] = "model.embed_tokens", [WEIGHT_ATTN_NORM] = "input_layernorm",            \
+    [WEIGHT_ATTN_Q] = "self_attn.q_proj", [WEIGHT_ATTN_K] = "self_attn.k_proj",                    \
+    [WEIGHT_ATTN_V] = "self_attn.v_proj", [WEIGHT_ATTN_OUTPUT] = "self_attn.o_proj",               \
+    [WEIGHT_ATTN_POST_NORM] = "post_attention_layernorm",                                          \
+    [WEIGHT_FFN_NORM] = "pre_feedforward_layernorm",                                               \
+    [WEIGHT_FFN_POST_NORM] = "post_feedforward_layernorm", [WEIGHT_FFN_GATE] = "mlp.gate_proj",    \
     [WEIGHT_FFN_UP] = "mlp.up_proj", [WEIGHT_FFN_DOWN] = "mlp.down_proj",                          \
     [WEIGHT_OUTPUT_NORM] = "model.norm", [WEIGHT_OUTPUT] = "lm_head"
 
@@ -98,6 +132,9 @@ bool family_has(const model_family *family, weight_slot slot);
 /* The slots that a file of the family may have biases for; those that always have one. */
 uint32_t family_may_be_biased(const model_family *family);
 uint32_t family_always_biased(const model_family *family);
+
+/* Of WINDOW_MOST, the layers that slide where every `interval`th does not. */
+layer_set family_sliding(int64_t interval, int64_t n_layers);
 
 /* The layers that do not rotate q and k, where the model says nothing else of them. */
 layer_set family_no_rope(const model_family *family, int64_t n_layers);

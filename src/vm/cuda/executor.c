@@ -85,7 +85,7 @@ cuda_bytes cuda_executor_count(const program *p, const cuda_kernel *custom)
     cuda_bytes bytes = {.weights = cuda_weights_bytes(p),
                         .arena = sums_bytes(p) ? sums_offset(p) + sums_bytes(p) : p->arena_bytes,
                         .kv_cache = 2 * p->tensors[PLAN_K_CACHE].bytes * (size_t)p->config.n_layers,
-                        .rope_table = p->tensors[PLAN_ROPE_TABLE].bytes,
+                        .rope_table = program_count_bytes(p, 0).rope_table,
                         .state = program_count_bytes(p, 0).state,
                         .inputs = CUDA_GROUPS * CUDA_GROUP *
                                   (cuda_executor_input_bytes(p) + cuda_executor_token_bytes(p)),
@@ -133,6 +133,8 @@ static void place_tensors(cuda_executor *x)
         state += x->program->tensors[id].bytes;
     }
     x->memory.data[PLAN_ROPE_TABLE] = cuda_host_form(x->rope_table.address);
+    x->memory.data[PLAN_ROPE_LOCAL] =
+        cuda_host_form(x->rope_table.address + x->program->tensors[PLAN_ROPE_TABLE].bytes);
     x->memory.data[PLAN_K_CACHE] = cuda_host_form(x->k_cache.address);
     x->memory.data[PLAN_V_CACHE] = cuda_host_form(x->v_cache.address);
     x->memory.cache_layer_bytes = x->program->tensors[PLAN_K_CACHE].bytes;
@@ -270,9 +272,8 @@ void cuda_executor_begin_pass(cuda_executor *x)
     x->memory.data[PLAN_SUMS] = cleared;
 }
 
-static qp_status copy_angles(cuda_executor *x, const float *angles, int64_t rows, qp_error *error)
+static qp_status copy_angles(cuda_executor *x, const float *angles, size_t bytes, qp_error *error)
 {
-    size_t bytes = (size_t)(rows * x->program->config.rope.dim) * sizeof *angles;
     return cuda_check(
         x->device->driver->copy_to_device(x->rope_table.address, angles, bytes, x->device->stream),
         "copying the RoPE table to the GPU", error);
@@ -280,19 +281,20 @@ static qp_status copy_angles(cuda_executor *x, const float *angles, int64_t rows
 
 qp_status cuda_executor_copy_angles(cuda_executor *x, const batch *batch, qp_error *error)
 {
-    return batch->angles ? copy_angles(x, batch->angles, batch_tokens(batch), error) : QP_OK;
+    const size_t row = (size_t)x->program->config.rope.dim * sizeof *batch->angles;
+    if (!batch->angles) return QP_OK;
+    return copy_angles(x, batch->angles, (size_t)batch_tokens(batch) * row, error);
 }
 
 /* The RoPE table of a model whose angles do not depend on a sequence's length. */
 static qp_status make_table(cuda_executor *x, qp_error *error)
 {
-    const int64_t rows = x->program->capacity.of[AXIS_POSITIONS];
+    const size_t bytes = program_count_bytes(x->program, 0).rope_table;
     if (program_has_dynamic_rope(x->program)) return QP_OK;
-    float *table = malloc(x->program->tensors[PLAN_ROPE_TABLE].bytes);
-    if (!table)
-        return error_no_memory(error, "the RoPE table", x->program->tensors[PLAN_ROPE_TABLE].bytes);
-    program_make_angles(x->program, 0, 0, rows, table);
-    qp_status status = copy_angles(x, table, rows, error);
+    float *table = malloc(bytes);
+    if (!table) return error_no_memory(error, "the RoPE table", bytes);
+    program_make_tables(x->program, table);
+    qp_status status = copy_angles(x, table, bytes, error);
     if (status == QP_OK) status = cuda_device_wait(x->device, "preparing the GPU", error);
     free(table);
     return status;
