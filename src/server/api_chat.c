@@ -10,47 +10,30 @@
 
 #define AT(member) .at = offsetof(parameters, member)
 
-static const field stream_fields[] = {{.name = "include_usage",
-                                       .type = FIELD_BOOL,
-                                       AT(include_usage),
-                                       .help = "a last chunk has the usage, and no choices"},
+static const field stream_fields[] = {FIELD("include_usage", .type = FIELD_BOOL, AT(include_usage),
+                                            .help = "a last chunk has the usage, and no choices"),
                                       {0}};
 static const field *const stream_tables[] = {stream_fields, NULL};
 
 static const field chat_fields[] = {
-    {.name = "max_tokens",
-     .type = FIELD_READ,
-     .types = JSON_NUMBER,
-     .read = call_read_length,
-     .schema = SCHEMA_COUNT,
-     .help = "of an answer; none: until the context is full"},
-    {.name = "max_completion_tokens",
-     .type = FIELD_READ,
-     .types = JSON_NUMBER,
-     .read = call_read_length,
-     .schema = SCHEMA_COUNT,
-     .help = "another name of max_tokens"},
-    {.name = "logprobs", .type = FIELD_BOOL, AT(logprobs), .help = "how likely each token was"},
-    {.name = "top_logprobs",
-     .type = FIELD_INTEGER,
-     AT(top_logprobs),
-     .high = REQUEST_MAX_TOP,
-     .help = "alternatives of each token"},
-    {.name = "stream_options", .type = FIELD_OBJECT, .tables = stream_tables},
-    {.name = "timings_per_token",
-     .type = FIELD_BOOL,
-     AT(timings),
-     .help = "the reply, or the usage of a stream, has the times of the first answer (llama.cpp)"},
-    {.name = "return_progress",
-     .type = FIELD_BOOL,
-     AT(progress),
-     .help = "a stream begins with chunks that say how much of the prompt is read (llama.cpp)"},
-    {.name = "verbose",
-     .type = FIELD_BOOL,
-     AT(verbose),
-     .help =
-         "the reply, or an answer's last chunk, has it as llama.cpp's /completion writes it, with "
-         "the prompt as the model has read it, as \"__verbose\""},
+    FIELD("max_tokens", .type = FIELD_READ, .types = JSON_NUMBER, .read = call_read_length,
+          .schema = SCHEMA_COUNT, .help = "of an answer; none: until the context is full"),
+    FIELD("max_completion_tokens", .type = FIELD_READ, .types = JSON_NUMBER,
+          .read = call_read_length, .schema = SCHEMA_COUNT, .help = "another name of max_tokens"),
+    FIELD("logprobs", .type = FIELD_BOOL, AT(logprobs), .help = "how likely each token was"),
+    FIELD("top_logprobs", .type = FIELD_INTEGER, AT(top_logprobs), .high = REQUEST_MAX_TOP,
+          .help = "alternatives of each token"),
+    FIELD("stream_options", .type = FIELD_OBJECT, .tables = stream_tables),
+    FIELD("timings_per_token", .type = FIELD_BOOL, AT(timings),
+          .help =
+              "the reply, or the usage of a stream, has the times of the first answer (llama.cpp)"),
+    FIELD("return_progress", .type = FIELD_BOOL, AT(progress),
+          .help =
+              "a stream begins with chunks that say how much of the prompt is read (llama.cpp)"),
+    FIELD("verbose", .type = FIELD_BOOL, AT(verbose),
+          .help = "the reply, or an answer's last chunk, has it as llama.cpp's /completion writes "
+                  "it, with "
+                  "the prompt as the model has read it, as \"__verbose\""),
     {0}};
 
 const field *const openai_chat_tables[] = {call_message_fields,
@@ -60,6 +43,7 @@ const field *const openai_chat_tables[] = {call_message_fields,
                                            call_tool_choice_fields,
                                            call_template_fields,
                                            call_openai_fields,
+                                           call_ending_fields,
                                            call_bias_fields,
                                            call_sampling_fields,
                                            call_vendor_fields,

@@ -23,52 +23,29 @@ static qp_status read_logprobs(void *out, const char *name, const cJSON *value, 
     return QP_OK;
 }
 
-static const field stream_fields[] = {{.name = "include_usage",
-                                       .type = FIELD_BOOL,
-                                       AT(include_usage),
-                                       .help = "a last chunk has the usage, and no choices"},
+static const field stream_fields[] = {FIELD("include_usage", .type = FIELD_BOOL, AT(include_usage),
+                                            .help = "a last chunk has the usage, and no choices"),
                                       {0}};
 static const field *const stream_tables[] = {stream_fields, NULL};
 
 static const field completion_fields[] = {
-    {.name = "prompt",
-     .type = FIELD_JSON,
-     .types = JSON_STRING | JSON_ARRAY,
-     AT(prompt),
-     .required = true,
-     .help = "a text, an array of token ids, or an array of these"},
-    {.name = "max_tokens",
-     .type = FIELD_READ,
-     .types = JSON_NUMBER,
-     .read = call_read_length,
-     .schema = SCHEMA_COUNT,
-     .help = "of an answer; none: 16"},
-    {.name = "logprobs",
-     .type = FIELD_READ,
-     .types = JSON_NUMBER | JSON_BOOL,
-     .read = read_logprobs,
-     .help = "log probabilities of the tokens, and of this many alternatives to each"},
-    {.name = "echo", .type = FIELD_BOOL, AT(echo), .help = "the prompt is part of the text"},
-    {.name = "best_of",
-     .type = FIELD_INTEGER,
-     AT(best_of),
-     .low = 1,
-     .high = REQUEST_MAX_CHOICES,
-     .help = "must be n where it is given"},
-    {.name = "suffix",
-     .type = FIELD_STRING,
-     AT(suffix),
-     .help = "what follows the text that is filled in, for a model with marks for that"},
-    {.name = "stream_options", .type = FIELD_OBJECT, .tables = stream_tables},
+    FIELD("prompt", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY, AT(prompt),
+          .required = true, .help = "a text, an array of token ids, or an array of these"),
+    FIELD("max_tokens", .type = FIELD_READ, .types = JSON_NUMBER, .read = call_read_length,
+          .schema = SCHEMA_COUNT, .help = "of an answer; none: 16"),
+    FIELD("logprobs", .type = FIELD_READ, .types = JSON_NUMBER | JSON_BOOL, .read = read_logprobs,
+          .help = "log probabilities of the tokens, and of this many alternatives to each"),
+    FIELD("echo", .type = FIELD_BOOL, AT(echo), .help = "the prompt is part of the text"),
+    FIELD("best_of", .type = FIELD_INTEGER, AT(best_of), .low = 1, .high = REQUEST_MAX_CHOICES,
+          .help = "must be n where it is given"),
+    FIELD("suffix", .type = FIELD_STRING, AT(suffix),
+          .help = "what follows the text that is filled in, for a model with marks for that"),
+    FIELD("stream_options", .type = FIELD_OBJECT, .tables = stream_tables),
     {0}};
 
-static const field *const completion_tables[] = {completion_fields,
-                                                 call_openai_fields,
-                                                 call_bias_fields,
-                                                 call_sampling_fields,
-                                                 call_vendor_fields,
-                                                 call_refused_fields,
-                                                 NULL};
+static const field *const completion_tables[] = {
+    completion_fields,    call_openai_fields, call_ending_fields,  call_bias_fields,
+    call_sampling_fields, call_vendor_fields, call_refused_fields, NULL};
 
 /* ---- Prompts ------------------------------------------------------------------------------- */
 

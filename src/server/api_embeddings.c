@@ -22,54 +22,30 @@ static qp_status read_encoding(void *out, const char *name, const cJSON *value, 
 }
 
 static const field common_fields[] = {
-    {.name = "model",
-     .type = FIELD_STRING,
-     AT(model),
-     .help = "any name: the server has one model"},
-    {.name = "dimensions",
-     .type = FIELD_INTEGER,
-     AT(dimensions),
-     .low = 1,
-     .high = 1 << 30,
-     .help = "the first values of a vector, scaled to length 1 again; fewer than the hidden "
-             "size only with --matryoshka"},
+    FIELD("model", .type = FIELD_STRING, AT(model), .help = "any name: the server has one model"),
+    FIELD("dimensions", .type = FIELD_INTEGER, AT(dimensions), .low = 1, .high = 1 << 30,
+          .help = "the first values of a vector, scaled to length 1 again; fewer than the hidden "
+                  "size only with --matryoshka"),
     {0}};
 
 static const field openai_fields[] = {
-    {.name = "input",
-     .type = FIELD_JSON,
-     .types = JSON_STRING | JSON_ARRAY,
-     AT(prompt),
-     .required = true,
-     .least_items = 1,
-     .schema = SCHEMA_TEXT,
-     .help = "a text, an array of token ids, or an array of these"},
-    {.name = "encoding_format",
-     .type = FIELD_READ,
-     .types = JSON_STRING,
-     .read = read_encoding,
-     .schema = "{\"enum\": [\"float\", \"base64\", null]}",
-     .help = "float, or base64: the bytes of float32 values, lowest first"},
+    FIELD("input", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY, AT(prompt),
+          .required = true, .least_items = 1, .schema = SCHEMA_TEXT,
+          .help = "a text, an array of token ids, or an array of these"),
+    FIELD("encoding_format", .type = FIELD_READ, .types = JSON_STRING, .read = read_encoding,
+          .schema = "{\"enum\": [\"float\", \"base64\", null]}",
+          .help = "float, or base64: the bytes of float32 values, lowest first"),
     {0}};
 
-static const field embed_fields[] = {{.name = "input",
-                                      .type = FIELD_JSON,
-                                      .types = JSON_STRING | JSON_ARRAY,
-                                      AT(prompt),
-                                      .required = true,
-                                      .least_items = 1,
-                                      .items = ITEMS_NONEMPTY,
-                                      .schema = SCHEMA_TEXT,
-                                      .help = "a text, or an array of texts"},
-                                     {0}};
+static const field embed_fields[] = {
+    FIELD("input", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY, AT(prompt),
+          .required = true, .least_items = 1, .items = ITEMS_NONEMPTY, .schema = SCHEMA_TEXT,
+          .help = "a text, or an array of texts"),
+    {0}};
 
-static const field old_fields[] = {{.name = "prompt",
-                                    .type = FIELD_JSON,
-                                    .types = JSON_STRING,
-                                    AT(prompt),
-                                    .required = true,
-                                    .schema = SCHEMA_TEXT,
-                                    .help = "a text"},
+static const field old_fields[] = {FIELD("prompt", .type = FIELD_JSON, .types = JSON_STRING,
+                                         AT(prompt), .required = true, .schema = SCHEMA_TEXT,
+                                         .help = "a text"),
                                    {0}};
 
 static const field *const openai_tables[] = {openai_fields, common_fields, NULL};

@@ -25,76 +25,54 @@ static qp_status read_n_probs(void *out, const char *name, const cJSON *value, a
 }
 
 static const field completion_fields[] = {
-    {.name = "n_predict",
-     .type = FIELD_READ,
-     .types = JSON_NUMBER,
-     .read = call_read_length,
-     .schema = SCHEMA_COUNT,
-     .help = "tokens of an answer; -1, or none: until the context is full"},
-    {.name = "n_probs",
-     .type = FIELD_READ,
-     .types = JSON_NUMBER,
-     .read = read_n_probs,
-     .help = "log probabilities of the tokens, and of this many alternatives to each"},
-    {.name = "logit_bias",
-     .type = FIELD_JSON,
-     .types = JSON_OBJECT | JSON_ARRAY,
-     AT(text_biases),
-     .help = "added to the logits of tokens: {\"50256\": -1, \" word\": -1}, or arrays of an id or "
-             "a text and a number or false"},
-    {.name = "return_tokens",
-     .type = FIELD_BOOL,
-     AT(token_ids),
-     .help = "the reply has the ids of the tokens; the events of a stream always do"},
-    {.name = "response_fields",
-     .type = FIELD_JSON,
-     .types = JSON_ARRAY,
-     AT(reply_fields),
-     .help = "the reply has only these fields; \"generation_settings/seed\" is one within another"},
-    {.name = "return_progress",
-     .type = FIELD_BOOL,
-     AT(progress),
-     .help = "a stream begins with events that say how much of the prompt is read"},
-    {.name = "timings_per_token",
-     .type = FIELD_BOOL,
-     AT(timings),
-     .help = "these events have timings; the last event always has them"},
+    FIELD("n_predict", .type = FIELD_READ, .types = JSON_NUMBER, .read = call_read_length,
+          .schema = SCHEMA_COUNT,
+          .help = "tokens of an answer; -1, or none: until the context is full"),
+    FIELD("n_probs", .type = FIELD_READ, .types = JSON_NUMBER, .read = read_n_probs,
+          .help = "log probabilities of the tokens, and of this many alternatives to each"),
+    FIELD(
+        "logit_bias", .type = FIELD_JSON, .types = JSON_OBJECT | JSON_ARRAY, AT(text_biases),
+        .help =
+            "added to the logits of tokens: {\"50256\": -1, \" word\": -1}, or arrays of an id or "
+            "a text and a number or false"),
+    FIELD("return_tokens", .type = FIELD_BOOL, AT(token_ids),
+          .help = "the reply has the ids of the tokens; the events of a stream always do"),
+    FIELD(
+        "response_fields", .type = FIELD_JSON, .types = JSON_ARRAY, AT(reply_fields),
+        .help =
+            "the reply has only these fields; \"generation_settings/seed\" is one within another"),
+    FIELD("return_progress", .type = FIELD_BOOL, AT(progress),
+          .help = "a stream begins with events that say how much of the prompt is read"),
+    FIELD("timings_per_token", .type = FIELD_BOOL, AT(timings),
+          .help = "these events have timings; the last event always has them"),
     {0}};
 
 static const field prompt_fields[] = {
-    {.name = "prompt",
-     .type = FIELD_JSON,
-     .types = JSON_STRING | JSON_ARRAY | JSON_OBJECT,
-     AT(prompt),
-     .required = true,
-     .help = "a text, an array of token ids and texts, {\"prompt_string\": text}, or an array of "
-             "these"},
+    FIELD("prompt", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY | JSON_OBJECT, AT(prompt),
+          .required = true,
+          .help =
+              "a text, an array of token ids and texts, {\"prompt_string\": text}, or an array of "
+              "these"),
     {0}};
 
 static const field fill_fields[] = {
-    {.name = "input_prefix",
-     .type = FIELD_STRING,
-     AT(before),
-     .help = "what comes before the text that is filled in"},
-    {.name = "input_suffix", .type = FIELD_STRING, AT(suffix), .help = "what comes after it"},
-    {.name = "input_extra",
-     .type = FIELD_JSON,
-     .types = JSON_ARRAY,
-     AT(files),
-     .items = ITEMS_OBJECTS,
-     .help = "other files of the project: {\"filename\": name, \"text\": text}"},
-    {.name = "prompt",
-     .type = FIELD_STRING,
-     AT(text),
-     .help = "how the text that is filled in begins; it is not repeated"},
+    FIELD("input_prefix", .type = FIELD_STRING, AT(before),
+          .help = "what comes before the text that is filled in"),
+    FIELD("input_suffix", .type = FIELD_STRING, AT(suffix), .help = "what comes after it"),
+    FIELD("input_extra", .type = FIELD_JSON, .types = JSON_ARRAY, AT(files), .items = ITEMS_OBJECTS,
+          .help = "other files of the project: {\"filename\": name, \"text\": text}"),
+    FIELD("prompt", .type = FIELD_STRING, AT(text),
+          .help = "how the text that is filled in begins; it is not repeated"),
     {0}};
 
 static const field *const completion_tables[] = {
-    prompt_fields,      completion_fields,   call_openai_fields, call_sampling_fields,
-    call_vendor_fields, call_refused_fields, call_single_fields, NULL};
+    prompt_fields,       completion_fields,    call_openai_fields,
+    call_ending_fields,  call_sampling_fields, call_vendor_fields,
+    call_refused_fields, call_single_fields,   NULL};
 static const field *const fill_tables[] = {
-    fill_fields,        completion_fields,   call_openai_fields, call_sampling_fields,
-    call_vendor_fields, call_refused_fields, call_single_fields, NULL};
+    fill_fields,         completion_fields,    call_openai_fields,
+    call_ending_fields,  call_sampling_fields, call_vendor_fields,
+    call_refused_fields, call_single_fields,   NULL};
 
 /* Checks what the tables cannot. */
 static qp_status check_completion(call *c, api_error *error)

@@ -27,73 +27,39 @@ static qp_status read_length(void *out, const char *name, const cJSON *value, ap
     return QP_OK;
 }
 
-static qp_status read_seed(void *out, const char *name, const cJSON *value, api_error *error)
-{
-    parameters *p = out;
-    if (value->valuedouble < 0) return QP_OK; /* negative: a random seed */
-    if (qp_sampling_set(&p->sampling, QP_SEED, value->valuedouble, QP_FROM_REQUEST,
-                        &error->error) == QP_OK)
-        return QP_OK;
-    return api_refuse(error, 400, name, "\"%s\" must be a whole number from 0 to 2^53", name);
-}
-
-static const field option_fields[] = {{.name = "num_predict",
-                                       .type = FIELD_READ,
-                                       .types = JSON_NUMBER,
-                                       .read = read_length,
-                                       .schema = SCHEMA_COUNT,
-                                       .help = "tokens of the answer; -1: until it ends"},
-                                      {.name = "seed",
-                                       .type = FIELD_READ,
-                                       .types = JSON_NUMBER,
-                                       .read = read_seed,
-                                       .help = "the same seed gives the same answer"},
-                                      {.name = "stop",
-                                       .type = FIELD_READ,
-                                       .types = JSON_STRING | JSON_ARRAY,
-                                       .read = call_read_stop,
-                                       .items = ITEMS_NONEMPTY,
-                                       .schema = SCHEMA_TEXT,
-                                       .help = "texts that end the answer"},
+static const field option_fields[] = {FIELD("num_predict", .type = FIELD_READ, .types = JSON_NUMBER,
+                                            .read = read_length, .schema = SCHEMA_COUNT,
+                                            .help = "tokens of the answer; -1: until it ends"),
                                       {0}};
 
-static const field *const option_tables[] = {option_fields,      call_sampling_fields,
-                                             call_vendor_fields, call_refused_fields,
-                                             call_single_fields, NULL};
+static const field *const option_tables[] = {option_fields,
+                                             call_ending_fields,
+                                             call_sampling_fields,
+                                             call_vendor_fields,
+                                             call_refused_fields,
+                                             call_single_fields,
+                                             NULL};
 
 static const field common_fields[] = {
-    {.name = "model",
-     .type = FIELD_STRING,
-     AT(model),
-     .help = "any name: the server has one model"},
-    {.name = "stream", .type = FIELD_BOOL, AT(stream), .help = "true, if not given"},
-    {.name = "options", .type = FIELD_OBJECT, .tables = option_tables},
-    {.name = "format",
-     .type = FIELD_READ,
-     .types = JSON_STRING | JSON_OBJECT,
-     .read = form_read_ollama,
-     .help = "the form of the answer: \"json\", or a schema"},
+    FIELD("model", .type = FIELD_STRING, AT(model), .help = "any name: the server has one model"),
+    FIELD("stream", .type = FIELD_BOOL, AT(stream), .help = "true, if not given"),
+    FIELD("options", .type = FIELD_OBJECT, .tables = option_tables),
+    FIELD("format", .type = FIELD_READ, .types = JSON_STRING | JSON_OBJECT,
+          .read = form_read_ollama, .help = "the form of the answer: \"json\", or a schema"),
     {0}};
 
 static const field generate_fields[] = {
-    {.name = "prompt",
-     .type = FIELD_STRING,
-     AT(text),
-     .help = "the user's message, or with raw the text that goes on"},
-    {.name = "system", .type = FIELD_STRING, AT(instructions), .help = "the system message"},
-    {.name = "raw", .type = FIELD_BOOL, AT(raw), .help = "without the chat template"},
-    {.name = "suffix",
-     .type = FIELD_STRING,
-     AT(suffix),
-     .help = "what follows the text that is filled in after `prompt`"},
+    FIELD("prompt", .type = FIELD_STRING, AT(text),
+          .help = "the user's message, or with raw the text that goes on"),
+    FIELD("system", .type = FIELD_STRING, AT(instructions), .help = "the system message"),
+    FIELD("raw", .type = FIELD_BOOL, AT(raw), .help = "without the chat template"),
+    FIELD("suffix", .type = FIELD_STRING, AT(suffix),
+          .help = "what follows the text that is filled in after `prompt`"),
     {0}};
 
-static const field chat_fields[] = {{.name = "messages",
-                                     .type = FIELD_JSON,
-                                     .types = JSON_ARRAY,
-                                     AT(messages),
-                                     .items = ITEMS_MESSAGES,
-                                     .help = "the conversation; none: the model is loaded"},
+static const field chat_fields[] = {FIELD("messages", .type = FIELD_JSON, .types = JSON_ARRAY,
+                                          AT(messages), .items = ITEMS_MESSAGES,
+                                          .help = "the conversation; none: the model is loaded"),
                                     {0}};
 
 static const field *const chat_tables[] = {
@@ -417,11 +383,8 @@ void reply_ollama_ps(server *s, exchange *x)
 }
 
 static const field show_fields[] = {
-    {.name = "model",
-     .type = FIELD_STRING,
-     AT(model),
-     .help = "any name: the server has one model"},
-    {.name = "name", .type = FIELD_STRING, AT(model), .help = "another name of model"},
+    FIELD("model", .type = FIELD_STRING, AT(model), .help = "any name: the server has one model"),
+    FIELD("name", .type = FIELD_STRING, AT(model), .help = "another name of model"),
     {0}};
 const field *const ollama_show_tables[] = {show_fields, NULL};
 

@@ -125,27 +125,17 @@ void reply_tokenizer_info(server *s, exchange *x)
 /* ---- On a worker --------------------------------------------------------------------------- */
 
 static const field tokenize_fields[] = {
-    {.name = "content", .type = FIELD_STRING, AT(text), .help = "the text"},
-    {.name = "prompt",
-     .type = FIELD_STRING,
-     AT(text),
-     .help = "the text, as vLLM has it: control tokens in it become their ids"},
-    {.name = "add_special_tokens",
-     .type = FIELD_BOOL,
-     AT(add_special),
-     .help = "with \"prompt\": begin with BOS where the model wants it; none: true"},
-    {.name = "add_special",
-     .type = FIELD_BOOL,
-     AT(add_special),
-     .help = "begin with BOS where the model wants it"},
-    {.name = "parse_special",
-     .type = FIELD_BOOL,
-     AT(parse_special),
-     .help = "control tokens written in the text become their ids"},
-    {.name = "with_pieces",
-     .type = FIELD_BOOL,
-     AT(with_pieces),
-     .help = "objects with \"id\" and \"piece\" in place of ids"},
+    FIELD("content", .type = FIELD_STRING, AT(text), .help = "the text"),
+    FIELD("prompt", .type = FIELD_STRING, AT(text),
+          .help = "the text, as vLLM has it: control tokens in it become their ids"),
+    FIELD("add_special_tokens", .type = FIELD_BOOL, AT(add_special),
+          .help = "with \"prompt\": begin with BOS where the model wants it; none: true"),
+    FIELD("add_special", .type = FIELD_BOOL, AT(add_special),
+          .help = "begin with BOS where the model wants it"),
+    FIELD("parse_special", .type = FIELD_BOOL, AT(parse_special),
+          .help = "control tokens written in the text become their ids"),
+    FIELD("with_pieces", .type = FIELD_BOOL, AT(with_pieces),
+          .help = "objects with \"id\" and \"piece\" in place of ids"),
     {0}};
 const field *const tokenize_tables[] = {tokenize_fields, NULL};
 
@@ -196,13 +186,9 @@ qp_status answer_tokenize(call *c, cJSON **out, api_error *error)
     return QP_OK;
 }
 
-static const field detokenize_fields[] = {{.name = "tokens",
-                                           .type = FIELD_JSON,
-                                           .types = JSON_ARRAY,
-                                           AT(prompt),
-                                           .required = true,
-                                           .items = ITEMS_TOKENS,
-                                           .help = "token ids"},
+static const field detokenize_fields[] = {FIELD("tokens", .type = FIELD_JSON, .types = JSON_ARRAY,
+                                                AT(prompt), .required = true, .items = ITEMS_TOKENS,
+                                                .help = "token ids"),
                                           {0}};
 const field *const detokenize_tables[] = {detokenize_fields, NULL};
 

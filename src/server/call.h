@@ -182,8 +182,8 @@ void call_take_events(request *r);
 
 /* Fields that endpoints share. */
 extern const field call_sampling_fields[], call_openai_fields[], call_bias_fields[],
-    call_vendor_fields[], call_message_fields[], call_template_fields[], call_tool_fields[],
-    call_tool_choice_fields[];
+    call_ending_fields[], call_vendor_fields[], call_message_fields[], call_template_fields[],
+    call_tool_fields[], call_tool_choice_fields[];
 
 /* How much the model thinks, and where its thoughts go: call_thinking.c. */
 extern const field call_thinking_fields[];

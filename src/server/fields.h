@@ -52,6 +52,12 @@ typedef struct field {
     const char *help;   /* a phrase */
 } field;
 
+/* A row of a table. */
+#define FIELD(word, ...)                                                                           \
+    {                                                                                              \
+        .name = (word), __VA_ARGS__                                                                \
+    }
+
 /* A list of tables that ends with NULL. */
 typedef const field *const *field_tables;
 
@@ -68,7 +74,7 @@ cJSON *fields_schema(field_tables tables);
 #define ITEMS_OBJECTS  "{\"type\": \"object\"}"
 #define SCHEMA_TEXT    "{\"minLength\": 1}"
 #define SCHEMA_COUNT   "{\"multipleOf\": 1, \"minimum\": -2, \"maximum\": 1073741824}"
-#define SCHEMA_SEED    "{\"multipleOf\": 1, \"minimum\": -1, \"maximum\": 9007199254740992}"
+#define SCHEMA_SEED    "{\"multipleOf\": 1, \"maximum\": 9007199254740992}"
 #define SCHEMA_FORMAT                                                                              \
     "{\"required\": [\"type\"], \"properties\": {\"type\": {\"enum\": [\"text\", "                 \
     "\"json_object\", "                                                                            \
