@@ -37,6 +37,8 @@ PROCESSES = int(os.environ.get("QUIPU_SOAK_PROCESSES", "1"))
 OPTIONS = shlex.split(os.environ.get("QUIPU_SOAK_OPTIONS", ""))
 CLIENTS, SECONDS, CONTEXT, SLOTS = 24, 120, 512, 4
 SANITIZED = "san" in QUIPU
+TEMPLATE = ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools | tojson if tools else '' }}"
+            "{% if enable_thinking is not false %}<think>{% endif %}{# </think> #}")
 passed = failed = 0
 
 
@@ -54,7 +56,7 @@ class Server:
             self.port = free.getsockname()[1]
         self.process = subprocess.Popen(
             [QUIPU, "serve", "-m", str(MODEL), "--device", "cpu", "--port", str(self.port), "--parallel", str(SLOTS),
-             "-c", str(CONTEXT), *OPTIONS], stdout=subprocess.DEVNULL,
+             "-c", str(CONTEXT), "--chat-template", TEMPLATE, "--store-size", "64K", *OPTIONS], stdout=subprocess.DEVNULL,
             env=dict(os.environ, GLIBC_TUNABLES="glibc.malloc.tcache_count=0"))
 
     def resident(self):
@@ -194,6 +196,23 @@ class Client:
         good = status == 429 or (status == 200 and (end in answer if stream else json.loads(answer)))
         return None if good else f"{path}: {status} ...{answer[-200:]}"
 
+    async def thinks(self):
+        """Thoughts with a budget, before text or a call that is forced."""
+        c = self.chance
+        messages = [{"role": "user", "content": self.question()["prompt"]}]
+        tool, budget, stream = c.choice([False, True]), c.choice([0, 1, 7, 30]), c.choice([True, False])
+        path, body = c.choice([
+            ("/v1/chat/completions", {"messages": messages, "max_tokens": 150, "thinking_budget": budget} | (
+                {"tools": [{"type": "function", "function": {"name": "look", "parameters": self.schema()}}], "tool_choice": "required"} if tool else {})),
+            ("/v1/messages", {"messages": messages, "max_tokens": 150, "thinking_budget": budget} | (
+                {"tools": [{"name": "look", "input_schema": self.schema()}], "tool_choice": {"type": "any"}} if tool else {})),
+            ("/v1/responses", {"input": messages, "max_output_tokens": 150, "reasoning": {"max_tokens": budget}, "store": c.choice([True, False])} | (
+                {"tools": [{"type": "function", "name": "look", "parameters": self.schema()}], "tool_choice": "required"} if tool else {}))])
+        status, answer = await self.post(path, {**body, "temperature": 1, "seed": c.randrange(1000), "stream": stream}, pause=c.choice([None, None, 0.002]))
+        cut = b'"length"' in answer or b"max_tokens" in answer or b"incomplete" in answer
+        good = status == 429 or (status == 200 and (not tool or cut or b'"look"' in answer))
+        return None if good else f"{path}: {status} ...{answer[-200:]}"
+
     async def counts(self):
         """What needs no pass of the model."""
         prompt = self.question()["prompt"]
@@ -265,7 +284,7 @@ class Client:
 
 
 KINDS = {"whole": 6, "streamed": 8, "slow": 2, "several": 2, "reads": 3, "embeds": 2, "leaves": 8, "leaves_soon": 4, "long": 3, "garbage": 3, "wrong": 6, "others": 2,
-         "formed": 2, "chats": 4, "counts": 1}
+         "formed": 2, "chats": 4, "thinks": 4, "counts": 1}
 for left_out in os.environ.get("QUIPU_SOAK_WITHOUT", "").split():
     del KINDS[left_out]
 
