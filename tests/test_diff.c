@@ -4,8 +4,8 @@
 #include "test.h"
 
 #include "base/cpu.h"
-#include "inspect/diff.h"
-#include "inspect/diff_run.h"
+#include "inspect/diff/diff.h"
+#include "inspect/diff/diff_run.h"
 #include "lower/lower.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "test.h"
 
-#include "inspect/first_rule.h"
+#include "inspect/diff/first_rule.h"
 #include "lower/rewrite.h"
 
 #include <dlfcn.h>

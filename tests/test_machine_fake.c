@@ -9,7 +9,7 @@
 #include "base/cpu.h"
 #include "cuda/ranks.h"
 #include "engine/engine.h"
-#include "inspect/diff.h"
+#include "inspect/diff/diff.h"
 #include "lower/lower.h"
 #include "vm/mega/machine.h"
 

@@ -4,7 +4,7 @@
 #include "engine_test.h"
 
 #include "engine/engine.h"
-#include "inspect/diff.h"
+#include "inspect/diff/diff.h"
 #include "inspect/part.h"
 #include "inspect/schedule_print.h"
 #include "schedule/skip.h"

@@ -1,7 +1,7 @@
 /* Traces: every slice appears once, slices do not overlap, and the sums add up to the passes. */
 #include "trace_test.h"
 
-#include "inspect/timeline_table.h"
+#include "inspect/timeline/timeline_table.h"
 
 static const int32_t PROMPT[] = {3, 1, 4, 1, 5, 9, 2, 6};
 enum { PROMPT_TOKENS = 8, GENERATED = 5 };

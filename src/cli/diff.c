@@ -2,8 +2,8 @@
 #include "cli/cli.h"
 
 #include "base/status.h"
-#include "inspect/diff.h"
-#include "inspect/first_rule.h"
+#include "inspect/diff/diff.h"
+#include "inspect/diff/first_rule.h"
 
 #include <string.h>
 

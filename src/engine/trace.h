@@ -1,4 +1,4 @@
-/* What a trace records while the engine runs; inspect/trace_print.c prints it. */
+/* What a trace records while the engine runs; inspect/timeline/trace_print.c prints it. */
 #ifndef QUIPU_ENGINE_TRACE_H
 #define QUIPU_ENGINE_TRACE_H
 

@@ -11,7 +11,7 @@
 #include "schedule/predict.h"
 #include "schedule/ranks.h"
 #include "schedule/skip.h"
-#include "inspect/timeline_page.h"
+#include "inspect/timeline/timeline_page.h"
 #include "schedule/instruction_text.h"
 #include "schedule/verify.h"
 

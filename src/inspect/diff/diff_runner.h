@@ -3,8 +3,8 @@
 #define QUIPU_INSPECT_DIFF_RUNNER_H
 
 #include "engine/pages.h"
-#include "inspect/diff_run.h"
-#include "inspect/diff_side.h"
+#include "inspect/diff/diff_run.h"
+#include "inspect/diff/diff_side.h"
 
 typedef enum diff_round {
     ROUND_ALONE,    /* each step from the other side's inputs */

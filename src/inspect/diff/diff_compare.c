@@ -1,5 +1,5 @@
 /* Compares two views element by element: see diff_compare.h. */
-#include "inspect/diff_compare.h"
+#include "inspect/diff/diff_compare.h"
 
 #include "op/element.h"
 #include "op/fixed.h"

@@ -1,8 +1,8 @@
 /* The rounds of a comparison: see diff_run.h. */
-#include "inspect/diff_run.h"
+#include "inspect/diff/diff_run.h"
 
-#include "inspect/diff_compare.h"
-#include "inspect/diff_runner.h"
+#include "inspect/diff/diff_compare.h"
+#include "inspect/diff/diff_runner.h"
 #include "vm/rounded.h"
 
 #include <stdlib.h>

@@ -4,10 +4,10 @@
 #include "inspect/modules.h"
 #include "schedule/build.h"
 #include "schedule/cost.h"
-#include "inspect/timeline_chrome.h"
-#include "inspect/timeline_page.h"
-#include "inspect/timeline_svg.h"
-#include "inspect/timeline_table.h"
+#include "inspect/timeline/timeline_chrome.h"
+#include "inspect/timeline/timeline_page.h"
+#include "inspect/timeline/timeline_svg.h"
+#include "inspect/timeline/timeline_table.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Lists what is compared: the outputs of every node, as they are after its step. */
-#include "inspect/diff_compare.h"
+#include "inspect/diff/diff_compare.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* One side of a comparison: see diff_side.h. */
-#include "inspect/diff_side.h"
+#include "inspect/diff/diff_side.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Opens what a comparison needs: see diff_open.h. */
-#include "inspect/diff_open.h"
+#include "inspect/diff/diff_open.h"
 
 #include "base/cpu.h"
 #include "base/hash.h"

@@ -2,7 +2,7 @@
 #ifndef QUIPU_INSPECT_DIFF_COMPARE_H
 #define QUIPU_INSPECT_DIFF_COMPARE_H
 
-#include "inspect/diff_run.h"
+#include "inspect/diff/diff_run.h"
 #include "op/tolerance.h"
 
 /* Whether both are the same kernel, which must give the same bits for the same inputs. */

@@ -1,7 +1,7 @@
 /* Timelines drawn: see timeline_svg.h. One path holds all slices of a kind, as strokes as wide as a
  * track; of many tracks in whole pixels, each from where the one before ends: that keeps a pass of
  * thousands of slices below 100 KB. */
-#include "inspect/timeline_svg.h"
+#include "inspect/timeline/timeline_svg.h"
 
 #include <math.h>
 #include <string.h>

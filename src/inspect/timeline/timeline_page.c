@@ -1,5 +1,5 @@
 /* The data of the page: see timeline_page.h. */
-#include "inspect/timeline_page.h"
+#include "inspect/timeline/timeline_page.h"
 
 #include "base/embedded.h"
 #include "schedule/instruction_text.h"
@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const char page[] = "src/inspect/timeline.html", mark[] = "@DATA@";
+static const char page[] = "src/inspect/timeline/timeline.html", mark[] = "@DATA@";
 
 static const embedded_text *find_page(const char **at)
 {

@@ -1,10 +1,10 @@
 /* Runs a comparison and prints it: see diff.h. */
-#include "inspect/diff.h"
+#include "inspect/diff/diff.h"
 
 #include "base/buffer.h"
 #include "base/json.h"
 #include "base/output.h"
-#include "inspect/diff_open.h"
+#include "inspect/diff/diff_open.h"
 #include "plan/plan.h"
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* Halves the sequence of matches: see first_rule.h. */
-#include "inspect/first_rule.h"
+#include "inspect/diff/first_rule.h"
 
 #include "base/hash.h"
 #include "engine/engine.h"

@@ -1,5 +1,5 @@
 /* Chrome's trace events: see timeline_chrome.h. */
-#include "inspect/timeline_chrome.h"
+#include "inspect/timeline/timeline_chrome.h"
 
 #include "schedule/instruction_text.h"
 

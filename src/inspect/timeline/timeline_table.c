@@ -1,5 +1,5 @@
 /* The summary of a trace: see timeline_table.h. */
-#include "inspect/timeline_table.h"
+#include "inspect/timeline/timeline_table.h"
 
 #include <inttypes.h>
 #include <math.h>

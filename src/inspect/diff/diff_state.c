@@ -1,6 +1,6 @@
 /* What a machine leaves after its passes, compared between the second and the third round: see
  * diff_runner.h. */
-#include "inspect/diff_runner.h"
+#include "inspect/diff/diff_runner.h"
 
 #include "base/hash.h"
 #include "op/linear/linear_stream.h"

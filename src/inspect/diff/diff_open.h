@@ -4,8 +4,8 @@
 
 #include "base/progress.h"
 #include "cuda/ranks.h"
-#include "inspect/diff.h"
-#include "inspect/diff_run.h"
+#include "inspect/diff/diff.h"
+#include "inspect/diff/diff_run.h"
 #include "model/model.h"
 #include "op/cuda_ops.h"
 #include "schedule/skip.h"
