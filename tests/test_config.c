@@ -320,9 +320,21 @@ static const struct wrong_config {
     qp_status status;
     const char *parts[3];
 } wrong_configs[] = {
-    {"{\"architectures\":[\"GraniteForCausalLM\"]}",
+    {"{\"architectures\":[\"Exaone4ForCausalLM\"]}",
      QP_UNSUPPORTED,
-     {"\"GraniteForCausalLM\"", "it multiplies embeddings", "expected one of LlamaForCausalLM"}},
+     {"\"Exaone4ForCausalLM\"", "its norms come after", "expected one of LlamaForCausalLM"}},
+    {"{\"architectures\":[\"GraniteForCausalLM\"],\"residual_multiplier\":0.2,\"mlp_bias\":true}",
+     QP_UNSUPPORTED,
+     {"multiplier of residuals with biases"}},
+    {"{\"architectures\":[\"GraniteForCausalLM\"],\"logits_scaling\":0}",
+     QP_FORMAT,
+     {"\"logits_scaling\" must be positive", "found 0"}},
+    {"{\"architectures\":[\"Glm4ForCausalLM\"],\"head_dim\":8,\"partial_rotary_factor\":0}",
+     QP_FORMAT,
+     {"\"partial_rotary_factor\"", "above 0", "found 0"}},
+    {"{\"architectures\":[\"Phi3ForCausalLM\"],\"partial_rotary_factor\":0.4}",
+     QP_FORMAT,
+     {"rotary dimension", "even", "found 3"}},
     {"{\"architectures\":[\"NobodysForCausalLM\"]}",
      QP_UNSUPPORTED,
      {"\"NobodysForCausalLM\" is not supported; expected"}},

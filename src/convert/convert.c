@@ -43,11 +43,32 @@ static int64_t source_row(const target *t, int64_t row)
     return row - within + within % 2 * (t->turned / 2) + within / 2;
 }
 
+/* Rows of a tensor that holds several slots, one after the other. */
+static void read_fused_rows(const piece *p, int64_t row, int64_t rows, char *dst)
+{
+    const target *t = p->target;
+    const model *m = p->job->model;
+    for (int slot = 0; slot < WEIGHT_COUNT && rows > 0; slot++) {
+        int64_t count, columns;
+        if (!(t->fused >> slot & 1)) continue;
+        weight_shape(model_get_config(m), (weight_slot)slot, &count, &columns);
+        const int64_t n = row + rows < count ? rows : count - row;
+        if (row < count) {
+            model_read_rows(m, (weight_slot)slot, t->layer, t->bias, row, n, dst);
+            dst += (size_t)n * dtype_row_bytes(t->from, t->columns);
+            rows -= n;
+        }
+        row = row > count ? row - count : 0;
+    }
+}
+
 static void read_rows(const piece *p, int64_t row, int64_t rows, char *dst)
 {
     const target *t = p->target;
     size_t bytes = dtype_row_bytes(t->from, t->columns);
-    if (t->data)
+    if (t->fused)
+        read_fused_rows(p, row, rows, dst);
+    else if (t->data)
         memcpy(dst, (const char *)t->data + (size_t)row * bytes, (size_t)rows * bytes);
     else
         model_read_rows(p->job->model, t->slot, t->layer, t->bias, row, rows, dst);

@@ -77,6 +77,25 @@ static qp_status add_stored(convert_job *job, const stored_tensor *stored, qp_er
 
 /* --- From the model's slots. --- */
 
+/* Where GGUF keeps several slots in one tensor, the first slot stands for all: their rows are
+ * counted. False: the slot is in the tensor of another. */
+static bool fuse(const model_config *c, target *t, const char **name)
+{
+    const family_fused *fused = family_fused_of(c->family, t->slot);
+    if (!fused || !fused->gguf) return true;
+    if (fused->slots & ((1u << t->slot) - 1)) return false;
+    *name = fused->gguf;
+    t->fused = fused->slots;
+    t->rows = 0;
+    for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
+        int64_t rows, columns;
+        weight_shape(c, (weight_slot)slot, &rows, &columns);
+        if (t->fused >> slot & 1) t->rows += rows;
+    }
+    t->shape[0] = t->rows;
+    return true;
+}
+
 static qp_status add_slot(convert_job *job, weight_slot slot, int64_t layer, bool bias,
                           qp_error *error)
 {
@@ -105,11 +124,12 @@ static qp_status add_slot(convert_job *job, weight_slot slot, int64_t layer, boo
     }
     char name[160];
     const weight_info *info = weight_get_info(slot);
-    const char *suffix = bias ? "bias" : "weight";
+    const char *suffix = bias ? "bias" : "weight", *stem = info->name;
+    if (!fuse(c, &t, &stem)) return QP_OK;
     if (info->per_layer)
-        snprintf(name, sizeof name, "blk.%lld.%s.%s", (long long)layer, info->name, suffix);
+        snprintf(name, sizeof name, "blk.%lld.%s.%s", (long long)layer, stem, suffix);
     else
-        snprintf(name, sizeof name, "%s.%s", info->name, suffix);
+        snprintf(name, sizeof name, "%s.%s", stem, suffix);
     return add_target(job, name, &t, error);
 }
 

@@ -9,7 +9,7 @@
 const char *module_stem(const model_config *config, weight_slot slot)
 {
     const char *stem = config->family->tensors[slot];
-    return stem ? stem : config->family->fused_qkv;
+    return stem ? stem : family_fused_of(config->family, slot)->json;
 }
 
 /* "model.layers.3.", or nothing outside of the layers. */
@@ -47,7 +47,7 @@ static void print_place(const program *program, const program_node *node, const 
         snprintf(text, size, "model");
     } else if (strcmp(kind, "Add") == 0) {
         snprintf(text, size, "model.layers.%lld", (long long)node->layer);
-    } else if (node->op == OP_SILU_AND_MUL) {
+    } else if (node->op == OP_SILU_AND_MUL || node->op == OP_GELU_AND_MUL) {
         print_parent(c, WEIGHT_FFN_DOWN, node->layer, text, size);
         if (strcmp(kind, "SiLU") == 0) strncat(text, ".act_fn", size - strlen(text) - 1);
     } else {

@@ -62,12 +62,24 @@ static module_row *add_family_row(module_rows *m, int depth, const char *parent,
     return add_row(m, depth, parent, name, class_name);
 }
 
+/* All rows of a fused tensor. */
+static int64_t rows_of(const model_config *c, const family_fused *fused)
+{
+    int64_t all = 0;
+    for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
+        int64_t rows, columns;
+        weight_shape(c, (weight_slot)slot, &rows, &columns);
+        if (fused->slots >> slot & 1) all += rows;
+    }
+    return all;
+}
+
 /* Class and arguments by what the weight is. */
 static void describe_weight(module_rows *m, module_row *row, weight_slot slot,
                             const model_weight *weight)
 {
     const tensor *w = &weight->weight;
-    const bool fused = m->config->family->fused_qkv && !m->config->family->tensors[slot];
+    const family_fused *fused = family_fused_of(m->config->family, slot);
     row->parameters = tensor_elements(w) + (weight->bias.rank ? tensor_elements(&weight->bias) : 0);
     if (weight_get_info(slot)->is_norm) {
         snprintf(row->class, sizeof row->class, "%.60sRMSNorm", m->family);
@@ -76,7 +88,7 @@ static void describe_weight(module_rows *m, module_row *row, weight_slot slot,
         return;
     }
     row->in = w->shape[1];
-    row->out = fused ? config_qkv_hidden_units(m->config) : w->shape[0];
+    row->out = fused ? rows_of(m->config, fused) : w->shape[0];
     if (fused) row->parameters = row->parameters / w->shape[0] * row->out;
     if (slot == WEIGHT_TOKEN_EMBD)
         snprintf(row->arguments, sizeof row->arguments, "%lld, %lld", (long long)w->shape[0],
@@ -87,10 +99,12 @@ static void describe_weight(module_rows *m, module_row *row, weight_slot slot,
                  (long long)row->out, weight->bias.rank ? "True" : "False");
 }
 
-/* A module with a weight, if the model has it. */
+/* A module with a weight, if the model has it and it is not in that of a slot before it. */
 static void add_weight(module_rows *m, int depth, const char *parent, weight_slot slot)
 {
+    const family_fused *fused = family_fused_of(m->config->family, slot);
     if (!family_has(m->config->family, slot)) return;
+    if (fused && fused->slots & ((1u << slot) - 1)) return;
     const char *stem = module_stem(m->config, slot), *dot = strrchr(stem, '.');
     const model_weight *weight = model_get_weight(m->model, slot, 0);
     const bool embedding = slot == WEIGHT_TOKEN_EMBD;
@@ -118,11 +132,8 @@ static void add_attention(module_rows *m, const char *layer)
     group_name(m, WEIGHT_ATTN_OUTPUT, name);
     module_row *group = add_family_row(m, 4, layer, name, "Attention");
     group->count = m->config->n_layers;
-    const bool fused = m->config->family->fused_qkv != NULL;
-    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++) {
-        if (fused && (slots[i] == WEIGHT_ATTN_K || slots[i] == WEIGHT_ATTN_V)) continue;
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
         add_weight(m, 5, group->path, slots[i]);
-    }
 }
 
 static void add_mlp(module_rows *m, const char *layer)
@@ -134,7 +145,10 @@ static void add_mlp(module_rows *m, const char *layer)
     add_weight(m, 5, group->path, WEIGHT_FFN_GATE);
     add_weight(m, 5, group->path, WEIGHT_FFN_UP);
     add_weight(m, 5, group->path, WEIGHT_FFN_DOWN);
-    add_row(m, 5, group->path, "act_fn", "SiLU")->count = m->config->n_layers;
+    static const char *const activations[] = {
+        [FAMILY_SILU] = "SiLU", [FAMILY_GELU_TANH] = "GELUTanh"};
+    add_row(m, 5, group->path, "act_fn", activations[m->config->family->activation])->count =
+        m->config->n_layers;
 }
 
 static void add_rows(module_rows *m)
@@ -155,7 +169,9 @@ static void add_rows(module_rows *m)
     add_attention(m, layer->path);
     add_mlp(m, layer->path);
     add_weight(m, 4, layer->path, WEIGHT_ATTN_NORM);
+    add_weight(m, 4, layer->path, WEIGHT_ATTN_POST_NORM);
     add_weight(m, 4, layer->path, WEIGHT_FFN_NORM);
+    add_weight(m, 4, layer->path, WEIGHT_FFN_POST_NORM);
     add_weight(m, 2, "model", WEIGHT_OUTPUT_NORM);
     add_family_row(m, 2, "model", "rotary_emb", "RotaryEmbedding");
     add_weight(m, 1, "", WEIGHT_OUTPUT);

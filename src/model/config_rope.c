@@ -196,7 +196,8 @@ qp_status config_read_rope(const cJSON *json, const char *where, arena *arena, m
 {
     const model_family *family = out->family;
     const double share = family->partial_rotary;
-    rope_config rope = {.dim = (int64_t)((double)out->head_dim * (share > 0 ? share : 1)),
+    rope_config rope = {.interleaved = family->pairs,
+                        .dim = (int64_t)((double)out->head_dim * (share > 0 ? share : 1)),
                         .theta = family->rope_theta > 0 ? family->rope_theta : 10000,
                         .factor = 1,
                         .original_context = out->context_length};

@@ -73,6 +73,18 @@ static qp_status take(const struct scale_row *row, const char *where, const char
     return QP_OK;
 }
 
+/* Rows are multiplied before the projections that add to the residual, so these have no biases. */
+static qp_status check_biases(const char *where, const model_config *c, qp_error *error)
+{
+    const uint32_t back = SLOT(ATTN_OUTPUT) | SLOT(FFN_DOWN);
+    if (c->scales.residual == 0 || !(c->biases & back)) return QP_OK;
+    return error_set(
+        error, QP_UNSUPPORTED,
+        "%s: a multiplier of residuals with biases of the projections that add to them "
+        "is not supported; expected one of the two",
+        where);
+}
+
 qp_status config_scales_of_json(const cJSON *json, const char *where, model_config *out,
                                 qp_error *error)
 {
@@ -84,7 +96,7 @@ qp_status config_scales_of_json(const cJSON *json, const char *where, model_conf
         TRY(json_get_double(json, rows[i].json, where, &value, error));
         TRY(take(&rows[i], where, rows[i].json, value, out, error));
     }
-    return QP_OK;
+    return check_biases(where, out, error);
 }
 
 /* Whether another row of the family's reads the same key. */
@@ -100,7 +112,7 @@ static bool is_read_otherwise(const struct scale_row *row, uint32_t scales)
 void config_imply_scales(model_config *c)
 {
     c->scales = config_usual_scales(c);
-    if (c->family->scales & SCALES_QUERY) c->scales.attention = 0;
+    c->scales.attention = 0;
     if (c->n_layers == c->family->scores_by_hidden)
         c->scales.attention = sqrt((double)c->n_heads / (double)c->hidden_size);
 }
@@ -117,6 +129,8 @@ qp_status config_scales_of_gguf(const gguf *file, model_config *out, qp_error *e
         TRY(gguf_get_double(file, key, &value, error));
         TRY(take(&rows[i], gguf_path(file), key, value, out, error));
     }
+    if (out->scales.residual != 0)
+        out->biases_if_any &= ~(uint32_t)(SLOT(ATTN_OUTPUT) | SLOT(FFN_DOWN));
     return QP_OK;
 }
 

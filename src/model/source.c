@@ -11,9 +11,20 @@
 /* What the names of a layer's tensors begin with, before its number. */
 static const char json_layer[] = "model.layers.", gguf_layer[] = "blk.";
 
-/* Without what comes before and after it; NULL: the weight is in the family's fused tensor. */
+/* The tensor that holds the weight's rows among others; NULL: it has one of its own. */
+static const family_fused *fused_of(const weight_source *source, weight_slot slot)
+{
+    const family_fused *fused = family_fused_of(source->config->family, slot);
+    if (!fused) return NULL;
+    if (source->gguf) return fused->gguf ? fused : NULL;
+    return source->safetensors ? fused : NULL;
+}
+
+/* Without what comes before and after it. */
 static const char *stored_name(const weight_source *source, weight_slot slot)
 {
+    const family_fused *fused = fused_of(source, slot);
+    if (fused) return source->gguf ? fused->gguf : fused->json;
     if (!source->safetensors) return weight_get_info(slot)->name;
     return source->config->family->tensors[slot];
 }
@@ -23,7 +34,6 @@ void source_name(const weight_source *source, weight_slot slot, int64_t layer, b
 {
     const char *stem = stored_name(source, slot);
     const char *suffix = bias ? "bias" : "weight";
-    if (!stem) stem = source->config->family->fused_qkv;
     if (!weight_get_info(slot)->per_layer)
         snprintf(name, size, "%s.%s", stem, suffix);
     else if (source->safetensors)
@@ -40,7 +50,9 @@ static dtype asked_type(const weight_source *source, weight_slot slot, int64_t l
     if (!spec->config) return spec->type; /* as files that are not here would have it */
     if (bias || weight_get_info(slot)->is_norm) return DTYPE_F32;
     if (slot == WEIGHT_TOKEN_EMBD || slot == WEIGHT_OUTPUT) return spec->other;
-    bool better = slot == WEIGHT_ATTN_V || slot == WEIGHT_FFN_DOWN;
+    const family_fused *fused = family_fused_of(source->config->family, slot);
+    bool alone = !fused || !fused->gguf; /* else a tensor of GGUF has one type for all its slots */
+    bool better = (slot == WEIGHT_ATTN_V && alone) || slot == WEIGHT_FFN_DOWN;
     return better && layer % 2 == 0 && dtype_is_quantized(spec->other) ? spec->other : spec->type;
 }
 
@@ -130,10 +142,29 @@ static qp_status make_synthetic(weight_source *source, weight_slot slot, int64_t
     return QP_OK;
 }
 
-/* A family with fused_qkv keeps q, k and v in one matrix whose rows are, for each KV head, its
- * query heads, its key and its value: where row `row` of a slot lies in it. */
+/* The rows of a fused tensor that are those of a slot, and all of them: not by_kv_head. */
+typedef struct fused_rows {
+    int64_t first, count, all;
+} fused_rows;
+
+static fused_rows rows_of(const model_config *c, const family_fused *fused, weight_slot slot)
+{
+    fused_rows rows = {0};
+    for (int other = 0; other < WEIGHT_COUNT; other++) {
+        int64_t count, columns;
+        if (!(fused->slots >> other & 1)) continue;
+        weight_shape(c, (weight_slot)other, &count, &columns);
+        if (other == (int)slot) rows.first = rows.all, rows.count = count;
+        rows.all += count;
+    }
+    return rows;
+}
+
+/* Where row `row` of a slot lies in the fused tensor. */
 static int64_t fused_row(const model_config *c, weight_slot slot, int64_t row)
 {
+    const family_fused *fused = family_fused_of(c->family, slot);
+    if (!fused->by_kv_head) return rows_of(c, fused, slot).first + row;
     int64_t group = c->n_heads / c->n_kv_heads;
     int64_t run = (slot == WEIGHT_ATTN_Q ? group : 1) * c->head_dim; /* rows of a KV head */
     int64_t first = slot == WEIGHT_ATTN_Q ? 0 : slot == WEIGHT_ATTN_K ? group : group + 1;
@@ -155,28 +186,31 @@ static void gather_fused(const weight_source *source, weight_slot slot, const te
 static qp_status split_shape(const weight_source *source, weight_slot slot, const char *name,
                              const tensor *fused, tensor *out, qp_error *error)
 {
-    const model_config *c = source->config;
-    int64_t total = config_qkv_hidden_units(c);
-    if (fused->shape[0] != total || fused->rank > 2) {
+    const fused_rows rows = rows_of(source->config, fused_of(source, slot), slot);
+    if (fused->shape[0] != rows.all || fused->rank > 2) {
         char found[128];
         return error_set(error, QP_FORMAT, "%s: tensor \"%s\" must have %lld rows, found %s",
-                         source->path, name, (long long)total,
+                         source->path, name, (long long)rows.all,
                          tensor_describe(fused, found, sizeof found));
     }
     tensor view = *fused;
     view.data = NULL;
-    view.shape[0] = slot == WEIGHT_ATTN_Q ? config_q_hidden_units(c) : config_kv_hidden_units(c);
+    view.shape[0] = rows.count;
     *out = view;
     return QP_OK;
 }
 
-/* The slot's rows in memory of their own, or a view without data where only sizes are asked for. */
-static qp_status split_wqkv(weight_source *source, weight_slot slot, const char *name,
-                            const tensor *fused, tensor *out, qp_error *error)
+/* The slot's rows where they lie if they are together; else in memory of their own, or a view
+ * without data where only sizes are asked for. */
+static qp_status split_fused(weight_source *source, weight_slot slot, const char *name,
+                             const tensor *fused, tensor *out, qp_error *error)
 {
     tensor view;
     TRY(split_shape(source, slot, name, fused, &view, error));
-    if (!source->options->sizes_only) {
+    if (!fused_of(source, slot)->by_kv_head) {
+        const size_t row = tensor_bytes(fused) / (size_t)fused->shape[0];
+        view.data = (char *)fused->data + (size_t)fused_row(source->config, slot, 0) * row;
+    } else if (!source->options->sizes_only) {
         TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
         gather_fused(source, slot, fused, 0, view.shape[0], view.data);
     }
@@ -243,7 +277,7 @@ static void decode_rows(const weight_source *source, weight_slot slot, const fp8
                         int64_t begin, int64_t rows, void *dst)
 {
     const dtype type = type_of_fp8(source, matrix);
-    if (stored_name(source, slot)) {
+    if (!fused_of(source, slot)) {
         convert_rows(matrix, type, begin, rows, dst);
         return;
     }
@@ -277,7 +311,7 @@ static qp_status get_fp8(weight_source *source, weight_slot slot, int64_t layer,
     TRY(fp8_find(source->safetensors, source->config, name, &matrix, error));
     TRY(fp8_check_scales(&matrix, source->path, name, error));
     tensor view = tensor_2d(NULL, type_of_fp8(source, &matrix), matrix.rows, matrix.columns);
-    if (!stored_name(source, slot)) TRY(split_shape(source, slot, name, &view, &view, error));
+    if (fused_of(source, slot)) TRY(split_shape(source, slot, name, &view, &view, error));
     source->n_fp8++;
     source->n_fp8_kept += view.type == DTYPE_F8_128;
     source->n_fp8_by_blocks += view.type == DTYPE_F8_128 && matrix.block_columns < matrix.columns;
@@ -299,19 +333,26 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
 {
     char name[160];
     source_name(source, slot, layer, bias, name, sizeof name);
-    if (source->gguf) return gguf_get_tensor(source->gguf, name, out, error);
+    if (source->gguf) {
+        tensor stored = {0};
+        TRY(gguf_get_tensor(source->gguf, name, &stored, error));
+        *out = stored;
+        if (stored.rank == 0 || !fused_of(source, slot)) return QP_OK;
+        return split_fused(source, slot, name, &stored, out, error);
+    }
     if (!source->safetensors) return make_synthetic(source, slot, layer, bias, name, out, error);
     if (!bias && fp8_is_stored(source->safetensors, name))
         return get_fp8(source, slot, layer, name, out, error);
     tensor view = {0};
     TRY(safetensors_get_tensor(source->safetensors, name, &view, error));
     if (view.rank && adds_one(source, slot)) return get_norm(source, name, &view, out, error);
-    if (view.rank == 0 || stored_name(source, slot)) {
+    if (view.rank == 0 || !fused_of(source, slot)) {
         *out = view;
         return QP_OK;
     }
-    TRY(split_wqkv(source, slot, name, &view, out, error));
-    if (out->data && !bias && source_is_mapped(source, slot, layer, view.data))
+    TRY(split_fused(source, slot, name, &view, out, error));
+    if (out->data && fused_of(source, slot)->by_kv_head && !bias &&
+        source_is_mapped(source, slot, layer, view.data))
         buffer_release_pages(view.data, tensor_bytes(&view));
     return QP_OK;
 }
@@ -384,7 +425,7 @@ static bool is_slot(const weight_source *source, weight_slot slot, text_slice na
     const model_config *c = source->config;
     const char *stem = stored_name(source, slot);
     if (!family_has(c->family, slot)) return false;
-    if (!cut_prefix(&name, stem ? stem : c->family->fused_qkv)) return false;
+    if (!cut_prefix(&name, stem)) return false;
     bool biased = (c->biases | c->biases_if_any) >> slot & 1;
     return slice_is(name, ".weight") || (biased && slice_is(name, ".bias"));
 }
@@ -454,7 +495,8 @@ bool source_is_mapped(const weight_source *source, weight_slot slot, int64_t lay
     source_name(source, slot, layer, false, name, sizeof name);
     if (source->gguf) stored = gguf_find_tensor(source->gguf, name);
     if (source->safetensors) stored = safetensors_find_tensor(source->safetensors, name);
-    return stored && data && stored->data == data;
+    const char *begin = stored ? stored->data : NULL, *at = data;
+    return begin && at && at >= begin && at < begin + stored->bytes;
 }
 
 void source_discard(const weight_source *source, const void *data)

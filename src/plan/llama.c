@@ -157,6 +157,18 @@ static void scale(plan_builder *b, const char *step, plan_tensor_id id, double f
     node_param(node, "soft_cap", cap);
 }
 
+/* What an output projection multiplies, in place of what it adds to the residual: there are no
+ * biases then. */
+static void scale_residual(plan_builder *b, plan_tensor_id id, int64_t count, const char *symbol)
+{
+    const double factor = b->program->config.scales.residual;
+    if (factor == 0) return;
+    plan_node *node = builder_node(b, OP_SCALE);
+    node_columns(node, "x", id, 0, count, symbol);
+    node_columns(node, "out", id, 0, count, symbol);
+    node_param(node, "factor", factor);
+}
+
 /* out[:, first .. first + count) = x_ weight^T + bias */
 static void project(plan_builder *b, weight_slot weight, plan_tensor_id out, int64_t first,
                     int64_t count, const char *symbol)
@@ -370,6 +382,7 @@ static void attention(plan_builder *b)
     llama_paging(attend);
     node_heads(attend, "out", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
     llama_attention_params(b, attend);
+    scale_residual(b, PLAN_ATTN, q, "q_hidden_units");
     gather_attention(b);
 
     builder_kernel(b, "attn_output");
@@ -387,10 +400,11 @@ void llama_up(plan_builder *b)
 
     static const op_code activations[] = {
         [FAMILY_SILU] = OP_SILU_AND_MUL, [FAMILY_GELU_TANH] = OP_GELU_AND_MUL};
-    builder_graph_if(b, gathers(b), "activation");
+    builder_graph_if(b, gathers(b) || b->program->config.scales.residual != 0, "activation");
     plan_node *gated = builder_node(b, activations[b->program->config.family->activation]);
     node_tensor(gated, "x", PLAN_FFN);
     node_columns(gated, "out", PLAN_FFN, 0, di, "intermediate_size");
+    scale_residual(b, PLAN_FFN, di, "intermediate_size");
     gather_ffn(b);
 }
 

@@ -31,18 +31,23 @@ GGUF_NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
     "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down", "model.layers": "blk",
 }
 
 
 # Where norms follow attention and the MLP; "post_attention_layernorm" is of another place then.
+GLM4_NORMS = {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
 POST_NORMS = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
               "post_feedforward_layernorm": "post_ffw_norm"}
 
 
 def gguf_name(name, config=None):
     has_post_norms = config and config["model_type"] in ("gemma2", "gemma3_text")
+    if config and config["model_type"] == "glm4":
+        for old, new in GLM4_NORMS.items():
+            name = name.replace(old, new)
     for old, new in (GGUF_NAMES | (POST_NORMS if has_post_norms else {})).items():
         name = name.replace(old, new)
     return name
@@ -58,7 +63,8 @@ def gguf_tensors(config, weights):
     """Llama weights under GGUF's names as numpy float32, q and k in interleaved order but for the
     families whose GGUF files keep the order of safetensors."""
     _, _, heads, kv_heads, _, _, _ = sizes(config)
-    pairs = config["model_type"] in ("llama", "internlm2", "mistral", "ministral", "smollm3")
+    pairs = config["model_type"] in ("llama", "internlm2", "mistral", "ministral", "smollm3",
+                                     "granite")
     tensors = {}
     for name, tensor in weights.items():
         values = tensor.float().numpy()
@@ -99,7 +105,7 @@ def write_gguf(path, arch, config, tensors, types, split=0, add_tokenizer=None):
     writer.add_head_count_kv(kv_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 1)))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(vocab)
     if config.get("sliding_window") and "layer_types" in config:
@@ -108,6 +114,11 @@ def write_gguf(path, arch, config, tensors, types, split=0, add_tokenizer=None):
                                            for kind in config["layer_types"]])
     if config["model_type"].startswith("gemma"):
         write_gemma(writer, config)
+    if config["model_type"] == "granite":
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     scaling = scaling.get("full_attention", scaling)
     writer.add_rope_freq_base(float(config.get("rope_theta") or scaling.get("rope_theta", 10000)))
@@ -167,6 +178,10 @@ GGUF_VARIANTS = {
                 0),
     "qwen2-yarn": ("yarn in metadata", "qwen2-yarn", "BF16", 0),
     "gemma2": ("architecture gemma2: norms plus 1, caps", "gemma2", "BF16", 0),
+    "phi3-longrope": ("architecture phi3: fused tensors, tensors of factors", "phi3-longrope", "F32", 0),
+    "granite": ("architecture granite: multipliers", "granite", "BF16", 0),
+    "glm4": ("architecture glm4: fused gate and up, norms after attention and the MLP", "glm4", "BF16",
+             0),
     "gemma3-types": ("architecture gemma3: two bases of RoPE, a flag for each layer", "gemma3-types",
                      "F16", 0),
 }

@@ -81,6 +81,27 @@ def gemma3(**changes):
                   | changes)
 
 
+def phi3(**changes):
+    """A Phi 3 config.json: q, k and v in one tensor, gate and up in another."""
+    return llama(**{"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "mlp_bias": None,
+                    "rope_scaling": None, "pad_token_id": 0} | changes)
+
+
+def granite(**changes):
+    """A Granite config.json: multipliers of embeddings, scores, residuals and logits."""
+    return llama(**{"architectures": ["GraniteForCausalLM"], "model_type": "granite",
+                    "embedding_multiplier": 3.0, "attention_multiplier": 0.2,
+                    "residual_multiplier": 0.4, "logits_scaling": 5.0, "rope_scaling": None,
+                    "tie_word_embeddings": True} | changes)
+
+
+def glm4(**changes):
+    """A GLM 4 config.json: norms after attention and the MLP, half of each head turns, by pairs."""
+    return llama(**{"architectures": ["Glm4ForCausalLM"], "model_type": "glm4", "mlp_bias": None,
+                    "attention_bias": True, "partial_rotary_factor": 0.5, "head_dim": 16,
+                    "rope_scaling": None, "pad_token_id": 0} | changes)
+
+
 LLAMA_NAMES = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
 def longrope(pairs):
@@ -268,4 +289,26 @@ VARIANTS = {
         "F16", [22], {"rope_parameters": {
             "full_attention": {"rope_type": "default", "rope_theta": 30.0},
             "sliding_attention": {"rope_type": "default", "rope_theta": 30.0}}}),
+    "phi3": (
+        "Phi 3: fused q, k and v, fused gate and up, a window",
+        phi3(sliding_window=9), "BF16", [24], {"sliding_window": None}),
+    "phi3-longrope": (
+        "Phi 4 mini: longrope of three quarters of each head, tied; F32",
+        phi3(head_dim=None, hidden_size=64, partial_rotary_factor=0.75, tie_word_embeddings=True,
+             original_max_position_embeddings=16, max_position_embeddings=512, torch_dtype="float32",
+             rope_scaling={"type": "longrope", "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+                           "long_factor": [1.5, 2.5, 3.5, 4.5, 5.5, 6.5]}),
+        "F32", [24], {"rope_scaling": None}),
+    "granite": (
+        "Granite: multipliers of embeddings, scores, residuals and logits",
+        granite(), "BF16", [24], {"residual_multiplier": None}),
+    "granite-bias": (
+        "Granite with biases, without a multiplier of residuals and without keys of the others; F32",
+        granite(residual_multiplier=None, attention_multiplier=None, embedding_multiplier=None,
+                logits_scaling=None, attention_bias=True, mlp_bias=True, torch_dtype="float32",
+                tie_word_embeddings=False, head_dim=4, rope_theta=100.0),
+        "F32", [18], {"rope_theta": 10000.0}),
+    "glm4": (
+        "GLM 4: four norms, RoPE on pairs of half of each head, biases of q, k and v",
+        glm4(), "BF16", [24], {"partial_rotary_factor": 1.0}),
 }

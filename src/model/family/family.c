@@ -90,7 +90,14 @@ const char *family_list_json(char *text, size_t size)
 
 bool family_has(const model_family *family, weight_slot slot)
 {
-    return family->tensors[slot] || (family->fused_qkv && (SLOTS_QKV >> slot & 1));
+    return family->tensors[slot] || family_fused_of(family, slot);
+}
+
+const family_fused *family_fused_of(const model_family *family, weight_slot slot)
+{
+    for (int i = 0; i < FAMILY_MAX_FUSED; i++)
+        if (family->fused[i].slots >> slot & 1) return &family->fused[i];
+    return NULL;
 }
 
 layer_set family_no_rope(const model_family *family, int64_t n_layers)

@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-enum { FAMILY_MAX_NAMES = 3, FAMILY_MAX_BIASES = 2, FAMILY_MAX_UNUSED = 4 };
+enum { FAMILY_MAX_NAMES = 3, FAMILY_MAX_BIASES = 2, FAMILY_MAX_UNUSED = 4, FAMILY_MAX_FUSED = 2 };
 
 /* A set of slots. */
 #define SLOT(NAME) (1u << WEIGHT_##NAME)
@@ -39,6 +39,14 @@ typedef struct family_bias {
     bool usual;      /* without the key */
 } family_bias;
 
+/* A tensor that holds the rows of several weights. */
+typedef struct family_fused {
+    uint32_t slots;
+    const char *json, *gguf; /* names as of other tensors; NULL: there they are apart */
+    bool by_kv_head; /* for each KV head its query heads, its key and its value; else the rows
+                      * of a slot are together, in the order of weights.def */
+} family_fused;
+
 typedef struct model_family {
     const char *name; /* for people: "qwen2" */
     const char *gguf; /* general.architecture, and what GGUF keys begin with */
@@ -47,7 +55,7 @@ typedef struct model_family {
     /* In safetensors a layer's tensors begin with "model.layers.N.", and all end with ".weight" or
      * ".bias"; this is what stands between, NULL for weights that the family does not have. */
     const char *tensors[WEIGHT_COUNT];
-    const char *fused_qkv; /* the one tensor that holds q, k and v, whose own names are then NULL */
+    family_fused fused[FAMILY_MAX_FUSED]; /* of weights whose own names in safetensors are NULL */
     const char *unused[FAMILY_MAX_UNUSED + 1]; /* whole names after "model." or "model.layers.N.",
                                                 * of tensors that a forward pass does not need */
     family_bias biases[FAMILY_MAX_BIASES];
@@ -59,6 +67,7 @@ typedef struct model_family {
     model_scales usual;       /* without their keys; 0: no multiplier */
     int64_t scores_by_hidden; /* a GGUF file with so many layers divides scores by
                                * sqrt(hidden_size / n_heads) */
+    bool pairs;               /* safetensors order rows of q and k for RoPE on pairs */
     bool gguf_pairs;        /* GGUF orders the rows of q and k for RoPE on pairs (2i, 2i + 1); else
                              * for halves (i, i + half), as safetensors does */
     bool gguf_needs_output; /* GGUF has an output projection of its own also where it is tied */
@@ -125,6 +134,9 @@ const char *family_list_json(char *text, size_t size);
  * is known of it. */
 const char *family_refusal_json(const char *name);
 const char *family_refusal_gguf(text_slice architecture);
+
+/* The tensor that holds a weight's rows beside others'; NULL: it has one of its own. */
+const family_fused *family_fused_of(const model_family *family, weight_slot slot);
 
 /* Whether the family has the weight. */
 bool family_has(const model_family *family, weight_slot slot);
