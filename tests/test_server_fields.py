@@ -191,4 +191,31 @@ def ways_of_choosing_tokens_matter(s):
     assert s.post("/completion", {"prompt": "a", "dry_multiplier": 1, "dry_sequence_breakers": [""]})[0] == 400
 
 
+@test
+def what_is_no_text_is_refused_by_name(s):
+    def parts(path, *more):
+        name = "input" if path == "/v1/responses" else "messages"
+        return s.post(path, {name: [{"role": "user", "content": [{"type": "input_text" if name == "input" else "text", "text": "x"}, *more]}],
+                             "max_tokens": 1, "max_output_tokens": 1})
+    for path, part in (("/v1/chat/completions", {"type": "image_url", "image_url": {"url": "data:image/png;base64,x"}}),
+                       ("/v1/chat/completions", {"type": "input_audio", "input_audio": {"data": "x"}}),
+                       ("/v1/messages", {"type": "image", "source": {"type": "base64", "data": "x"}}),
+                       ("/v1/messages", {"type": "document", "source": {"type": "base64", "data": "x"}}),
+                       ("/v1/responses", {"type": "input_image", "image_url": "data:image/png;base64,x"}),
+                       ("/v1/responses", {"type": "input_file", "file_id": "x"})):
+        status, reply = parts(path, part)
+        assert status == 400 and part["type"] in reply["error"]["message"], (part, reply)
+    document = {"type": "document", "title": "t", "source": {"type": "text", "media_type": "text/plain", "data": "one two"}}
+    counts = [s.post("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, d]}]})[1]["input_tokens"]
+              for d in (document, {"type": "text", "text": "t\none two\n"})]
+    assert counts[0] == counts[1], counts
+    for path, body, named in (("/v1/chat/completions", {"messages": HELLO, "tools": [{"type": "web_search"}]}, "web_search"),
+                              ("/v1/messages", {"messages": HELLO, "max_tokens": 1, "container": "c"}, "container"),
+                              ("/v1/messages", {"messages": HELLO, "max_tokens": 1, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
+                              ("/v1/responses", {"input": "x", "include": ["message.output_text.logprobs"]}, "logprobs"),
+                              ("/v1/responses", {"input": [{"type": "computer_call", "id": "x"}]}, "computer_call")):
+        status, reply = s.post(path, body)
+        assert status == 400 and named in str(reply), (path, reply)
+
+
 sys.exit(run_tests())

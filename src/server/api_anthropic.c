@@ -96,10 +96,31 @@ static void add_tool_use(cJSON *message, const cJSON *block)
 /* Templates that show earlier thinking read it under this name. */
 static void add_thinking(cJSON *message, const cJSON *block)
 {
-    const cJSON *text = json_get(block, "thinking");
+    const char *earlier = cJSON_GetStringValue(json_get(message, "reasoning_content"));
+    const char *text = cJSON_GetStringValue(json_get(block, "thinking"));
+    strbuf all = {0};
+    if (!text) return;
+    strbuf_printf(&all, "%s%s%s", earlier ? earlier : "", earlier ? "\n\n" : "", text);
     cJSON_DeleteItemFromObjectCaseSensitive(message, "reasoning_content");
-    if (cJSON_IsString(text))
-        cJSON_AddStringToObject(message, "reasoning_content", text->valuestring);
+    cJSON_AddStringToObject(message, "reasoning_content", strbuf_text(&all));
+    strbuf_free(&all);
+}
+
+/* A document of text, after its title, is a part of the message; false: it is of another kind. */
+static bool add_document(cJSON *parts, const cJSON *block)
+{
+    const cJSON *source = json_get(block, "source");
+    const char *title = cJSON_GetStringValue(json_get(block, "title"));
+    const char *data = cJSON_GetStringValue(json_get(source, "data"));
+    if (strcmp(type_of_block(source), "text") != 0 || !data) return false;
+    strbuf text = {0};
+    cJSON *part = cJSON_CreateObject();
+    strbuf_printf(&text, "%s%s%s\n", title ? title : "", title ? "\n" : "", data);
+    cJSON_AddStringToObject(part, "type", "text");
+    cJSON_AddStringToObject(part, "text", strbuf_text(&text));
+    cJSON_AddItemToArray(parts, part);
+    strbuf_free(&text);
+    return true;
 }
 
 /* A tool's result is a message of its own. */
@@ -132,6 +153,8 @@ static qp_status add_blocks(const char *role, const cJSON *blocks, cJSON *list, 
             add_tool_result(list, block);
         else if (strcmp(type, "thinking") == 0)
             add_thinking(message, block);
+        else if (strcmp(type, "document") == 0 && add_document(parts, block))
+            continue;
         else if (status == QP_OK && strcmp(type, "redacted_thinking") != 0)
             status = api_refuse(error, 400, "messages",
                                 "a block is of type \"%.40s\": the model reads only text", type);

@@ -48,6 +48,24 @@ static qp_status read_store(void *out, const char *name, const cJSON *value, api
     return QP_OK;
 }
 
+/* What is included of items that the server never makes is nothing. */
+static qp_status read_include(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, value)
+    {
+        const char *what = cJSON_GetStringValue(item);
+        if (!what || strcmp(what, "message.output_text.logprobs") == 0)
+            return api_refuse(
+                error, 400, name,
+                "\"%s\" has %.60s, which cannot be included: log-probabilities are at "
+                "/v1/chat/completions",
+                name, what ? what : json_type_name(item));
+    }
+    ((parameters *)out)->include = value;
+    return QP_OK;
+}
+
 static qp_status read_text_format(void *out, const char *name, const cJSON *value, api_error *error)
 {
     const cJSON *format = json_get(value, "format");
@@ -72,7 +90,7 @@ static const field response_fields[] = {
           .help = "false: the response is not kept for previous_response_id"),
     FIELD("metadata", .type = FIELD_JSON, .types = JSON_OBJECT, AT(metadata),
           .help = "comes back with the response"),
-    FIELD("include", .type = FIELD_JSON, .types = JSON_ARRAY, AT(include),
+    FIELD("include", .type = FIELD_READ, .types = JSON_ARRAY, .read = read_include,
           .help = "with reasoning.encrypted_content, reasoning items have that"),
     FIELD("prompt", .type = FIELD_READ, .types = JSON_STRING | JSON_OBJECT,
           .read = refuse_stored_prompt,

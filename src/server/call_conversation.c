@@ -93,6 +93,12 @@ static qp_status read_tools(call *c, const cJSON *tools, api_error *error)
     cJSON_ArrayForEach(tool, tools)
     {
         const cJSON *name = json_get(json_get(tool, "function"), "name");
+        const char *type = cJSON_GetStringValue(json_get(tool, "type"));
+        if (type && strcmp(type, "function") != 0)
+            return api_refuse(error, 400, "tools",
+                              "a tool is of type \"%.40s\": the server runs none itself, and knows "
+                              "only those of type \"function\"",
+                              type);
         if (!cJSON_IsString(name))
             return api_refuse(error, 400, "tools",
                               "a tool must be {\"type\": \"function\", \"function\": {\"name\": "

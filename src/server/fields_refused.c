@@ -56,6 +56,7 @@ const field call_refused_fields[] = {
     ONLY("audio", "\"\"", "the model reads and writes only text"),
     ONLY("modalities", "[\"text\"]", "the model writes only text"),
     ONLY("web_search_options", "\"\"", "the server has no tools of its own"),
+    ONLY("container", "\"\"", "the server has no tools of its own"),
     ONLY("mcp_servers", "[]", "the server has no tools of its own"),
     ONLY("conversation", "\"\"", "the server keeps no conversations: send all messages"),
     ONLY("template", "\"\"", "the model's own chat template is used"),
