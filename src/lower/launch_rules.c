@@ -48,28 +48,27 @@ void lower_decode(lowering *l, int at)
 void lower_split(lowering *l)
 {
     op_call decode, others;
-    lowering *p = l;
-    lowered_group *g = &p->groups[p->n_groups - 1];
+    lowered_group *g = &l->groups[l->n_groups - 1];
     if (!lower_takes(l, LOWER_RULE_split) || l->of->n_decode == 0 || !g->kernel ||
         g->kernel->launch != cuda_prefill || g->kernel->custom_launch)
         return;
-    cuda_split_prefill(&p->calls[g->call], l->of->n_decode, &decode, &others);
+    cuda_split_prefill(&l->calls[g->call], l->of->n_decode, &decode, &others);
     if (lower_is_custom(l, OP_PAGED_DECODE, &decode) || !cuda_decode_accepts(&decode) ||
         !cuda_decode_pays(l->ops, &decode) ||
         cuda_ops_choose(l->ops, OP_PAGED_PREFILL, &others) != g->kernel)
         return;
     lower_took(l, LOWER_RULE_split);
     g->forms.beside = g->continues = true;
-    lowered_group *second = &p->groups[p->n_groups++];
+    lowered_group *second = &l->groups[l->n_groups++];
     *second = *g;
     second->n_nodes = 0;
     second->op = OP_PAGED_DECODE;
     second->kernel = cuda_ops_choose(l->ops, OP_PAGED_DECODE, &decode);
-    second->forms.out_rows = p->calls[g->call].tensors[PAGED_PREFILL_Q].shape[0];
+    second->forms.out_rows = l->calls[g->call].tensors[PAGED_PREFILL_Q].shape[0];
     second->continues = false;
-    second->call = p->n_calls++;
-    p->calls[g->call] = others;
-    p->calls[second->call] = decode;
+    second->call = l->n_calls++;
+    l->calls[g->call] = others;
+    l->calls[second->call] = decode;
 }
 
 /* ---- gather_wanted --------------------------------------------------------------------------- */
@@ -122,7 +121,7 @@ static int find_gather(const lowering *l, int at)
         program_tensor_of(p, nodes[i + 1].node, RMS_NORM_X) != PLAN_X_OUT)
         return 0;
     if (gathered_fit(p, l->of->sizes.of)) return i;
-    lower_refuse(l, LOWER_RULE_gather_wanted, at, "more than half of the rows are wanted");
+    lower_refuse(l, LOWER_RULE_gather_wanted, at, "too many rows are wanted to gather them first");
     return 0;
 }
 

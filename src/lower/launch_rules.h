@@ -28,7 +28,8 @@ void lower_likeliest(lowering *l);
 void lower_decode(lowering *l, int at);
 void lower_gather_wanted(lowering *l, int at);
 
-/* On a group; each returns how many nodes the group has then. */
+/* On a group: lower_merge_products() returns how many nodes it has, lower_fuse() how many from
+ * `next` on it has besides. */
 int lower_merge_products(lowering *l, int at, lowered_group *group);
 int lower_fuse(lowering *l, int next, lowered_group *group);
 

@@ -104,7 +104,7 @@ struct lowering {
     int at, end; /* `end`: after the program's last node of the pass */
     bool done;
     int taken[LOWER_RULES];  /* how often each rule was */
-    struct rewrite_log *log; /* NULL: nothing is told */
+    struct rewrite_log *log; /* NULL: nothing is explained */
     strbuf why;
 };
 
