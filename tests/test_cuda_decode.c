@@ -229,8 +229,9 @@ static void find_likeliest(cuda_ops *ops, const op_call *linear, const op_call *
     cuda_chain chain;
     qp_error error;
     if (rows->shape[0] > MOST) {
-        assert_true(cuda_linear_wide_finds(linear, argmax));
-        assert_ok(cuda_linear_wide_likeliest(ops, linear, argmax, &forms, &error));
+        const op_call calls[] = {*linear, *argmax};
+        assert_true(cuda_linear_wide_finds(ops, calls));
+        assert_ok(cuda_linear_wide_likeliest(ops, calls, &forms, &error));
         return;
     }
     assert_ok(cuda_narrow_x(ops, rows, &error));
