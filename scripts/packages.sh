@@ -34,6 +34,11 @@ test    python3             command -v python3
 arm     gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
 arm     qemu-user-static    command -v qemu-aarch64-static
 arm     debian-archive-keyring test -f /usr/share/keyrings/debian-archive-keyring.gpg
+package dpkg-dev            command -v dpkg-source
+package lintian             command -v lintian
+package debootstrap         command -v debootstrap
+package python3-venv        /usr/bin/python3 -c "import ensurepip"
+package xz-utils            command -v xz
 format  clang-format-14     command -v clang-format-14
 layers  python3             command -v python3
 model   python3             command -v python3

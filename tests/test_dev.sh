@@ -30,6 +30,18 @@ defined=$(sed -n 's/^verb_\([a-z-]*\)() {$/\1/p' dev | sort)
     failures=$((failures + 1))
 }
 
+# What a release says of itself: the version of quipu.h has a part of CHANGELOG.md and an address; every file has its size and sum.
+expect "unknown step" 1 "no step 'amd46'; expected amd64, arm64, cuda, notes or try" ./dev package amd46
+mkdir -p "$work/dist/wheels-cpu"
+head -c 2500000 /dev/zero >"$work/dist/wheels-cpu/quipu.whl"
+notes='source scripts/package.sh; make_notes "$0" && cat "$0/RELEASE-NOTES.md"'
+version=$(sed -n 's/^#define QP_VERSION *"\(.*\)"/\1/p' include/quipu.h)
+expect "release notes" 0 "# quipu $version" bash -c "$notes" "$work/dist"
+expect "release notes" 0 "### What you must change" bash -c "$notes" "$work/dist"
+expect "release notes" 0 "| wheels-cpu/quipu.whl | 2.5 |" bash -c "$notes" "$work/dist"
+expect "sums" 0 "wheels-cpu/quipu.whl: OK" bash -c 'cd "$0" && sha256sum --check SHA256SUMS' "$work/dist"
+expect "maintainer" 0 "1" grep -cE '^[^#<]+ <[^ @]+@[^ @]+>$' packaging/maintainer
+
 # Packages, on a machine that has almost nothing, with an apt-get that only records its arguments.
 mkdir -p "$work/bin"
 for tool in bash cat tr sort grep env id; do ln -s "$(command -v $tool)" "$work/bin/$tool"; done

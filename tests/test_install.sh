@@ -109,6 +109,19 @@ is_hardened() {
 }
 check "hardening" is_hardened "$place/usr/bin/quipu"
 
+# Each installed file is in one component, which are the Debian packages.
+component() { # NAME: the files that it installs
+    cmake --install "$build" --prefix "$place/$1" --component "$1" >/dev/null && (cd "$place/$1" && find . ! -type d | sort)
+}
+in_components() {
+    local all
+    all=$(for name in program library development; do component $name; done | sort)
+    diff <(cd "$place/usr" && find . ! -type d | sort) <(echo "$all") &&
+        test -x "$place/program/bin/quipu" -a -f "$place/development/include/quipu.h" -a ! -e "$place/development/bin" &&
+        [ "$(find "$place/library" ! -type d | grep -vcE '/libquipu(_net)?\.so\.')" = 0 ]
+}
+check "components" in_components
+
 python=/usr/bin/python3
 check "the Python package" env "QUIPU_LIBRARY=$lib/libquipu.so" "QUIPU_HEADER=$place/usr/include/quipu.h" \
     PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=python "$python" -m pytest -q -p no:cacheprovider python/tests

@@ -36,6 +36,27 @@ static int look_at_cancel(void *hub, curl_off_t a, curl_off_t b, curl_off_t c, c
     return is_cancelled(hub);
 }
 
+/* Certificates of authorities where a libcurl knows none: that of a program for any Linux. Older
+ * ones than 7.85 are a system's own. */
+static const char *find_certificates(CURL *curl)
+{
+#if LIBCURL_VERSION_NUM >= 0x075500
+    static const char *const places[] = {
+        "/etc/ssl/certs/ca-certificates.crt", /* Debian, Arch, Alpine */
+        "/etc/pki/tls/certs/ca-bundle.crt",   /* Fedora, RHEL */
+        "/etc/ssl/ca-bundle.pem",             /* openSUSE */
+    };
+    const char *known = NULL, *folder = NULL;
+    curl_easy_getinfo(curl, CURLINFO_CAINFO, &known);
+    curl_easy_getinfo(curl, CURLINFO_CAPATH, &folder);
+    for (size_t i = 0; !known && !folder && i < sizeof places / sizeof *places; i++)
+        if (access(places[i], R_OK) == 0) return places[i];
+#else
+    (void)curl;
+#endif
+    return NULL;
+}
+
 static CURL *begin_request(const hub *hub, const char *url)
 {
     static bool ready;
@@ -44,10 +65,16 @@ static CURL *begin_request(const hub *hub, const char *url)
     CURL *curl = curl_easy_init();
     if (!curl) return NULL;
     curl_easy_setopt(curl, CURLOPT_URL, url);
+    const char *certificates = find_certificates(curl);
+    if (certificates) curl_easy_setopt(curl, CURLOPT_CAINFO, certificates);
     curl_easy_setopt(curl, CURLOPT_USERAGENT, "quipu");
     curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
     curl_easy_setopt(curl, CURLOPT_MAXREDIRS, 10L);
+#if LIBCURL_VERSION_NUM >= 0x075500
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+    curl_easy_setopt(curl, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, (long)STALLED_SECONDS);
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);

@@ -40,7 +40,8 @@ extern char **environ;
 
 static void close_all(int first, int last)
 {
-    if (first > last || syscall(SYS_close_range, first, last, 0) == 0) return;
+    enum { CLOSE_RANGE = 436 }; /* close_range(2), which older headers do not have */
+    if (first > last || syscall(CLOSE_RANGE, first, last, 0) == 0) return;
     for (int fd = first; fd <= last && fd < MOST_FILES; fd++)
         close(fd);
 }
