@@ -21,6 +21,13 @@
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER            \
     "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
+/* The same of GPT-4o, with contractions, and digits by threes. */
+#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+#define GPT4O                                                                                      \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?" UPPER       \
+    "+" LOWER "*" CONTRACTION                                                                      \
+    "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
 /* DeepSeek LLM's letters, of scripts that have upper and lower case. Six are written as bytes,
  * because normalization would change them. */
 /* clang-format off */
@@ -51,7 +58,8 @@ static const pre_recipe recipes[] = {
      " llama-bpe llama3 llama-v3 falcon3 ",
      {.ignore_merges = true, .add_bos = true},
      {LLAMA3("\\p{N}{1,3}")}},
-    {"dbrx", " dbrx smaug-bpe ", {0}, {LLAMA3("\\p{N}{1,3}")}},
+    {"gpt-4o", " gpt-4o ", {0}, {GPT4O}},
+    {"dbrx", " dbrx smaug-bpe glm4 chatglm-bpe ", {0}, {LLAMA3("\\p{N}{1,3}")}},
     {"qwen2", " qwen2 ", {.nfc = true}, {LLAMA3("\\p{N}")}},
     {"deepseek-r1-qwen", " deepseek-r1-qwen ", {0}, {LLAMA3("\\p{N}")}},
     {"tekken", " tekken ", {.ignore_merges = true, .add_bos = true}, {TEKKEN}},
