@@ -26,15 +26,31 @@ static bool is_float(dtype type)
     return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
 }
 
-/* A projection of `n_rows` normalised rows, without data except the weight's. */
-static op_call linear_call(const op_call *call, const compose_norm *norm, int which, int64_t n_rows)
+/* An expert's part of a tensor that has `rank` dimensions for each; others are returned as they are.
+ */
+static tensor expert_of(const tensor *all, int rank, int64_t expert)
 {
-    const tensor *weight = &call->tensors[norm->weights[which]];
+    tensor one = *all;
+    if (all->rank <= rank) return one;
+    if (all->data) one.data = tensor_row(all, expert);
+    one.rank = rank;
+    for (int d = 0; d < rank; d++) {
+        one.shape[d] = all->shape[d + 1];
+        one.stride[d] = all->stride[d + 1];
+    }
+    return one;
+}
+
+/* A projection of `n_rows` normalised rows, without data except the weight's. */
+static op_call linear_call(const op_call *call, const compose_norm *norm, int which, int64_t expert,
+                           int64_t n_rows)
+{
+    const tensor weight = expert_of(&call->tensors[norm->weights[which]], 2, expert);
     op_call linear = {0};
-    linear.tensors[LINEAR_X] = tensor_2d(NULL, DTYPE_F32, n_rows, weight->shape[1]);
-    linear.tensors[LINEAR_WEIGHT] = *weight;
-    linear.tensors[LINEAR_BIAS] = call->tensors[norm->biases[which]];
-    linear.tensors[LINEAR_OUT] = tensor_2d(NULL, DTYPE_F32, n_rows, weight->shape[0]);
+    linear.tensors[LINEAR_X] = tensor_2d(NULL, DTYPE_F32, n_rows, weight.shape[1]);
+    linear.tensors[LINEAR_WEIGHT] = weight;
+    linear.tensors[LINEAR_BIAS] = expert_of(&call->tensors[norm->biases[which]], 1, expert);
+    linear.tensors[LINEAR_OUT] = tensor_2d(NULL, DTYPE_F32, n_rows, weight.shape[0]);
     return linear;
 }
 
@@ -63,16 +79,39 @@ static size_t packed_bytes_of(const op_variant *variant, const op_call *linear)
     return round_up(variant->packed_bytes(linear), ALIGNMENT);
 }
 
-void compose_linears(const op_call *call, const compose_norm *norm, uint32_t level,
-                     compose_linear out[COMPOSE_MOST])
+/* How many projections the call has. */
+static int count_projections(const op_call *call, const compose_norm *norm)
+{
+    int n = 0;
+    while (n < norm->n && call->tensors[norm->weights[n]].rank)
+        n++;
+    return n;
+}
+
+int compose_linears(const op_call *call, const compose_norm *norm, uint32_t level,
+                    compose_linear out[COMPOSE_MOST])
 {
     size_t packed_at = 0;
-    for (int i = 0; i < norm->n; i++) {
-        out[i].call = linear_call(call, norm, i, call->tensors[norm->x].shape[0]);
+    const int n = count_projections(call, norm);
+    for (int i = 0; i < n; i++) {
+        const tensor *weight = &call->tensors[norm->weights[i]];
+        out[i].call = linear_call(call, norm, i, 0, call->tensors[norm->x].shape[0]);
         out[i].variant = choose_linear(&out[i].call, level);
         out[i].packed_at = packed_at;
-        packed_at += packed_bytes_of(out[i].variant, &out[i].call);
+        out[i].packed_each = packed_bytes_of(out[i].variant, &out[i].call);
+        out[i].n_experts = weight->rank == 3 ? weight->shape[0] : 1;
+        packed_at += out[i].packed_each * (size_t)out[i].n_experts;
     }
+    return n;
+}
+
+compose_linear compose_expert(const op_call *call, const compose_norm *norm, int which,
+                              const compose_linear *part, int64_t expert)
+{
+    compose_linear one = *part;
+    one.call = linear_call(call, norm, which, expert, part->call.tensors[LINEAR_X].shape[0]);
+    one.packed_at += (size_t)expert * part->packed_each;
+    return one;
 }
 
 bool compose_accepts(const op_call *call, const compose_norm *norm, uint32_t level, bool coarse)
@@ -81,9 +120,9 @@ bool compose_accepts(const op_call *call, const compose_norm *norm, uint32_t lev
     compose_linear parts[COMPOSE_MOST];
     dtype type = call->tensors[norm->x].type;
     if (type != DTYPE_F32 && type != DTYPE_I64) return false;
-    if (call->tensors[norm->norm_weight].type != DTYPE_F32) return false;
-    compose_linears(call, norm, level, parts);
-    for (int i = 0; i < norm->n; i++) {
+    if (norm->norm_weight >= 0 && call->tensors[norm->norm_weight].type != DTYPE_F32) return false;
+    const int n = compose_linears(call, norm, level, parts);
+    for (int i = 0; i < n; i++) {
         if (!parts[i].variant) return false;
         quantised = quantised || !is_float(parts[i].call.tensors[LINEAR_WEIGHT].type);
     }
@@ -93,48 +132,52 @@ bool compose_accepts(const op_call *call, const compose_norm *norm, uint32_t lev
 size_t compose_packed_bytes(const op_call *call, const compose_norm *norm, uint32_t level)
 {
     compose_linear parts[COMPOSE_MOST];
-    compose_linears(call, norm, level, parts);
-    const compose_linear *last = &parts[norm->n - 1];
-    return last->packed_at + packed_bytes_of(last->variant, &last->call);
+    const compose_linear *last = &parts[compose_linears(call, norm, level, parts) - 1];
+    return last->packed_at + last->packed_each * (size_t)last->n_experts;
 }
 
+/* Which expert's weights a slice reads is only known when it runs. */
 size_t compose_packed_first(const op_call *call, const compose_norm *norm, uint32_t level)
 {
     compose_linear parts[COMPOSE_MOST];
     compose_linears(call, norm, level, parts);
-    return packed_bytes_of(parts[0].variant, &parts[0].call);
+    return parts[0].n_experts == 1 ? parts[0].packed_each : 0;
 }
 
 void compose_pack(const op_call *call, const compose_norm *norm, uint32_t level, int64_t units,
                   void *packed)
 {
     compose_linear parts[COMPOSE_MOST];
-    compose_linears(call, norm, level, parts);
-    for (int i = 0; i < norm->n; i++) {
-        compose_linear *part = &parts[i];
-        if (!part->variant->pack) continue;
-        int64_t rows = part->call.tensors[LINEAR_WEIGHT].shape[0], step = part->variant->pack_units;
+    const int n = compose_linears(call, norm, level, parts);
+    for (int i = 0; i < n; i++) {
+        const op_variant *variant = parts[i].variant;
+        if (!variant->pack) continue;
+        int64_t rows = parts[i].call.tensors[LINEAR_WEIGHT].shape[0], step = variant->pack_units;
         int64_t panels = (rows + step - 1) / step;
-        part->call.begin = call->begin * panels / units * step;
-        part->call.end = call->end * panels / units * step;
-        if (part->call.end > rows) part->call.end = rows;
-        if (part->call.begin < part->call.end)
-            part->variant->pack(&part->call, (char *)packed + part->packed_at);
+        int64_t begin = call->begin * panels / units * step;
+        int64_t end = call->end * panels / units * step;
+        for (int64_t e = 0; e < parts[i].n_experts && begin < end; e++) {
+            compose_linear one = compose_expert(call, norm, i, &parts[i], e);
+            one.call.begin = begin;
+            one.call.end = end < rows ? end : rows;
+            variant->pack(&one.call, (char *)packed + one.packed_at);
+        }
     }
 }
 
 static size_t rows_bytes(const op_call *call, const compose_norm *norm, int64_t n_rows)
 {
-    size_t hidden_size = (size_t)call->tensors[norm->x].shape[1];
-    return round_up((size_t)n_rows * hidden_size * sizeof(float), ALIGNMENT);
+    const tensor *x = &call->tensors[norm->x];
+    return round_up((size_t)(n_rows * x->shape[x->rank - 1]) * sizeof(float), ALIGNMENT);
 }
 
 size_t compose_scratch_bytes(const op_call *call, const compose_norm *norm, int64_t n_rows,
                              uint32_t level)
 {
     size_t most = 0;
-    for (int i = 0; i < norm->n; i++) {
-        op_call linear = linear_call(call, norm, i, n_rows);
+    const int n = count_projections(call, norm);
+    for (int i = 0; i < n; i++) {
+        op_call linear = linear_call(call, norm, i, 0, n_rows);
         const op_variant *variant = choose_linear(&linear, level);
         size_t bytes = variant && variant->scratch_bytes ? variant->scratch_bytes(&linear)
                                                          : op_linear.scratch_bytes(&linear);

@@ -16,22 +16,30 @@
  * (op_variant.rounded), those without roundings linear's reference; nothing is packed. */
 enum { COMPOSE_ROUNDED = 1 << 30 };
 
-/* x, norm_weight and the projections of a fused call: all of these operators begin with them. */
+/* x, norm_weight and the projections of a fused call: these operators begin with them. A weight of
+ * three dimensions is a matrix for each expert, each with a row of the bias; an absent one is no
+ * projection. */
 typedef struct compose_norm {
-    int x, norm_weight, eps;      /* indices of tensors and of the parameter */
+    int x, norm_weight, eps;      /* indices of tensors and of the parameter; without a norm -1 */
     int weights[3], biases[3], n; /* indices of the projections' tensors */
 } compose_norm;
 
-/* One projection: a call of linear without x and out. */
+/* One projection: a call of linear without x and out, with the matrix of the first expert. */
 typedef struct compose_linear {
     op_call call;
     const op_variant *variant;
-    size_t packed_at; /* bytes into the fused call's packed weights */
+    size_t packed_at;   /* bytes into the fused call's packed weights */
+    size_t packed_each; /* of an expert */
+    int64_t n_experts;  /* 1: the projection has one matrix */
 } compose_linear;
 
 enum { COMPOSE_MOST = 3 };
-void compose_linears(const op_call *call, const compose_norm *norm, uint32_t level,
+int compose_linears(const op_call *call, const compose_norm *norm, uint32_t level,
                      compose_linear out[COMPOSE_MOST]);
+
+/* The projection with the matrix of another expert. */
+compose_linear compose_expert(const op_call *call, const compose_norm *norm, int which,
+                              const compose_linear *part, int64_t expert);
 
 /* Whether x is F32 or in fixed point (fixed.h), norm and biases are F32, and every projection has a
  * variant at this level; `coarse`: whether at least one weight must be quantised, or none. */

@@ -163,6 +163,9 @@ typedef struct op_info {
      * and a call may also be cut by rows, unless it has sequences. NULL: units follow the rows one
      * by one, with the same number of units in each row. */
     op_columns (*columns)(const op_call *call, int t, int64_t begin, int64_t end);
+    /* Where units touch an equal part of each `period` elements of a row of tensor t, from the
+     * first of columns() to its last: that period; 0: they touch all between. NULL: 0. */
+    int64_t (*period)(const op_call *call, int t);
     /* Checks what shapes cannot express (divisibility, ranges of index contents); NULL: nothing. */
     qp_status (*check)(const op_call *call, qp_error *error);
     /* Value of a derived axis; NULL: there is none. */

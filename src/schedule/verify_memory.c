@@ -20,7 +20,9 @@ typedef struct touch {
     touch_kind kind;
     int64_t row, end_row;
     uint64_t column, end_column;
-    struct touch *next; /* of its bundle */
+    uint64_t period, end_part; /* of a part that repeats: [column, end_part), and again after each
+                                * period; 0: all of [column, end_column) */
+    struct touch *next;        /* of its bundle */
 } touch;
 
 typedef struct bundle {
@@ -92,7 +94,17 @@ static touch touch_of(const verifier *v, int32_t index, int i, const op_call *wh
     if (op->columns) part = op->columns(whole, i, in->units.begin, in->units.end);
     t.column = view->offset + (uint64_t)part.begin * element;
     t.end_column = view->offset + (uint64_t)part.end * element;
+    t.period = op->period ? (uint64_t)op->period(whole, i) * element : 0;
+    if (t.period) t.end_part = t.end_column - row_elements(view) * element + t.period;
     return t;
+}
+
+/* Whether two touches share bytes of a row. */
+static bool share_columns(const touch *a, const touch *b)
+{
+    if (a->period && a->period == b->period)
+        return a->column < b->end_part && b->column < a->end_part;
+    return a->column < b->end_column && b->column < a->end_column;
 }
 
 /* The range of bytes that is touched, from the base. */
@@ -112,8 +124,7 @@ static bool conflict(const verifier *v, const touch *a, const touch *b)
 {
     if (a->kind == b->kind && a->kind != TOUCH_WRITE) return false;
     if (a->area == b->area)
-        return a->row < b->end_row && b->row < a->end_row && a->column < b->end_column &&
-               b->column < a->end_column;
+        return a->row < b->end_row && b->row < a->end_row && share_columns(a, b);
     uint64_t x[2], y[2];
     span_of(v, a, x);
     span_of(v, b, y);
@@ -193,6 +204,7 @@ static qp_status remember(memory_map *m, const touch *t, int operand)
     b->touches = copy;
     if (t->column < b->hull.column) b->hull.column = t->column;
     if (t->end_column > b->hull.end_column) b->hull.end_column = t->end_column;
+    if (t->end_part > b->hull.end_part) b->hull.end_part = t->end_part;
     verifier_add(m->v, t->index, b->clock);
     return QP_OK;
 }

@@ -19,6 +19,7 @@ enum {
     ELEMENTS = 16384,    /* of a cell where a unit is an element */
     QUERIES = 12,        /* tokens that attention takes together, with all heads of a group */
     NORM_ROWS = 8,
+    UNITS_OF_EXPERTS = 128, /* with many rows, which a cell prepares for each expert */
     ENOUGH_HEADS = 4,   /* KV heads of tokens for each worker: then positions are not cut */
     MOST_CELLS = 65535, /* a claim counts to this */
 };
@@ -38,16 +39,18 @@ static int64_t at_most(int64_t a, int64_t most)
     return a < most ? a : most;
 }
 
-/* Bytes of weights that a unit reads, where units are rows of weights. */
+/* Bytes of weights that a unit reads, where units are rows of weights, or of those of each expert
+ * that a token uses. */
 static int64_t weight_bytes(const schedule *s, const op_call *call, int node)
 {
     int64_t bytes = 0;
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
         const program_view *view = program_operand(s->program, node, i);
         const tensor *weight = &call->tensors[i];
-        if (view->rank != 2 || s->program->areas[view->area].base != BASE_WEIGHT) continue;
-        if (weight->shape[0] == call->end)
-            bytes += (int64_t)dtype_row_bytes(weight->type, weight->shape[1]);
+        if (view->rank < 2 || s->program->areas[view->area].base != BASE_WEIGHT) continue;
+        const int64_t each = view->rank == 3 ? s->program->config.n_experts_used : 1;
+        if (weight->shape[view->rank - 2] == call->end)
+            bytes += each * (int64_t)dtype_row_bytes(weight->type, weight->shape[view->rank - 1]);
     }
     return bytes;
 }
@@ -72,8 +75,10 @@ static cell_rule rule_of(const bound_schedule *setup, int node)
     cell_rule rule = {.units = INT64_MAX, .room = room_of(setup, node)};
     if (op->columns) {
         const int64_t bytes = weight_bytes(s, &call, node);
-        if (code != OP_LINEAR || bytes == 0) return rule;
-        rule.by_rows = true;
+        const bool experts = code == OP_LINEAR_EXPERTS;
+        if ((code != OP_LINEAR && !experts) || bytes == 0) return rule;
+        rule.by_rows = !experts;
+        rule.many_units = experts ? UNITS_OF_EXPERTS : 0;
         rule.units = at_least(CELL_BYTES / bytes / LEAST_UNITS * LEAST_UNITS, LEAST_UNITS);
         return rule;
     }
@@ -161,6 +166,7 @@ cell_cut cells_cut(const schedule *s, const cell_rule *rule, const cell_band *ba
     if (whole) return cut;
     int64_t least = divide_up(cut.units, rule->by_rows ? MOST_OF_SLICE : MOST_CELLS);
     if (rule->by_rows) least = divide_up(least, LEAST_UNITS) * LEAST_UNITS;
+    if (rows.end - rows.begin >= MANY_ROWS) least = at_least(least, rule->many_units);
     cut.units = at_most(at_least(rule->units, least), cut.units);
     cut.across = at_least(divide_up(cut.end - cut.begin, cut.units), 1);
     cut.count = (int32_t)cut.across;

@@ -21,6 +21,7 @@
 /* What the cut of a node's instructions depends on besides the batch. */
 typedef struct cell_rule {
     int64_t units;      /* of a cell, where rows are not cut */
+    int64_t many_units; /* the fewest of a cell of many rows */
     int64_t per_row;    /* units in a row; 0: units are columns of every row */
     bool by_rows;       /* with many rows the instructions of the node are cut together */
     segments_room room; /* for attention that is cut by positions */

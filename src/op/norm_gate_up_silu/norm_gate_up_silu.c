@@ -56,7 +56,7 @@ void norm_gate_up_silu_reference(const op_call *call)
             fused_norm_project(&norm, count, &call->tensors[NORM_GATE_UP_SILU_UP_WEIGHT],
                                &call->tensors[NORM_GATE_UP_SILU_UP_BIAS], first, end,
                                tensor_slice(both, 1, n, n));
-            op_call silu = {.end = count * n};
+            op_call silu = {.end = count * n, .params[SILU_AND_MUL_ALPHA] = 1};
             silu.tensors[SILU_AND_MUL_X] = both;
             silu.tensors[SILU_AND_MUL_OUT] =
                 tensor_slice(tensor_slice(*out, 0, row, count), 1, first, n);

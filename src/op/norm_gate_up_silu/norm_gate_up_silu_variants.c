@@ -64,7 +64,7 @@ static void run_tile(const op_call *call, const compose_linear *parts, const ten
     tensor up = tensor_slice(tile, 1, before + n - up_lead, up_lead + n);
     compose_project_apart(call, &parts[0], normed, first, end, &gate);
     compose_project_apart(call, &parts[1], normed, first, end, &up);
-    op_call silu = {.end = n_rows * n};
+    op_call silu = {.end = n_rows * n, .params[SILU_AND_MUL_ALPHA] = 1};
     silu.tensors[SILU_AND_MUL_X] = tensor_slice(tile, 1, before, 2 * n);
     silu.tensors[SILU_AND_MUL_OUT] =
         tensor_slice(call->tensors[NORM_GATE_UP_SILU_OUT], 1, first, n);

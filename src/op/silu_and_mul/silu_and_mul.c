@@ -20,6 +20,8 @@ void silu_and_mul_reference(const op_call *call)
 {
     const tensor *x = &call->tensors[SILU_AND_MUL_X];     /* (n_tokens, 2 * intermediate_size) */
     const tensor *out = &call->tensors[SILU_AND_MUL_OUT]; /* (n_tokens, intermediate_size) */
+    const double alpha = call->params[SILU_AND_MUL_ALPHA], added = call->params[SILU_AND_MUL_ADDED];
+    const double limit = silu_and_mul_limit(call);
     int64_t intermediate_size = out->shape[1];
 
     for (int64_t unit = call->begin; unit < call->end;) {
@@ -29,7 +31,9 @@ void silu_and_mul_reference(const op_call *call)
         for (int64_t i = span.first; i < span.first + span.count; i++) {
             double gate = element_load(x->type, in, i);
             double up = element_load(x->type, in, intermediate_size + i);
-            element_store(out->type, to, i, gate / (1 + exp(-gate)) * up);
+            if (gate > limit) gate = limit;
+            if (fabs(up) > limit) up = copysign(limit, up);
+            element_store(out->type, to, i, gate / (1 + exp(-alpha * gate)) * (up + added));
         }
         unit += span.count;
     }
@@ -43,6 +47,7 @@ static const char *const cases[] = {
     "n_tokens=3 intermediate_size=500 x:BF16 out:BF16",
     "n_tokens=5 intermediate_size=172 x:F16 out:F16 x+16 out+8",
     "n_tokens=2 intermediate_size=1536 x:BF16",
+    "n_tokens=3 intermediate_size=90 alpha=1.702 limit=0.75 added=1",
     "n_tokens=0 intermediate_size=64",
     NULL,
 };
@@ -52,6 +57,7 @@ static const char *const workloads[] = {
     "llama-3.2-1b: n_tokens=1 intermediate_size=8192 x:BF16 out:BF16",
     "internlm2-1.8b: n_tokens=512 intermediate_size=8192 x:BF16 out:BF16",
     "smollm2-135m: n_tokens=512 intermediate_size=1536",
+    "gpt-oss-20b: n_tokens=4 intermediate_size=2880 alpha=1.702 limit=7 added=1",
     NULL,
 };
 
@@ -62,12 +68,15 @@ const op_info op_silu_and_mul = {
     .name = "silu_and_mul",
     .summary = "SiLU of the first half of each row times the second half",
     .place = "The activation between ffn_up, whose weight is gate over up, and ffn_down.",
-    .formula = "out[t, i] = g / (1 + exp(-g)) * x[t, intermediate_size + i], g = x[t, i]",
+    .formula = "out[t, i] = g / (1 + exp(-alpha * g)) * (u + added), g = x[t, i], u = x[t, "
+               "intermediate_size + i]; with a limit above 0, g is at most limit, and u from -limit "
+               "to limit",
     .precision = "float32 or wider throughout, one rounding to the type of out (torch rounds the "
                  "SiLU before the product).",
     .edge_cases = "Large gates, of either sign, must not overflow: the limits are g and 0. A gate "
                   "of minus infinity gives NaN. out may be the first half of x.",
-    .source = "Shazeer: GLU Variants Improve Transformer, 2020; FlashInfer silu_and_mul",
+    .source = "Shazeer: GLU Variants Improve Transformer, 2020; FlashInfer silu_and_mul; the "
+              "parameters: gpt-oss of transformers",
     .unit = "an element of out: token * intermediate_size + i",
     .flops = "5 * n_tokens * intermediate_size",
     .axes = {{"n_tokens", AXIS_VARIABLE, "rows"},
@@ -76,6 +85,9 @@ const op_info op_silu_and_mul = {
                  "gate, then up; rows may be strided"},
                 {"out", OP_OUT, OP_FLOATS, "n_tokens, intermediate_size", false,
                  "rows may be strided; may be the first half of x"}},
+    .params = {{"alpha", PARAM_FLOAT, 1, "factor of the gate in the exponential"},
+               {"limit", PARAM_FLOAT, 0, "greatest gate, and magnitude of up; 0: none"},
+               {"added", PARAM_FLOAT, 0, "to up"}},
     .grain = 4096,
     .units = units,
     .reference = silu_and_mul_reference,

@@ -6,6 +6,11 @@
 
 enum { ELEMENTS = 2048 /* a block, by elements */ };
 
+static bool accepts(const op_call *call)
+{
+    return silu_and_mul_is_plain(call) && op_call_has_no_f64(call);
+}
+
 static bool by_eights(const op_call *call)
 {
     const tensor *x = &call->tensors[SILU_AND_MUL_X], *out = &call->tensors[SILU_AND_MUL_OUT];
@@ -37,6 +42,6 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
 
 const cuda_kernel silu_and_mul_cuda[] = {
     {CUDA_ROW(SILU_AND_MUL, "cuda"), .narrows = by_eights, .narrow_form = CUDA_NARROWS_ALONE,
-     .accepts = op_call_has_no_f64, .launch = launch},
+     .accepts = accepts, .launch = launch},
     {0},
 };
