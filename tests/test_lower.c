@@ -79,11 +79,11 @@ static double distance(const float *a, const float *b, size_t n)
 static void random_rules_change_nothing(void **state)
 {
     (void)state;
-    static const char *const paths[] = {"synthetic:tiny:F32", "synthetic:tiny-qwen2:F32",
-                                        "synthetic:tiny-qwen3:F32", "synthetic:tiny-smollm3:F32",
-                                        "synthetic:tiny-mistral:F32"};
+    static const char *const paths[] = {"synthetic:tiny:F32",         "synthetic:tiny-qwen2:F32",
+                                        "synthetic:tiny-qwen3:F32",   "synthetic:tiny-smollm3:F32",
+                                        "synthetic:tiny-mistral:F32", "synthetic:tiny-olmoe:F32"};
     for (int round = 0; round < ROUNDS; round++) {
-        const char *path = paths[round % 5];
+        const char *path = paths[round % 6];
         model *m;
         size_t n, n_page;
         assert_ok(model_open(path, &(model_options){.sizes_only = true}, &m, &error));

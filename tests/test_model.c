@@ -505,7 +505,7 @@ static void gguf_keys_that_cannot_be_run_are_refused(void **state)
         qp_status status;
         const char *parts[2];
     } cases[] = {
-        {put_experts, QP_UNSUPPORTED, {"8 experts"}},
+        {put_experts, QP_FORMAT, {"1 to 8 of 8", "found 0"}},
         {put_xpos, QP_UNSUPPORTED, {"xpos", "rope_freqs"}},
         {put_yarn, QP_FORMAT, {"rope.scaling.factor", "missing"}},
         {put_value_length, QP_UNSUPPORTED, {"keys of 2", "values of 4"}},

@@ -130,7 +130,7 @@ static void silu_and_mul_agrees_with_torch(void **state)
 {
     (void)state;
     tensor x = golden_tensor(DTYPE_F32, 4, SHAPE(3, 26)), out = zeros(DTYPE_F64, SHAPE(3, 13));
-    op_call call = {.tensors = {x, out}};
+    op_call call = {.tensors = {x, out}, .params = {1}}; /* alpha */
     run_cut(&op_silu_and_mul, &call, 1);
     assert_near(&out, golden_silu_and_mul, 1e-15);
 
@@ -152,7 +152,7 @@ static void silu_and_mul_at_extremes(void **state)
         ((float *)x.data)[i] = gates[i];
         ((float *)x.data)[5 + i] = 2;
     }
-    op_call call = {.tensors = {x, out}};
+    op_call call = {.tensors = {x, out}, .params = {1}};
     run(&op_silu_and_mul, &call);
     const float *found = out.data;
     assert_true(found[0] == 2e30f && found[1] == 0 && found[2] == 0);

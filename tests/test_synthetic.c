@@ -68,26 +68,26 @@ static void test_presets(void **state)
         const char *name;
         double billions;
     } sizes[] = {
-        {"llama-3.2-1b", 1.2358},    {"llama-3.2-3b", 3.2127},
-        {"llama-3.1-8b", 8.0303},    {"llama-3.1-70b", 70.5537},
-        {"internlm2-1.8b", 1.8891},  {"smollm2-135m", 0.1345},
-        {"mistral-7b", 7.2480},      {"qwen2.5-0.5b", 0.4940},
-        {"qwen2.5-1.5b", 1.5437},    {"qwen3-0.6b", 0.5960},
-        {"mistral-7b-v0.1", 7.2417}, {"qwen3-8b", 8.1907},
-        {"smollm3-3b", 3.0751},      {"gemma3-1b", 0.9998},
-        {"gemma3-4b", 3.8801},       {"phi-4", 14.6595},
-        {"phi-4-mini", 3.8360},      {"tiny", 0.0014},
-        {"tiny-qwen2", 0.0079},      {"tiny-qwen3", 0.0025},
-        {"tiny-smollm3", 0.0030},    {"tiny-mistral", 0.0024},
-        {"tiny-gemma2", 0.0025},     {"tiny-gemma3", 0.0025},
-        {"tiny-granite", 0.0016},    {"wide", 0.5453},
+        {"llama-3.2-1b", 1.2358},   {"llama-3.2-3b", 3.2127},    {"llama-3.1-8b", 8.0303},
+        {"llama-3.1-70b", 70.5537}, {"internlm2-1.8b", 1.8891},  {"smollm2-135m", 0.1345},
+        {"mistral-7b", 7.2480},     {"qwen2.5-0.5b", 0.4940},    {"qwen2.5-1.5b", 1.5437},
+        {"qwen3-0.6b", 0.5960},     {"mistral-7b-v0.1", 7.2417}, {"qwen3-8b", 8.1907},
+        {"smollm3-3b", 3.0751},     {"gemma3-1b", 0.9998},       {"gemma3-4b", 3.8801},
+        {"phi-4", 14.6595},         {"phi-4-mini", 3.8360},      {"tiny", 0.0014},
+        {"tiny-qwen2", 0.0079},     {"tiny-qwen3", 0.0025},      {"tiny-smollm3", 0.0030},
+        {"tiny-mistral", 0.0024},   {"tiny-gemma2", 0.0025},     {"tiny-gemma3", 0.0025},
+        {"tiny-granite", 0.0016},   {"qwen3-30b-a3b", 30.5321},  {"olmoe-1b-7b", 6.9191},
+        {"tiny-qwen3moe", 0.0081},  {"tiny-olmoe", 0.0039},      {"tiny-mixtral", 0.0042},
+        {"wide", 0.5453},
     };
     size_t i = 0;
     for (const synthetic_config *c; (c = synthetic_preset((int)i)); i++) {
         assert_string_equal(c->name, sizes[i].name);
         assert_int_equal(c->n_heads % c->n_kv_heads, 0);
         int64_t q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
-        int64_t layer = c->hidden_size * (2 * q + 2 * kv + 3 * c->intermediate_size + 2);
+        int64_t ffn = 3 * c->intermediate_size;
+        if (c->n_experts) ffn = c->n_experts * (ffn + 1); /* and the router */
+        int64_t layer = c->hidden_size * (2 * q + 2 * kv + ffn + 2);
         int64_t total = c->n_layers * layer + c->hidden_size +
                         c->vocab_size * c->hidden_size * (c->tied ? 1 : 2);
         assert_true(fabs((double)total * 1e-9 - sizes[i].billions) < 1e-4);

@@ -137,6 +137,24 @@ static void put_scales(key_writer *w, const model_config *c)
         put_number(w, keys[i].name, keys[i].value);
 }
 
+static void put_experts(key_writer *w, const model_config *c)
+{
+    if (!c->n_experts) return;
+    put_size(w, "expert_count", c->n_experts);
+    put_size(w, "expert_used_count", c->n_experts_used);
+    put_size(w, "expert_feed_forward_length", c->intermediate_size);
+}
+
+/* In GGUF the shares of experts are normalised, or not, by the architecture. */
+static qp_status check_experts(const model_config *c, const char *path, qp_error *error)
+{
+    if (c->experts_normalised == c->family->experts_normalised) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "%s: \"norm_topk_prob\" is %s, but in GGUF files of %s it is %s", path,
+                     c->experts_normalised ? "true" : "false", c->family->gguf,
+                     c->family->experts_normalised ? "true" : "false");
+}
+
 static void put_sizes(convert_job *job, const model_config *c)
 {
     key_writer w = {.writer = job->writer, .architecture = c->family->gguf};
@@ -151,6 +169,7 @@ static void put_sizes(convert_job *job, const model_config *c)
     put_size(&w, "attention.head_count_kv", c->n_kv_heads);
     put_size(&w, "attention.key_length", c->head_dim);
     put_size(&w, "attention.value_length", c->head_dim);
+    put_experts(&w, c);
     put_number(&w, "attention.layer_norm_rms_epsilon", c->rms_norm_eps);
     put_size(&w, "vocab_size", c->vocab_size);
     put_window(&w, c);
@@ -229,6 +248,7 @@ qp_status convert_put_keys(convert_job *job, qp_error *error)
         return QP_OK;
     }
     TRY(check_keys(config, model_path(job->model), error));
+    TRY(check_experts(config, model_path(job->model), error));
     put_sizes(job, config);
     put_file_type(job);
     return put_vocabulary(job, config->vocab_size, error);

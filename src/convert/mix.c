@@ -99,6 +99,7 @@ static dtype choose_slot(const mix *mix, const model_config *config, weight_slot
     case WEIGHT_ATTN_OUTPUT:
         return choose_attn_output(mix);
     case WEIGHT_FFN_DOWN:
+    case WEIGHT_DOWN_EXPERTS:
         return choose_ffn_down(mix, config, layer);
     default:
         return mix->usual;
@@ -129,6 +130,7 @@ dtype mix_choose(const mix *mix, const model_config *config, weight_slot slot, i
                  int64_t columns, bool pure)
 {
     dtype type = mix->usual;
+    if (slot == WEIGHT_ROUTER) return DTYPE_F32;
     if (!pure && dtype_is_quantized(type)) type = choose_slot(mix, config, slot, layer);
     while (columns % dtype_block_elements(type))
         type = with_smaller_blocks(type);

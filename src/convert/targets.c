@@ -68,7 +68,7 @@ static qp_status add_stored(convert_job *job, const stored_tensor *stored, qp_er
     for (int d = 0; d + 1 < t.rank; d++)
         t.rows *= t.shape[d];
     t.slot = find_slot(config, stored->name, &t.layer);
-    if (t.rank == 2 && t.slot < WEIGHT_COUNT && job->mix)
+    if (t.rank >= 2 && t.slot < WEIGHT_COUNT && job->mix)
         t.to = mix_choose(job->mix, config, t.slot, t.layer, t.columns, job->options->pure);
     const char *copy = arena_strndup(&job->arena, stored->name.data, stored->name.length);
     if (!copy) return error_no_memory(error, "a tensor's name", stored->name.length);
@@ -124,6 +124,11 @@ static qp_status add_slot(convert_job *job, weight_slot slot, int64_t layer, boo
     }
     char name[160];
     const weight_info *info = weight_get_info(slot);
+    if (info->per_expert) {
+        const tensor each = tensor_split(*view, 0, c->n_experts);
+        t.rank = each.rank;
+        memcpy(t.shape, each.shape, sizeof t.shape);
+    }
     const char *suffix = bias ? "bias" : "weight", *stem = info->name;
     if (!fuse(c, &t, &stem)) return QP_OK;
     if (info->per_layer)

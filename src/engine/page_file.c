@@ -56,8 +56,9 @@ static void mix_weight(fingerprint *f, const model *m, weight_slot slot, int64_t
 
 static void mix_config(fingerprint *f, const model_config *c, int64_t context)
 {
-    const int64_t sizes[] = {c->hidden_size, c->intermediate_size, c->n_layers,   c->n_heads,
-                             c->n_kv_heads,  c->head_dim,          c->vocab_size, c->window};
+    const int64_t sizes[] = {c->hidden_size, c->intermediate_size, c->n_layers,          c->n_heads,
+                             c->n_kv_heads,  c->head_dim,          c->vocab_size,        c->window,
+                             c->n_experts,   c->n_experts_used,    c->experts_normalised};
     float frequencies[ROPE_MAX_DIM / 2];
     mix(f, sizes, sizeof sizes);
     mix(f, &c->windowed, sizeof c->windowed);

@@ -31,6 +31,7 @@ typedef struct synthetic_config {
         rope_factor; /* of llama3 scaling (low 1, high 4, original context 8192); 0: no scaling */
     bool tied;       /* the output projection is the embedding */
     int64_t window;  /* positions that attention of every layer slides over; 0: all */
+    int64_t n_experts, n_experts_used; /* of a layer, and by a token; 0: dense */
 } synthetic_config;
 
 enum {

@@ -58,9 +58,10 @@ typedef struct model_fact {
     double value;
 } model_fact;
 
-enum { N_FACTS = 11 };
+enum { N_FACTS = 13 };
 
-static void list_facts(const model *m, model_fact facts[N_FACTS])
+/* How many they are: those of experts only of a mixture. */
+static int list_facts(const model *m, model_fact facts[N_FACTS])
 {
     const model_config *c = model_get_config(m);
     const model_fact list[N_FACTS] = {
@@ -75,9 +76,12 @@ static void list_facts(const model *m, model_fact facts[N_FACTS])
         {"rms_norm_eps", c->rms_norm_eps},
         {"rope_theta", c->rope.theta},
         {"weight_bytes", (double)model_weight_bytes(m)},
+        {"n_experts", (double)c->n_experts},
+        {"n_experts_used", (double)c->n_experts_used},
     };
     for (int i = 0; i < N_FACTS; i++)
         facts[i] = list[i];
+    return c->n_experts ? N_FACTS : N_FACTS - 2;
 }
 
 /* How RoPE is scaled; GGUF gives a divisor for each frequency. */
@@ -183,10 +187,10 @@ static void print_model(const model *m, const type_count *counts, strbuf *out)
 {
     const model_config *c = model_get_config(m);
     model_fact facts[N_FACTS];
-    list_facts(m, facts);
+    const int n_facts = list_facts(m, facts);
     print_line(out, "name", c->name);
     print_line(out, "family", c->family->name);
-    for (int i = 0; i < N_FACTS; i++) {
+    for (int i = 0; i < n_facts; i++) {
         bool whole = facts[i].value == floor(facts[i].value);
         strbuf_printf(out, whole ? "%-20s %.0f\n" : "%-20s %.7g\n", facts[i].name, facts[i].value);
     }
@@ -270,10 +274,10 @@ static void json_model(cJSON *root, const model *m, const type_count *counts)
 {
     const model_config *c = model_get_config(m);
     model_fact facts[N_FACTS];
-    list_facts(m, facts);
+    const int n_facts = list_facts(m, facts);
     cJSON_AddStringToObject(root, "name", c->name);
     cJSON_AddStringToObject(root, "family", c->family->name);
-    for (int i = 0; i < N_FACTS; i++)
+    for (int i = 0; i < n_facts; i++)
         cJSON_AddNumberToObject(root, facts[i].name, facts[i].value);
     if (c->window) {
         cJSON_AddNumberToObject(root, "sliding_window", (double)c->window);

@@ -87,8 +87,9 @@ static void describe_weight(module_rows *m, module_row *row, weight_slot slot,
                  m->config->rms_norm_eps);
         return;
     }
+    const int64_t experts = weight_get_info(slot)->per_expert ? m->config->n_experts : 1;
     row->in = w->shape[1];
-    row->out = fused ? rows_of(m->config, fused) : w->shape[0];
+    row->out = fused ? rows_of(m->config, fused) : w->shape[0] / experts;
     if (fused) row->parameters = row->parameters / w->shape[0] * row->out;
     if (slot == WEIGHT_TOKEN_EMBD)
         snprintf(row->arguments, sizeof row->arguments, "%lld, %lld", (long long)w->shape[0],
@@ -136,9 +137,29 @@ static void add_attention(module_rows *m, const char *layer)
         add_weight(m, 5, group->path, slots[i]);
 }
 
+/* The router, and the weights of all experts. */
+static void add_experts(module_rows *m, const char *layer)
+{
+    static const weight_slot slots[] = {WEIGHT_GATE_EXPERTS, WEIGHT_UP_EXPERTS,
+                                        WEIGHT_DOWN_EXPERTS};
+    char name[TEXT];
+    group_name(m, WEIGHT_ROUTER, name);
+    module_row *group = add_family_row(m, 4, layer, name, "SparseMoeBlock");
+    group->count = m->config->n_layers;
+    add_weight(m, 5, group->path, WEIGHT_ROUTER);
+    module_row *experts = add_row(m, 5, group->path, "experts", "ModuleList");
+    experts->count = m->config->n_layers;
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
+        add_weight(m, 6, experts->path, slots[i]);
+}
+
 static void add_mlp(module_rows *m, const char *layer)
 {
     char name[TEXT];
+    if (m->config->n_experts) {
+        add_experts(m, layer);
+        return;
+    }
     group_name(m, WEIGHT_FFN_DOWN, name);
     module_row *group = add_family_row(m, 4, layer, name, "MLP");
     group->count = m->config->n_layers;

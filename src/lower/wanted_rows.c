@@ -3,7 +3,7 @@
  *     attn_out  [n_wanted, q_hidden_units]   attention's output in the rows that are wanted
  *     x_out     [n_wanted, hidden_size]      the residual stream in these
  *     x_out_    [n_wanted, hidden_size]      normalised
- *     ffn_out   [n_wanted, 2 * intermediate_size]
+ *     ffn_out   [n_wanted, 2 * intermediate_size]   and in the same way a mixture's tensors
  *
  * After the last layer's attention nothing reads rows whose logits (or hidden states) are not
  * wanted: their keys and values are in the cache. In a pass that reads a prompt those are nearly
@@ -16,7 +16,8 @@ enum { WANTED_GATHER, WANTED_ATTEND };
 bool lower_goes_by_rows(op_code op)
 {
     return op == OP_LINEAR || op == OP_RMS_NORM || op == OP_SILU_AND_MUL || op == OP_ALL_REDUCE ||
-           op == OP_GELU_AND_MUL || op == OP_ADD || op == OP_SCALE;
+           op == OP_GELU_AND_MUL || op == OP_ADD || op == OP_SCALE || op == OP_ROUTE ||
+           op == OP_LINEAR_EXPERTS;
 }
 
 static void look(void *context, plan_node *node)
@@ -46,8 +47,13 @@ typedef struct tail {
 /* The tensor in the wanted rows, with the columns that an operand sees. */
 static int add_twin(tail *t, const plan_operand *of)
 {
-    static const char *const names[PLAN_NAMED] = {
-        [PLAN_ATTN] = "attn_out", [PLAN_X_NORM] = "x_out_", [PLAN_FFN] = "ffn_out"};
+    static const char *const names[PLAN_NAMED] = {[PLAN_ATTN] = "attn_out",
+                                                  [PLAN_X_NORM] = "x_out_",
+                                                  [PLAN_FFN] = "ffn_out",
+                                                  [PLAN_ROUTER_LOGITS] = "router_out",
+                                                  [PLAN_EXPERT_IDS] = "experts_out",
+                                                  [PLAN_EXPERT_SHARES] = "shares_out",
+                                                  [PLAN_EXPERTS] = "ffn_out"};
     if (of->id == PLAN_X) return PLAN_X_OUT;
     plan_tensor like = t->m->draft->program->tensors[of->id];
     like.dims[0] = (plan_dim){"n_wanted", "nw", -AXIS_WANTED};

@@ -98,6 +98,7 @@ qp_status config_check(const model_config *c, const char *where, qp_error *error
         return error_set(error, QP_FORMAT, "%s: rms_norm_eps must be 0 to 1, found %g", where,
                          c->rms_norm_eps);
     if (c->rope_local.dim) TRY(check_local_rope(c, where, error));
+    TRY(config_check_experts(c, where, error));
     return config_check_rope(&c->rope, c->head_dim, where, error);
 }
 
@@ -131,6 +132,10 @@ qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, q
                  .high_freq_factor = SYNTHETIC_ROPE_HIGH,
                  .original_context = SYNTHETIC_ROPE_ORIGINAL},
         .window = from->window,
+        .norms_span_heads = family->norms_span_heads,
+        .n_experts = from->n_experts,
+        .n_experts_used = from->n_experts_used,
+        .experts_normalised = family->experts_normalised,
     };
     out->scales = config_usual_scales(out);
     if (family->local_rope) {

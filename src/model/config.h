@@ -48,7 +48,7 @@ typedef struct model_config {
     const struct model_family *family;
     const char *name; /* for people: general.name, the folder's or the preset's name */
     int64_t hidden_size;
-    int64_t intermediate_size;
+    int64_t intermediate_size; /* of the FFN, or of each expert */
     int64_t n_layers;
     int64_t n_heads;
     int64_t n_kv_heads;
@@ -70,6 +70,11 @@ typedef struct model_config {
     rope_config rope_local; /* of the layers in `windowed`; dim 0: they turn as the others do */
     model_pooling pooling;
     model_scales scales;
+    bool norms_span_heads; /* norms of q and k, if there are any, are of all heads together */
+    /* Of a mixture of experts: */
+    int64_t n_experts;       /* of a layer; 0: the model is dense */
+    int64_t n_experts_used;  /* by a token */
+    bool experts_normalised; /* the shares of those add up to 1 */
 } model_config;
 
 /* A context within which no window matters: every machine and every plan computes it. */
@@ -85,6 +90,20 @@ static inline int64_t config_q_hidden_units(const model_config *c)
 static inline int64_t config_kv_hidden_units(const model_config *c)
 {
     return c->n_kv_heads * c->head_dim;
+}
+/* Elements of the norms of q and k. */
+static inline int64_t config_q_norm_units(const model_config *c)
+{
+    return c->norms_span_heads ? config_q_hidden_units(c) : c->head_dim;
+}
+static inline int64_t config_k_norm_units(const model_config *c)
+{
+    return c->norms_span_heads ? config_kv_hidden_units(c) : c->head_dim;
+}
+/* Rows of the gate or up weights of all experts. */
+static inline int64_t config_expert_units(const model_config *c)
+{
+    return c->n_experts * c->intermediate_size;
 }
 static inline int64_t config_qkv_hidden_units(const model_config *c)
 {

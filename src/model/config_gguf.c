@@ -102,9 +102,19 @@ static qp_status read_architecture(const gguf *file, model_config *out, qp_error
     if (!name.data)
         return error_set(error, QP_FORMAT, "%s: key \"general.architecture\" is missing",
                          gguf_path(file));
-    out->family = family_by_gguf(name);
+    char quoted[SLICE_QUOTE_SIZE], known[256], text[64];
+    int64_t experts = 0;
+    if (name.length < sizeof text) {
+        snprintf(text, sizeof text, "%.*s", (int)name.length, name.data);
+        TRY(config_gguf_experts(file, text, &experts, error));
+    }
+    out->family = family_by_gguf(name, experts > 0);
     if (out->family) return QP_OK;
-    char quoted[SLICE_QUOTE_SIZE], known[256];
+    if (family_by_gguf(name, experts <= 0))
+        return error_set(error, experts > 0 ? QP_UNSUPPORTED : QP_FORMAT,
+                         "%s: key \"%s.expert_count\" is %lld, but the architecture %s is %s",
+                         gguf_path(file), text, (long long)experts, text,
+                         experts > 0 ? "only supported as dense models" : "a mixture of experts");
     return error_set(error, QP_UNSUPPORTED,
                      "%s: architecture \"%s\" is not supported%s; expected one of %s",
                      gguf_path(file), slice_quote(name, quoted), family_refusal_gguf(name),
@@ -172,17 +182,6 @@ static void read_rope(key_reader *r, const model_config *config, rope_config *ro
                   gguf_path(r->file), slice_quote(kind, quoted));
 }
 
-static void refuse_experts(key_reader *r)
-{
-    int64_t experts = 0;
-    read_i64(r, "expert_count", &experts);
-    if (r->status == QP_OK && experts > 0)
-        r->status = error_set(r->error, QP_UNSUPPORTED,
-                              "%s: a mixture of %lld experts is not supported; only dense models "
-                              "are",
-                              gguf_path(r->file), (long long)experts);
-}
-
 /* Keys that other architectures compute with: these models only with the value that has no effect,
  * which is `neutral`. */
 static void refuse_other_arithmetic(key_reader *r, const rope_config *rope)
@@ -194,7 +193,9 @@ static void refuse_other_arithmetic(key_reader *r, const rope_config *rope)
                 {"attention.max_alibi_bias", 0},
                 {"rope.scaling.yarn_log_multiplier", 0},
                 {"rope.scaling.yarn_ext_factor", 1},
-                {"rope.scaling.attn_factor", 1}};
+                {"rope.scaling.attn_factor", 1},
+                {"expert_weights_scale", 1},
+                {"expert_gating_func", 1}};
     const bool scales_angles = rope->scaling == ROPE_YARN || rope->scaling == ROPE_LONGROPE;
     for (size_t i = 0; i < sizeof keys / sizeof *keys && r->status == QP_OK; i++) {
         double value = keys[i].neutral;
@@ -248,10 +249,11 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
     read_i64(&r, "block_count", &out->n_layers);
     read_per_layer(&r, "feed_forward_length", &out->intermediate_size);
     read_per_layer(&r, "attention.head_count", &out->n_heads);
+    if (r.status == QP_OK) r.status = config_read_gguf_experts(file, out, error);
+    out->norms_span_heads = out->family->norms_span_heads;
     out->n_kv_heads = out->n_heads;
     read_per_layer(&r, "attention.head_count_kv", &out->n_kv_heads);
     read_double(&r, "attention.layer_norm_rms_epsilon", &out->rms_norm_eps);
-    refuse_experts(&r);
     if (out->n_heads > 0) out->head_dim = out->hidden_size / out->n_heads;
     read_i64(&r, "attention.key_length", &out->head_dim);
     int64_t value_length = out->head_dim;

@@ -29,8 +29,6 @@ static qp_status refuse_other_arithmetic(const cJSON *json, const char *where, q
     } keys[] = {
         {"compression_config", "weights compressed in this way are not read: use the model before "
                                "compression, or a GGUF file of it"},
-        {"num_local_experts", "a mixture of experts is not supported; only dense models are"},
-        {"num_experts", "a mixture of experts is not supported; only dense models are"},
         {"use_bidirectional_attention", "quipu computes attention to earlier positions only"},
         {"clip_qkv", "quipu computes without clipping"},
         {"rope_interleaved", "the rows of q and k must be in the order for RoPE on halves"},
@@ -44,6 +42,20 @@ static qp_status refuse_other_arithmetic(const cJSON *json, const char *where, q
                              keys[i].why);
     }
     return QP_OK;
+}
+
+/* Experts in a family that has none. */
+static qp_status refuse_experts(const cJSON *json, const char *where, const model_config *c,
+                                qp_error *error)
+{
+    const char *key = config_experts_key(json);
+    const cJSON *item = json_get(json, key);
+    if (c->family->experts || !item || (cJSON_IsNumber(item) && item->valuedouble == 0))
+        return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "%s: \"%s\" is set: a mixture of experts of the family %s is not supported; "
+                     "only dense models are",
+                     where, key, c->family->name);
 }
 
 static qp_status require_i64(const cJSON *json, const char *key, const char *where, int64_t *out,
@@ -88,9 +100,13 @@ qp_status config_from_json(const cJSON *json, const char *where, arena *arena, m
                          json_type_name(json));
     TRY(read_family(json, where, out, error));
     TRY(refuse_other_arithmetic(json, where, error));
+    TRY(refuse_experts(json, where, out, error));
     TRY(read_activation(json, where, out->family, error));
     TRY(require_i64(json, "hidden_size", where, &out->hidden_size, error));
-    TRY(require_i64(json, "intermediate_size", where, &out->intermediate_size, error));
+    if (!out->family->experts)
+        TRY(require_i64(json, "intermediate_size", where, &out->intermediate_size, error));
+    TRY(config_read_experts(json, where, out, error));
+    out->norms_span_heads = out->family->norms_span_heads;
     TRY(require_i64(json, "num_hidden_layers", where, &out->n_layers, error));
     TRY(require_i64(json, "num_attention_heads", where, &out->n_heads, error));
     TRY(require_i64(json, "vocab_size", where, &out->vocab_size, error));

@@ -49,6 +49,16 @@ int config_scale_keys(const model_config *config, scale_key keys[CONFIG_MAX_SCAL
 qp_status config_read_quantization(const cJSON *json, const char *where, model_config *out,
                                    qp_error *error);
 
+/* The experts of a family that has them: config_experts.c. The GGUF key of their number, 0 without,
+ * also tells which family a file is of. */
+const char *config_experts_key(const cJSON *json); /* the one of its names that config.json has */
+qp_status config_read_experts(const cJSON *json, const char *where, model_config *out,
+                              qp_error *error);
+qp_status config_gguf_experts(const gguf *file, const char *architecture, int64_t *out,
+                              qp_error *error);
+qp_status config_read_gguf_experts(const gguf *file, model_config *out, qp_error *error);
+qp_status config_check_experts(const model_config *config, const char *where, qp_error *error);
+
 qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, qp_error *error);
 
 /* Checks every size against sane bounds and the sizes against each other. */

@@ -5,7 +5,9 @@
 #include "file/mapping.h"
 #include "model/config_read.h"
 #include "model/source.h"
+#include "tensor/codec.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +26,9 @@ struct model {
 };
 
 static const weight_info infos[WEIGHT_COUNT] = {
-#define PER_MODEL false
-#define PER_LAYER true
+#define PER_MODEL  false, false
+#define PER_LAYER  true, false
+#define PER_EXPERT true, true
 #define WEIGHT(SLOT, per, role, rows, columns, gguf)                                               \
     {gguf, PER_##per, SYNTHETIC_##role == SYNTHETIC_NORM},
 #include "model/weights.def"
@@ -59,8 +62,9 @@ static qp_status check_shape(const model *m, weight_slot slot, int64_t layer, bo
     bool vector = bias || infos[slot].is_norm;
     tensor expected = {.type = found->type, .rank = vector ? 1 : 2, .shape = {rows, columns}};
     if (vector) expected.shape[0] = bias ? rows : columns;
-    if (found->rank == expected.rank && found->shape[0] == expected.shape[0] &&
-        (vector || found->shape[1] == columns))
+    if (infos[slot].per_expert) expected = tensor_split(expected, 0, m->config.n_experts);
+    if (found->rank == expected.rank &&
+        memcmp(found->shape, expected.shape, (size_t)found->rank * sizeof *found->shape) == 0)
         return QP_OK;
     char name[160], want[128], have[128];
     source_name(&m->source, slot, layer, bias, name, sizeof name);
@@ -69,6 +73,39 @@ static qp_status check_shape(const model *m, weight_slot slot, int64_t layer, bo
     return error_set(error, QP_FORMAT,
                      "%s: tensor \"%s\" must be %s by the model's sizes, found %s", m->path, name,
                      want, have);
+}
+
+/* The experts' matrices, or biases, one after the other. */
+static void join_experts(weight_slot slot, tensor *view)
+{
+    if (!infos[slot].per_expert || view->rank < 2) return;
+    const int64_t rows = view->shape[0] * view->shape[1];
+    *view = view->rank == 3 ? tensor_2d(view->data, view->type, rows, view->shape[2])
+                            : tensor_1d(view->data, view->type, rows);
+}
+
+/* A router with NaN would choose experts by chance. */
+static qp_status check_router(const model *m, int64_t layer, const tensor *router, qp_error *error)
+{
+    enum { PIECE = 256 };
+    const int64_t all = tensor_elements(router), piece = router->rank == 2 ? router->shape[1] : all;
+    float values[PIECE];
+    if (!router->data || piece % dtype_block_elements(router->type)) return QP_OK;
+    for (int64_t i = 0, n; i < all; i += n) {
+        n = all - i < PIECE ? all - i : PIECE;
+        dtype_decode(router->type, (const char *)router->data + dtype_row_bytes(router->type, i),
+                     values, n);
+        for (int64_t k = 0; k < n; k++) {
+            char name[160];
+            if (isfinite(values[k])) continue;
+            source_name(&m->source, WEIGHT_ROUTER, layer, false, name, sizeof name);
+            return error_set(error, QP_FORMAT,
+                             "%s: tensor \"%s\" has the value %g for expert %lld; a router must be "
+                             "finite",
+                             m->path, name, (double)values[k], (long long)((i + k) / piece));
+        }
+    }
+    return QP_OK;
 }
 
 static qp_status report_missing(const model *m, weight_slot slot, int64_t layer, bool bias,
@@ -89,7 +126,9 @@ static qp_status bind_bias(model *m, weight_slot slot, int64_t layer, tensor *bi
         return report_missing(m, slot, layer, true, error);
     if (bias->rank == 0) return QP_OK;
     m->weight_bytes += tensor_bytes(bias);
-    return check_shape(m, slot, layer, true, bias, error);
+    TRY(check_shape(m, slot, layer, true, bias, error));
+    join_experts(slot, bias);
+    return slot == WEIGHT_ROUTER ? check_router(m, layer, bias, error) : QP_OK;
 }
 
 /* A stored output projection of a tied model must be the embedding once more: programs differ in
@@ -123,6 +162,8 @@ static qp_status bind_weight(model *m, weight_slot slot, int64_t layer, qp_error
     TRY(source_get(&m->source, slot, layer, false, &weight->weight, error));
     if (weight->weight.rank == 0) return report_missing(m, slot, layer, false, error);
     TRY(check_shape(m, slot, layer, false, &weight->weight, error));
+    join_experts(slot, &weight->weight);
+    if (slot == WEIGHT_ROUTER) TRY(check_router(m, layer, &weight->weight, error));
     m->weight_bytes += tensor_bytes(&weight->weight);
     return bind_bias(m, slot, layer, &weight->bias, error);
 }
@@ -441,10 +482,23 @@ uint64_t model_weight_bytes(const model *m)
     return m->weight_bytes;
 }
 
+/* Of the experts that a token does not use. */
+static uint64_t model_idle_bytes(const model *m)
+{
+    uint64_t bytes = 0;
+    for (int slot = 0; slot < WEIGHT_COUNT; slot++)
+        for (int64_t layer = 0; infos[slot].per_expert && layer < m->config.n_layers; layer++)
+            bytes += tensor_bytes(&m->layers[layer][slot].weight);
+    return m->config.n_experts ? bytes / (uint64_t)m->config.n_experts *
+                                     (uint64_t)(m->config.n_experts - m->config.n_experts_used)
+                               : 0;
+}
+
 uint64_t model_read_bytes(const model *m)
 {
     const tensor *embedding = &m->whole[WEIGHT_TOKEN_EMBD].weight;
-    if (m->config.tied) return m->weight_bytes;
+    const uint64_t used = m->weight_bytes - model_idle_bytes(m);
+    if (m->config.tied) return used;
     uint64_t rows = (uint64_t)embedding->shape[0], whole = tensor_bytes(embedding);
-    return m->weight_bytes - whole + whole / rows;
+    return used - whole + whole / rows;
 }

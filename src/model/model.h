@@ -19,7 +19,7 @@
 void weight_shape(const model_config *config, weight_slot slot, int64_t *rows, int64_t *columns);
 
 typedef struct model_weight {
-    tensor weight; /* (rows, columns), or (columns) for a norm */
+    tensor weight; /* (rows, columns), or (columns) for a norm; of experts the rows of all */
     tensor bias;   /* (rows); rank 0 where there is none */
 } model_weight;
 
@@ -103,7 +103,7 @@ int64_t model_fp8_kept(const model *model);
 uint64_t model_weight_bytes(const model *model);
 
 /* Bytes of those that a pass of one token reads: all, but of an embedding that is not the output as
- * well one row. */
+ * well one row, and of experts those that a token uses. */
 uint64_t model_read_bytes(const model *model);
 
 #endif

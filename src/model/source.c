@@ -42,17 +42,34 @@ void source_name(const weight_source *source, weight_slot slot, int64_t layer, b
         snprintf(name, size, "%s%lld.%s.%s", gguf_layer, (long long)layer, stem, suffix);
 }
 
-/* Norms and biases are F32. With a quantised type, v and the down projection of every other layer
- * are of the spec's other type, as in files called Q4_K_M. */
+/* Whether safetensors have a tensor for each expert: '*' in the name stands for its number. */
+static bool is_split_by_expert(const weight_source *source, weight_slot slot)
+{
+    const char *stem = stored_name(source, slot);
+    return source->safetensors && stem && strchr(stem, '*');
+}
+
+static void expert_name(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
+                        int64_t expert, char *name, size_t size)
+{
+    char all[160];
+    source_name(source, slot, layer, bias, all, sizeof all);
+    const char *star = strchr(all, '*');
+    snprintf(name, size, "%.*s%lld%s", (int)(star - all), all, (long long)expert, star + 1);
+}
+
+/* Norms, biases and routers are F32. With a quantised type, v and the down projection of every
+ * other layer are of the spec's other type, as in files called Q4_K_M. */
 static dtype asked_type(const weight_source *source, weight_slot slot, int64_t layer, bool bias)
 {
     const synthetic_spec *spec = &source->synthetic;
     if (!spec->config) return spec->type; /* as files that are not here would have it */
-    if (bias || weight_get_info(slot)->is_norm) return DTYPE_F32;
+    if (bias || weight_get_info(slot)->is_norm || slot == WEIGHT_ROUTER) return DTYPE_F32;
     if (slot == WEIGHT_TOKEN_EMBD || slot == WEIGHT_OUTPUT) return spec->other;
     const family_fused *fused = family_fused_of(source->config->family, slot);
     bool alone = !fused || !fused->gguf; /* else a tensor of GGUF has one type for all its slots */
-    bool better = (slot == WEIGHT_ATTN_V && alone) || slot == WEIGHT_FFN_DOWN;
+    bool better =
+        (slot == WEIGHT_ATTN_V && alone) || slot == WEIGHT_FFN_DOWN || slot == WEIGHT_DOWN_EXPERTS;
     return better && layer % 2 == 0 && dtype_is_quantized(spec->other) ? spec->other : spec->type;
 }
 
@@ -138,6 +155,7 @@ static qp_status make_synthetic(weight_source *source, weight_slot slot, int64_t
         if (source->options->progress)
             progress_advance(source->options->progress, tensor_bytes(&view));
     }
+    if (weight_get_info(slot)->per_expert) view = tensor_split(view, 0, source->config->n_experts);
     *out = view;
     return QP_OK;
 }
@@ -251,6 +269,78 @@ static qp_status get_norm(weight_source *source, const char *name, const tensor 
     return QP_OK;
 }
 
+/* --- Experts that have a tensor each. --- */
+
+/* The tensor of an expert, which must be like that of the first. */
+static qp_status find_expert(const weight_source *source, weight_slot slot, int64_t layer,
+                             bool bias, int64_t expert, const tensor *first, tensor *out,
+                             qp_error *error)
+{
+    char name[160], want[128], found[128];
+    *out = (tensor){0};
+    expert_name(source, slot, layer, bias, expert, name, sizeof name);
+    if (!bias && fp8_is_stored(source->safetensors, name))
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s: tensor \"%s\" is in FP8, which quipu does not read of experts; use a "
+                         "copy in BF16, or a GGUF file",
+                         source->path, name);
+    TRY(safetensors_get_tensor(source->safetensors, name, out, error));
+    if (out->rank == 0)
+        return error_set(error, QP_FORMAT,
+                         "%s: tensor \"%s\" is missing; the model has experts 0 to %lld by its "
+                         "config",
+                         source->path, name, (long long)source->config->n_experts - 1);
+    if (!first || (out->type == first->type && out->rank == first->rank &&
+                   memcmp(out->shape, first->shape, (size_t)out->rank * sizeof *out->shape) == 0))
+        return QP_OK;
+    return error_set(error, QP_FORMAT, "%s: tensor \"%s\" must be %s as that of expert 0, found %s",
+                     source->path, name, tensor_describe(first, want, sizeof want),
+                     tensor_describe(out, found, sizeof found));
+}
+
+/* The experts' tensors in memory of their own, one after the other; without data where only sizes
+ * are asked for. */
+static qp_status stack_experts(weight_source *source, weight_slot slot, int64_t layer, bool bias,
+                               const char *name, tensor *out, qp_error *error)
+{
+    tensor first, one;
+    const int64_t n = source->config->n_experts;
+    TRY(find_expert(source, slot, layer, bias, 0, NULL, &first, error));
+    const size_t bytes = tensor_bytes(&first);
+    for (int64_t e = 1; e < n; e++)
+        TRY(find_expert(source, slot, layer, bias, e, &first, &one, error));
+    if (first.rank != (bias ? 1 : 2))
+        return error_set(error, QP_FORMAT, "%s: tensors \"%s\" must have %d dimensions, found %d",
+                         source->path, name, bias ? 1 : 2, first.rank);
+    tensor view = bias ? tensor_2d(NULL, first.type, n, first.shape[0])
+                       : tensor_3d(NULL, first.type, n, first.shape[0], first.shape[1]);
+    if (!source->options->sizes_only)
+        TRY(own_memory(source, (size_t)n * bytes, name, &view.data, error));
+    for (int64_t e = 0; view.data && e < n; e++) {
+        TRY(find_expert(source, slot, layer, bias, e, &first, &one, error));
+        memcpy((char *)view.data + (size_t)e * bytes, one.data, bytes);
+        if (!bias) buffer_release_pages(one.data, bytes);
+    }
+    *out = view;
+    return QP_OK;
+}
+
+/* Rows [begin, begin + rows) of all experts' rows. */
+static void read_experts(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
+                         const tensor *view, int64_t begin, int64_t rows, size_t row_bytes,
+                         char *dst)
+{
+    const int64_t each = view->shape[0] / source->config->n_experts;
+    for (int64_t row = begin, n; row < begin + rows; row += n, dst += (size_t)n * row_bytes) {
+        tensor one = {0};
+        n = each - row % each < begin + rows - row ? each - row % each : begin + rows - row;
+        if (find_expert(source, slot, layer, bias, row / each, NULL, &one, NULL) != QP_OK) return;
+        const char *at = (const char *)one.data + (size_t)(row % each) * row_bytes;
+        if (!safetensors_read(source->safetensors, at, (size_t)n * row_bytes, dst))
+            memcpy(dst, at, (size_t)n * row_bytes);
+    }
+}
+
 /* --- Matrices in FP8, as F8_128 or BF16. --- */
 
 /* The type in which the matrix is seen. */
@@ -341,6 +431,8 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
         return split_fused(source, slot, name, &stored, out, error);
     }
     if (!source->safetensors) return make_synthetic(source, slot, layer, bias, name, out, error);
+    if (is_split_by_expert(source, slot))
+        return stack_experts(source, slot, layer, bias, name, out, error);
     if (!bias && fp8_is_stored(source->safetensors, name))
         return get_fp8(source, slot, layer, name, out, error);
     tensor view = {0};
@@ -375,6 +467,8 @@ void source_read_rows(const weight_source *source, weight_slot slot, int64_t lay
     if (view->data) {
         read_stored(source, (const char *)view->data + (size_t)begin * bytes, (size_t)rows * bytes,
                     dst);
+    } else if (is_split_by_expert(source, slot)) {
+        read_experts(source, slot, layer, bias, view, begin, rows, bytes, dst);
     } else if (source->safetensors && !bias && fp8_is_stored(source->safetensors, name)) {
         fp8_matrix matrix;
         if (fp8_find(source->safetensors, source->config, name, &matrix, NULL) == QP_OK)
@@ -403,20 +497,39 @@ static bool cut_prefix(text_slice *name, const char *prefix)
     return true;
 }
 
+/* The number that a name begins with, which is cut off; -1: none. */
+static int64_t cut_number(text_slice *name)
+{
+    const char *digits = name->data;
+    int64_t number = 0;
+    while (name->length && name->data - digits < 9 && *name->data >= '0' && *name->data <= '9') {
+        number = 10 * number + (*name->data - '0');
+        name->data++, name->length--;
+    }
+    return name->data == digits ? -1 : number;
+}
+
 /* The number of the layer that a tensor's name begins with, which is cut off; -1: none. */
 static int64_t cut_layer(const weight_source *source, text_slice *name)
 {
     text_slice rest = *name;
-    int64_t layer = 0;
     if (!cut_prefix(&rest, source->safetensors ? json_layer : gguf_layer)) return -1;
-    const char *digits = rest.data;
-    while (rest.length && rest.data - digits < 9 && *rest.data >= '0' && *rest.data <= '9') {
-        layer = 10 * layer + (*rest.data - '0');
-        rest.data++, rest.length--;
-    }
-    if (rest.data == digits || !cut_prefix(&rest, ".")) return -1;
+    const int64_t layer = cut_number(&rest);
+    if (layer < 0 || !cut_prefix(&rest, ".")) return -1;
     *name = rest;
     return layer;
+}
+
+/* Cuts a stem off, in which '*' is the number of an expert. */
+static bool cut_stem(const weight_source *source, text_slice *name, const char *stem)
+{
+    const char *star = strchr(stem, '*');
+    char before[160];
+    if (!star) return cut_prefix(name, stem);
+    snprintf(before, sizeof before, "%.*s", (int)(star - stem), stem);
+    if (!cut_prefix(name, before)) return false;
+    const int64_t expert = cut_number(name);
+    return expert >= 0 && expert < source->config->n_experts && cut_prefix(name, star + 1);
 }
 
 /* Whether a name, its layer cut off, is that of the slot's weight, or of its bias. */
@@ -425,7 +538,7 @@ static bool is_slot(const weight_source *source, weight_slot slot, text_slice na
     const model_config *c = source->config;
     const char *stem = stored_name(source, slot);
     if (!family_has(c->family, slot)) return false;
-    if (!cut_prefix(&name, stem)) return false;
+    if (!cut_stem(source, &name, stem)) return false;
     bool biased = (c->biases | c->biases_if_any) >> slot & 1;
     return slice_is(name, ".weight") || (biased && slice_is(name, ".bias"));
 }

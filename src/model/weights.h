@@ -14,7 +14,8 @@ typedef enum weight_slot {
 typedef struct weight_info {
     const char *name; /* for people, GGUF's without "blk.N." and ".weight": "attn_q" */
     bool per_layer;
-    bool is_norm; /* a vector; the others are matrices */
+    bool per_expert; /* a matrix for each expert of a layer, one after the other */
+    bool is_norm;    /* a vector; the others are matrices */
 } weight_info;
 
 const weight_info *weight_get_info(weight_slot slot);

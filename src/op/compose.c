@@ -26,7 +26,8 @@ static bool is_float(dtype type)
     return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
 }
 
-/* An expert's part of a tensor that has `rank` dimensions for each; others are returned as they are.
+/* An expert's part of a tensor that has `rank` dimensions for each; others are returned as they
+ * are.
  */
 static tensor expert_of(const tensor *all, int rank, int64_t expert)
 {

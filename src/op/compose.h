@@ -35,7 +35,7 @@ typedef struct compose_linear {
 
 enum { COMPOSE_MOST = 3 };
 int compose_linears(const op_call *call, const compose_norm *norm, uint32_t level,
-                     compose_linear out[COMPOSE_MOST]);
+                    compose_linear out[COMPOSE_MOST]);
 
 /* The projection with the matrix of another expert. */
 compose_linear compose_expert(const op_call *call, const compose_norm *norm, int which,

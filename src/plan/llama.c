@@ -5,6 +5,12 @@
  *     attn   [n_tokens, qkv_hidden_units]   q, k and v; attention writes its output over q
  *     ffn    [n_tokens, 2 * intermediate_size]  gate and up; the activation writes over gate
  *
+ * In a mixture of experts, in place of ffn:
+ *
+ *     router  [n_tokens, n_experts]         logits, by which route chooses each token's experts
+ *     experts, shares  [n_tokens, top_k]    which they are, and how much each counts
+ *     ffn     [n_tokens, top_k, intermediate_size]  what the activation leaves of each
+ *
  * Pages of their own write the same pass with other operators: llama_flashinfer.c, llama_padded.c.
  *
  * Rules rewrite what this page writes (src/lower): for few tokens several of its nodes are one
@@ -93,6 +99,19 @@ static bool gathers(const plan_builder *b)
     return b->program->options.ranks > 1 && b->program->options.cut == PLAN_GATHER;
 }
 
+/* In place of gate and up. */
+static void declare_experts(plan_builder *b)
+{
+    const model_config *c = &b->program->config;
+    const plan_dim n = {"n_tokens", "n", -AXIS_TOKENS}, k = {"top_k", "k", c->n_experts_used};
+    builder_tensor(b, PLAN_ROUTER_LOGITS, "router", PLAN_ACTIVATION, DTYPE_F32,
+                   DIMS(n, {"n_experts", "ne", c->n_experts}));
+    builder_tensor(b, PLAN_EXPERT_IDS, "experts", PLAN_ACTIVATION, DTYPE_I32, DIMS(n, k));
+    builder_tensor(b, PLAN_EXPERT_SHARES, "shares", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, k));
+    builder_tensor(b, PLAN_EXPERTS, "ffn", PLAN_ACTIVATION, DTYPE_F32,
+                   DIMS(n, k, {"intermediate_size", "di", c->intermediate_size}));
+}
+
 /* What layers work on. */
 static void declare_activations(plan_builder *b)
 {
@@ -104,8 +123,11 @@ static void declare_activations(plan_builder *b)
     builder_tensor(b, PLAN_X, "x", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
     builder_tensor(b, PLAN_ATTN, "attn", PLAN_ACTIVATION, o->act_type,
                    DIMS(n, {"qkv_hidden_units", "(nh + 2 nkvh) dh", config_qkv_hidden_units(c)}));
-    builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, o->act_type,
-                   DIMS(n, {"2 * intermediate_size", "2 di", 2 * c->intermediate_size}));
+    if (c->n_experts)
+        declare_experts(b);
+    else
+        builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, o->act_type,
+                       DIMS(n, {"2 * intermediate_size", "2 di", 2 * c->intermediate_size}));
     builder_tensor(b, PLAN_X_NORM, "x_", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
     builder_tensor(b, PLAN_X_OUT, "x_out", PLAN_OUTPUT, DTYPE_F32, DIMS(wanted, hidden));
     if (gathers(b)) {
@@ -326,12 +348,28 @@ void llama_qkv(plan_builder *b)
     project(b, WEIGHT_ATTN_V, PLAN_ATTN, q + kv, kv, "kv_hidden_units");
 }
 
+/* The norm of columns [first, first + count) of attn, in place. */
+static void norm_columns(plan_builder *b, weight_slot weight, int64_t first, int64_t count,
+                         const char *symbol)
+{
+    plan_node *norm = builder_node(b, OP_RMS_NORM);
+    node_columns(norm, "x", PLAN_ATTN, first, count, symbol);
+    node_weight(norm, "weight", weight);
+    node_columns(norm, "out", PLAN_ATTN, first, count, symbol);
+    node_param(norm, "eps", b->program->config.rms_norm_eps);
+}
+
 void llama_qk_norm(plan_builder *b)
 {
     const model_config *c = &b->program->config;
     const int64_t q = config_q_hidden_units(c), kv = config_kv_hidden_units(c);
     if (!family_has(c->family, WEIGHT_ATTN_Q_NORM)) return;
-    builder_kernel(b, "qk_norm");
+    builder_graph_if(b, c->norms_span_heads, "qk_norm");
+    if (c->norms_span_heads) {
+        norm_columns(b, WEIGHT_ATTN_Q_NORM, 0, q, "q_hidden_units");
+        norm_columns(b, WEIGHT_ATTN_K_NORM, q, kv, "kv_hidden_units");
+        return;
+    }
     plan_node *norms = builder_node(b, OP_HEAD_NORM);
     node_heads(norms, "q", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
     node_heads(norms, "k", PLAN_ATTN, q, kv, c->n_kv_heads, "n_kv_heads");
@@ -420,10 +458,61 @@ static void feed_forward(plan_builder *b)
     exchange(b, "ffn_allreduce");
 }
 
+/* The experts of each token. */
+static void route(plan_builder *b)
+{
+    builder_kernel(b, "router");
+    plan_node *router = builder_node(b, OP_LINEAR);
+    node_tensor(router, "x", PLAN_X_NORM);
+    node_weight(router, "weight", WEIGHT_ROUTER);
+    node_bias(router, "bias", WEIGHT_ROUTER);
+    node_tensor(router, "out", PLAN_ROUTER_LOGITS);
+
+    builder_kernel(b, "route");
+    plan_node *choose = builder_node(b, OP_ROUTE);
+    node_tensor(choose, "logits", PLAN_ROUTER_LOGITS);
+    node_tensor(choose, "ids", PLAN_EXPERT_IDS);
+    node_tensor(choose, "shares", PLAN_EXPERT_SHARES);
+    node_param(choose, "normalised", b->program->config.experts_normalised);
+}
+
+/* The feed-forward network of a mixture: gate, up and activation of the chosen experts, and the sum
+ * of their down projections. */
+static void mix_experts(plan_builder *b)
+{
+    static const char *const one_row[] = {"1", "hidden_size"};
+    const int64_t d = b->program->config.hidden_size;
+    llama_norm(b, "ffn_norm", WEIGHT_FFN_NORM);
+    route(b);
+
+    builder_kernel(b, "ffn_up");
+    plan_node *up = builder_node(b, OP_LINEAR_EXPERTS);
+    node_blocks(up, "x", PLAN_X_NORM, 1, d, one_row);
+    node_tensor(up, "ids", PLAN_EXPERT_IDS);
+    node_weight(up, "weight", WEIGHT_GATE_EXPERTS);
+    node_weight(up, "up_weight", WEIGHT_UP_EXPERTS);
+    node_bias(up, "bias", WEIGHT_GATE_EXPERTS);
+    node_bias(up, "up_bias", WEIGHT_UP_EXPERTS);
+    node_tensor(up, "out", PLAN_EXPERTS);
+
+    builder_kernel(b, "ffn_down");
+    plan_node *down = builder_node(b, OP_LINEAR_EXPERTS);
+    node_tensor(down, "x", PLAN_EXPERTS);
+    node_tensor(down, "ids", PLAN_EXPERT_IDS);
+    node_weight(down, "weight", WEIGHT_DOWN_EXPERTS);
+    node_bias(down, "bias", WEIGHT_DOWN_EXPERTS);
+    node_tensor(down, "shares", PLAN_EXPERT_SHARES);
+    node_tensor(down, "residual", PLAN_X);
+    node_blocks(down, "out", PLAN_X, 1, d, one_row);
+}
+
 static void llama_layer(plan_builder *b)
 {
     attention(b);
-    feed_forward(b);
+    if (b->program->config.n_experts)
+        mix_experts(b);
+    else
+        feed_forward(b);
 }
 
 void llama_gather_rows(plan_builder *b, plan_tensor_id from)

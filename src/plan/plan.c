@@ -33,9 +33,10 @@ static qp_status check_range(const char *name, int64_t value, int64_t most, qp_e
 
 /* Operators of the paged plan take activations in either type; those of other plans, fused ones and
  * exchanges between ranks take float32. */
-static qp_status check_act_type(const plan_options *o, qp_error *error)
+static qp_status check_act_type(const model_config *c, const plan_options *o, qp_error *error)
 {
-    const char *excludes = o->fuse || o->sums      ? "fused operators"
+    const char *excludes = c->n_experts            ? "mixtures of experts"
+                           : o->fuse || o->sums    ? "fused operators"
                            : o->ranks > 1          ? "several ranks"
                            : o->form != PLAN_PAGED ? "plans other than paged"
                                                    : NULL;
@@ -48,7 +49,7 @@ static qp_status check_act_type(const plan_options *o, qp_error *error)
                      "activations in BF16 exclude %s: leave one of the two out", excludes);
 }
 
-static qp_status check_options(const plan_options *o, qp_error *error)
+static qp_status check_options(const model_config *c, const plan_options *o, qp_error *error)
 {
     TRY(check_range("tokens in a batch", o->max_tokens, 1 << 20, error));
     TRY(check_range("sequences", o->max_sequences, 1 << 16, error));
@@ -70,7 +71,7 @@ static qp_status check_options(const plan_options *o, qp_error *error)
         o->kv_type != DTYPE_F8)
         return error_set(error, QP_INVALID, "the KV cache must be F32, F16, BF16 or F8, found %s",
                          dtype_name(o->kv_type));
-    return check_act_type(o, error);
+    return check_act_type(c, o, error);
 }
 
 static const char *const form_names[PLAN_FORMS] = {"paged", "flashinfer", "padded"};
@@ -135,6 +136,17 @@ static qp_status check_form(const model_config *c, const plan_options *o, qp_err
                          "paged",
                          plan_form_name(o->form), o->ranks);
     return QP_OK;
+}
+
+/* What mixtures of experts are not cut or fused for. */
+static qp_status check_experts(const model_config *c, const plan_options *o, qp_error *error)
+{
+    const char *what = o->ranks > 1            ? "several ranks: choose one rank"
+                       : o->sums               ? "a plan of sums: leave sums out"
+                       : o->form != PLAN_PAGED ? "other plans than paged: choose the plan paged"
+                                               : NULL;
+    if (c->n_experts == 0 || !what) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED, "a mixture of experts is not made for %s", what);
 }
 
 /* Up to its window, sliding attention reads every position. */
@@ -270,7 +282,8 @@ qp_status plan_draft(const model_config *config, const model *model, const plan_
     if (out->options.kv_partitions == 0) out->options.kv_partitions = 1;
     if (out->options.form == PLAN_PADDED) out->options.page_size = out->options.context;
     TRY(check_form(config, &out->options, error));
-    TRY(check_options(&out->options, error));
+    TRY(check_experts(config, &out->options, error));
+    TRY(check_options(config, &out->options, error));
     TRY(check_window(config, &out->options, error));
     TRY(check_ranks(config, &out->options, error));
     TRY(take_share(out, model, error));

@@ -231,7 +231,8 @@ static program_view weight_view(tables *t, const plan_operand *operand, int64_t 
                              .bias = bias,
                              .whole = whole};
     shard_cut_weight(t->out, &weight);
-    const tensor of = program_weight_part(&weight);
+    tensor of = program_weight_part(&weight);
+    if (weight_get_info(slot)->per_expert) of = tensor_split(of, 0, t->out->config.n_experts);
     program_view view = {.area = find_weight(t, weight, &of), .type = of.type, .rank = of.rank};
     memcpy(view.shape, of.shape, sizeof view.shape);
     memcpy(view.stride, of.stride, sizeof view.stride);

@@ -131,6 +131,10 @@ typedef enum plan_tensor_id {
     PLAN_PART_VALUES,
     PLAN_PART_SUMS,
     PLAN_FFN,
+    PLAN_ROUTER_LOGITS, /* a mixture of experts: the router's product */
+    PLAN_EXPERT_IDS,    /* the experts of each token */
+    PLAN_EXPERT_SHARES,
+    PLAN_EXPERTS,    /* the activation's output of each of these */
     PLAN_ATTN_ALL,   /* attention's output of all ranks */
     PLAN_FFN_ALL,    /* the activation's output of all ranks */
     PLAN_NEW_VALUES, /* PLAN_FLASHINFER: attention over the batch's own positions */

@@ -20,8 +20,8 @@ enum {
     QUERIES = 12,        /* tokens that attention takes together, with all heads of a group */
     NORM_ROWS = 8,
     UNITS_OF_EXPERTS = 128, /* with many rows, which a cell prepares for each expert */
-    ENOUGH_HEADS = 4,   /* KV heads of tokens for each worker: then positions are not cut */
-    MOST_CELLS = 65535, /* a claim counts to this */
+    ENOUGH_HEADS = 4,       /* KV heads of tokens for each worker: then positions are not cut */
+    MOST_CELLS = 65535,     /* a claim counts to this */
 };
 
 static int64_t divide_up(int64_t a, int64_t b)

@@ -21,10 +21,11 @@ const model_family *family_by_json(const char *name)
     return NULL;
 }
 
-const model_family *family_by_gguf(text_slice architecture)
+const model_family *family_by_gguf(text_slice architecture, bool experts)
 {
     for (int i = 0; i < N_FAMILIES; i++) {
-        if (slice_is(architecture, families[i]->gguf)) return families[i];
+        const model_family *family = families[i];
+        if (slice_is(architecture, family->gguf) && family->experts == experts) return family;
     }
     return NULL;
 }

@@ -21,6 +21,7 @@ enum { FAMILY_MAX_NAMES = 3, FAMILY_MAX_BIASES = 2, FAMILY_MAX_UNUSED = 4, FAMIL
 enum {
     SLOTS_QKV = SLOT(ATTN_Q) | SLOT(ATTN_K) | SLOT(ATTN_V),
     SLOTS_ATTENTION = SLOTS_QKV | SLOT(ATTN_OUTPUT),
+    SLOTS_EXPERTS = SLOT(GATE_EXPERTS) | SLOT(UP_EXPERTS) | SLOT(DOWN_EXPERTS),
     SLOTS_FFN = SLOT(FFN_GATE) | SLOT(FFN_UP) | SLOT(FFN_DOWN),
 };
 
@@ -53,7 +54,8 @@ typedef struct model_family {
     const char *json[FAMILY_MAX_NAMES + 1]; /* in config.json: architectures[0] and model_type */
 
     /* In safetensors a layer's tensors begin with "model.layers.N.", and all end with ".weight" or
-     * ".bias"; this is what stands between, NULL for weights that the family does not have. */
+     * ".bias"; this is what stands between, NULL for weights that the family does not have. A '*'
+     * is the number of an expert, each of which has a tensor of its own. */
     const char *tensors[WEIGHT_COUNT];
     family_fused fused[FAMILY_MAX_FUSED]; /* of weights whose own names in safetensors are NULL */
     const char *unused[FAMILY_MAX_UNUSED + 1]; /* whole names after "model." or "model.layers.N.",
@@ -94,20 +96,35 @@ typedef struct model_family {
     bool window_by_types;     /* layer_types says which layers have it */
     int64_t no_rope_interval; /* no_rope_layer_interval N: every Nth layer does not rotate q and
                                * k; 0: all layers do, and config.json has no such keys */
+    bool norms_span_heads;    /* the norms of q and k are of all heads together */
+
+    /* Of a mixture of experts. */
+    bool experts;                /* models have them */
+    const char *expert_size_key; /* the intermediate size of each */
+    bool experts_normalised;     /* norm_topk_prob in GGUF */
+    bool experts_switch;         /* config.json has norm_topk_prob; without it false */
 } model_family;
 
 #define FAMILY(NAME) extern const model_family family_##NAME;
 #include "model/family/families.def"
 #undef FAMILY
 
-/* The stems that Llama and most families after it have in safetensors. */
-#define FAMILY_LLAMA_TENSORS                                                                       \
+/* The stems that Llama and most families after it have in safetensors: of all but the FFN, with a
+ * dense one, and with experts. */
+#define FAMILY_ATTENTION_TENSORS                                                                   \
     [WEIGHT_TOKEN_EMBD] = "model.embed_tokens", [WEIGHT_ATTN_NORM] = "input_layernorm",            \
     [WEIGHT_ATTN_Q] = "self_attn.q_proj", [WEIGHT_ATTN_K] = "self_attn.k_proj",                    \
     [WEIGHT_ATTN_V] = "self_attn.v_proj", [WEIGHT_ATTN_OUTPUT] = "self_attn.o_proj",               \
-    [WEIGHT_FFN_NORM] = "post_attention_layernorm", [WEIGHT_FFN_GATE] = "mlp.gate_proj",           \
-    [WEIGHT_FFN_UP] = "mlp.up_proj", [WEIGHT_FFN_DOWN] = "mlp.down_proj",                          \
-    [WEIGHT_OUTPUT_NORM] = "model.norm", [WEIGHT_OUTPUT] = "lm_head"
+    [WEIGHT_FFN_NORM] = "post_attention_layernorm", [WEIGHT_OUTPUT_NORM] = "model.norm",           \
+    [WEIGHT_OUTPUT] = "lm_head"
+#define FAMILY_LLAMA_TENSORS                                                                       \
+    FAMILY_ATTENTION_TENSORS, [WEIGHT_FFN_GATE] = "mlp.gate_proj",                                 \
+                              [WEIGHT_FFN_UP] = "mlp.up_proj", [WEIGHT_FFN_DOWN] = "mlp.down_proj"
+#define FAMILY_EXPERTS_TENSORS                                                                     \
+    FAMILY_ATTENTION_TENSORS, [WEIGHT_ROUTER] = "mlp.gate",                                        \
+                              [WEIGHT_GATE_EXPERTS] = "mlp.experts.*.gate_proj",                   \
+                              [WEIGHT_UP_EXPERTS] = "mlp.experts.*.up_proj",                       \
+                              [WEIGHT_DOWN_EXPERTS] = "mlp.experts.*.down_proj"
 
 /* And those of Gemma: norms before and after attention and the MLP. */
 #define FAMILY_GEMMA_TENSORS                                                                       \
@@ -122,7 +139,8 @@ typedef struct model_family {
 
 /* NULL where no family has that name. */
 const model_family *family_by_json(const char *name);
-const model_family *family_by_gguf(text_slice architecture);
+/* `experts`: whether the file is a mixture of experts, which may be a family of its own. */
+const model_family *family_by_gguf(text_slice architecture, bool experts);
 const model_family *family_by_name(const char *name);
 
 /* The names that a message offers: "llama, internlm2, ..." of GGUF; of config.json's architectures.

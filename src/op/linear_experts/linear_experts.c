@@ -1,10 +1,11 @@
-/* linear_experts: products of each row with the weights of the experts that route has chosen for it.
+/* linear_experts: products of each row with the weights of the experts that route has chosen for
+ * it.
  *
  * One operator is both halves of a mixture's feed-forward network. With an up_weight it computes
  * gate and up of every choice and their activation; with shares it adds up the choices' outputs, on
- * the residual. Rows are grouped by expert, so an expert's weights are read once for all tokens that
- * chose it, and those of experts that none chose are not read. A token's sum is taken in the order
- * of the experts' numbers, so it does not depend on the other tokens.
+ * the residual. Rows are grouped by expert, so an expert's weights are read once for all tokens
+ * that chose it, and those of experts that none chose are not read. A token's sum is taken in the
+ * order of the experts' numbers, so it does not depend on the other tokens.
  */
 #include "op/linear_experts/linear_experts.h"
 
@@ -44,7 +45,8 @@ static int64_t period(const op_call *call, int t)
 static qp_status check_weight(const tensor *weight, qp_error *error)
 {
     if (!weight->rank || weight->shape[2] % dtype_block_elements(weight->type) == 0) return QP_OK;
-    return error_set(error, QP_INVALID, "linear_experts: in_features %lld is not whole blocks of %s",
+    return error_set(error, QP_INVALID,
+                     "linear_experts: in_features %lld is not whole blocks of %s",
                      (long long)weight->shape[2], dtype_name(weight->type));
 }
 
@@ -210,7 +212,8 @@ static size_t scratch_bytes(const op_call *call)
     return lay_out(call, NULL, NULL);
 }
 
-/* Features [first, first + n) of an expert for `count` rows of x: columns [at, at + n) of outputs. */
+/* Features [first, first + n) of an expert for `count` rows of x: columns [at, at + n) of outputs.
+ */
 static void project(const work *w, int weight, int bias, int64_t expert, int64_t count,
                     int64_t first, int64_t n, int64_t at)
 {
@@ -226,9 +229,8 @@ static void project(const work *w, int weight, int bias, int64_t expert, int64_t
     linear.tensors[LINEAR_X] = tensor_2d(w->x, DTYPE_F64, count, all->shape[2]);
     linear.tensors[LINEAR_WEIGHT] = tensor_slice(matrix, 0, first, n);
     if (biases->rank)
-        linear.tensors[LINEAR_BIAS] =
-            tensor_slice(tensor_1d(tensor_row(biases, expert), biases->type, biases->shape[1]), 0,
-                         first, n);
+        linear.tensors[LINEAR_BIAS] = tensor_slice(
+            tensor_1d(tensor_row(biases, expert), biases->type, biases->shape[1]), 0, first, n);
     linear.tensors[LINEAR_OUT] = tensor_slice(out, 1, at, n);
     linear_reference(&linear);
 }
@@ -374,26 +376,27 @@ const op_info op_linear_experts = {
     .axes = {{"n_tokens", AXIS_VARIABLE, "tokens"},
              {"n_experts", AXIS_CONSTANT, "experts of a layer"},
              {"top_k", AXIS_CONSTANT, "experts that a token uses"},
-             {"x_each", AXIS_CONSTANT, "rows of x for a token: one for all of its experts, or top_k"},
+             {"x_each", AXIS_CONSTANT,
+              "rows of x for a token: one for all of its experts, or top_k"},
              {"out_each", AXIS_CONSTANT, "rows of out for a token: top_k, or with shares one"},
              {"in_features", AXIS_CONSTANT, "elements of a row of x"},
              {"out_features", AXIS_CONSTANT, "rows of an expert's weight"},
              {"n_used", AXIS_DERIVED, "experts that some token chose"}},
-    .tensors =
-        {{"x", OP_IN, OP_FLOATS, "n_tokens, x_each, in_features", false, "rows may be strided"},
-         {"ids", OP_IN, OP_TYPE(I32), "n_tokens, top_k", false, "the experts of a token"},
-         {"weight", OP_IN, OP_WEIGHTS, "n_experts, out_features, in_features", false,
-          "a row is whole blocks of its type; with up_weight the gate"},
-         {"up_weight", OP_IN, OP_WEIGHTS, "n_experts, out_features, in_features", true,
-          "as weight, of the same type or another"},
-         {"bias", OP_IN, OP_FLOATS, "n_experts, out_features", true, "absent: zeros"},
-         {"up_bias", OP_IN, OP_FLOATS, "n_experts, out_features", true, "absent: zeros"},
-         {"shares", OP_IN, OP_FLOATS, "n_tokens, top_k", true,
-          "factors of the outputs, which are then added up"},
-         {"residual", OP_IN, OP_FLOATS, "n_tokens, out_features", true,
-          "only with shares; absent: zeros"},
-         {"out", OP_OUT, OP_FLOATS, "n_tokens, out_each, out_features", false,
-          "rows may be strided; may be residual, must not overlap x"}},
+    .tensors = {{"x", OP_IN, OP_FLOATS, "n_tokens, x_each, in_features", false,
+                 "rows may be strided"},
+                {"ids", OP_IN, OP_TYPE(I32), "n_tokens, top_k", false, "the experts of a token"},
+                {"weight", OP_IN, OP_WEIGHTS, "n_experts, out_features, in_features", false,
+                 "a row is whole blocks of its type; with up_weight the gate"},
+                {"up_weight", OP_IN, OP_WEIGHTS, "n_experts, out_features, in_features", true,
+                 "as weight, of the same type or another"},
+                {"bias", OP_IN, OP_FLOATS, "n_experts, out_features", true, "absent: zeros"},
+                {"up_bias", OP_IN, OP_FLOATS, "n_experts, out_features", true, "absent: zeros"},
+                {"shares", OP_IN, OP_FLOATS, "n_tokens, top_k", true,
+                 "factors of the outputs, which are then added up"},
+                {"residual", OP_IN, OP_FLOATS, "n_tokens, out_features", true,
+                 "only with shares; absent: zeros"},
+                {"out", OP_OUT, OP_FLOATS, "n_tokens, out_each, out_features", false,
+                 "rows may be strided; may be residual, must not overlap x"}},
     .params = {{"alpha", PARAM_FLOAT, 1, "of silu_and_mul"},
                {"limit", PARAM_FLOAT, 0, "of silu_and_mul"},
                {"added", PARAM_FLOAT, 0, "of silu_and_mul"}},

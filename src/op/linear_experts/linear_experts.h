@@ -1,4 +1,5 @@
-/* Call layout of linear_experts: indices of its tensors and parameters, and the rows of each expert.
+/* Call layout of linear_experts: indices of its tensors and parameters, and the rows of each
+ * expert.
  */
 #ifndef QUIPU_OP_LINEAR_EXPERTS_H
 #define QUIPU_OP_LINEAR_EXPERTS_H

@@ -1,8 +1,8 @@
 /* linear_experts from the variants of linear and silu_and_mul.
  *
  * The rows that chose an expert are copied together and multiplied with its packed weights, some
- * features at a time: gate and up lie side by side in scratch, as in norm_gate_up_silu. Each expert's
- * weights are packed by themselves, as linear packs a matrix.
+ * features at a time: gate and up lie side by side in scratch, as in norm_gate_up_silu. Each
+ * expert's weights are packed by themselves, as linear packs a matrix.
  */
 #include "op/compose.h"
 #include "op/linear_experts/linear_experts.h"
@@ -134,8 +134,7 @@ static void begin_sums(const op_call *call)
     if (!call->tensors[LINEAR_EXPERTS_SHARES].rank) return;
     for (int64_t t = 0; t < out->shape[0]; t++) {
         float *to = (float *)tensor_row(out, t) + call->begin;
-        const float *from =
-            residual->rank ? (float *)tensor_row(residual, t) + call->begin : NULL;
+        const float *from = residual->rank ? (float *)tensor_row(residual, t) + call->begin : NULL;
         if (!from)
             memset(to, 0, bytes);
         else if (from != to)

@@ -63,8 +63,7 @@ void route_reference(const op_call *call)
         for (int64_t i = 0; i < (normalised ? k : n_experts); i++)
             sum += exp(row[normalised ? chosen[i] : i] - most);
         for (int64_t j = 0; j < k; j++)
-            element_store(shares->type, tensor_row(shares, t), j,
-                          exp(row[chosen[j]] - most) / sum);
+            element_store(shares->type, tensor_row(shares, t), j, exp(row[chosen[j]] - most) / sum);
     }
 }
 

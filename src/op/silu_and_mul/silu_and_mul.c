@@ -68,9 +68,10 @@ const op_info op_silu_and_mul = {
     .name = "silu_and_mul",
     .summary = "SiLU of the first half of each row times the second half",
     .place = "The activation between ffn_up, whose weight is gate over up, and ffn_down.",
-    .formula = "out[t, i] = g / (1 + exp(-alpha * g)) * (u + added), g = x[t, i], u = x[t, "
-               "intermediate_size + i]; with a limit above 0, g is at most limit, and u from -limit "
-               "to limit",
+    .formula =
+        "out[t, i] = g / (1 + exp(-alpha * g)) * (u + added), g = x[t, i], u = x[t, "
+        "intermediate_size + i]; with a limit above 0, g is at most limit, and u from -limit "
+        "to limit",
     .precision = "float32 or wider throughout, one rounding to the type of out (torch rounds the "
                  "SiLU before the product).",
     .edge_cases = "Large gates, of either sign, must not overflow: the limits are g and 0. A gate "
