@@ -3,6 +3,7 @@
 import gguf
 import numpy as np
 
+from model_experts import add_gguf_keys, gguf_experts
 from model_variants import llama
 from model_weights import MERGES, SPECIAL, TEMPLATE, sizes, vocabulary
 
@@ -56,7 +57,8 @@ def gguf_name(name, config=None):
 def gguf_architecture(config):
     """general.architecture of a config.json's model."""
     kind = config["model_type"]
-    return {"mistral": "llama", "ministral": "llama", "gemma3_text": "gemma3"}.get(kind, kind)
+    return {"mistral": "llama", "ministral": "llama", "gemma3_text": "gemma3", "mixtral": "llama",
+            "qwen3_moe": "qwen3moe"}.get(kind, kind)
 
 
 def gguf_tensors(config, weights):
@@ -64,7 +66,7 @@ def gguf_tensors(config, weights):
     families whose GGUF files keep the order of safetensors."""
     _, _, heads, kv_heads, _, _, _ = sizes(config)
     pairs = config["model_type"] in ("llama", "internlm2", "mistral", "ministral", "smollm3",
-                                     "granite")
+                                     "granite", "mixtral")
     tensors = {}
     for name, tensor in weights.items():
         values = tensor.float().numpy()
@@ -75,7 +77,7 @@ def gguf_tensors(config, weights):
         if "norm" in name and config["model_type"].startswith("gemma"):
             values = values + 1
         tensors[gguf_name(name, config)] = np.ascontiguousarray(values)
-    return tensors
+    return gguf_experts(tensors)
 
 
 def write_gemma(writer, config):
@@ -101,6 +103,7 @@ def write_gguf(path, arch, config, tensors, types, split=0, add_tokenizer=None):
     writer.add_embedding_length(hidden)
     writer.add_block_count(layers)
     writer.add_feed_forward_length(intermediate)
+    add_gguf_keys(writer, config)
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
     writer.add_key_length(head_dim)

@@ -33,6 +33,7 @@ import numpy as np
 import torch
 import transformers
 
+from model_experts import EXPERT_GGUF_VARIANTS, EXPERT_VARIANTS, checkpoint_weights
 from model_gguf import (BLOCKS, GGUF_VARIANTS, add_gguf_tokenizer, decode_gguf, gguf_architecture, gguf_name, gguf_tensors, random_blocks,
                         write_gguf)
 from model_reference import TOLERANCE, difference, greedy_steps, prompt, reference_logits, sensitivity
@@ -40,6 +41,8 @@ from model_variants import VARIANTS
 from model_weights import (LLAMA_LIKE, STORED, TEXT, equivalent_llama, internlm2_weights, llama_weights, random_weights,
                            sizes, write_directory, write_tokenizer)
 
+VARIANTS = VARIANTS | EXPERT_VARIANTS
+GGUF_VARIANTS = GGUF_VARIANTS | EXPERT_GGUF_VARIANTS
 OUT = pathlib.Path(__file__).resolve().parent.parent / "golden" / "models"
 
 
@@ -79,7 +82,7 @@ def write_variant(name, seed):
     """Writes one directory; returns its cases and the Llama weights and config that it was made of."""
     description, config, storage, lengths, without = VARIANTS[name]
     make = llama_weights if config["model_type"] in LLAMA_LIKE else random_weights
-    weights = make(config, seed, STORED[storage.split()[0]])
+    weights = checkpoint_weights(config, make(config, seed, STORED[storage.split()[0]]))
     llama_config, path, scratch = config, OUT / name, None
     shutil.rmtree(path, ignore_errors=True)
     if config["model_type"] == "internlm2":

@@ -34,7 +34,7 @@ def float64_throughout():
 def logits_of(path, ids, dtype):
     """Logits [len(ids)][vocab_size] of the model in directory `path`, computed in `dtype`."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager").to(dtype).eval()
+        path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager").to(dtype).eval()
     with torch.no_grad(), float64_throughout() if dtype == torch.float64 else contextlib.nullcontext():
         return model(torch.tensor([ids])).logits[0].numpy()
 
