@@ -17,9 +17,9 @@ void lower_likeliest(lowering *l)
     const int64_t n = l->of->sizes.of[AXIS_OUTPUTS];
     op_call *call = lower_add_node(l, l->n_nodes, (lowered_node){.node = l->end, .op = OP_ARGMAX});
     *call = (op_call){.end = n};
-    call->tensors[ARGMAX_LOGITS] = tensor_2d(l->target->memory->data[PLAN_LOGITS], DTYPE_F32, n,
-                                             l->program->config.vocab_size);
-    call->tensors[ARGMAX_IDS] = tensor_1d(cuda_host_form(l->target->likeliest), DTYPE_I32, n);
+    call->tensors[ARGMAX_LOGITS] =
+        tensor_2d(l->memory->data[PLAN_LOGITS], DTYPE_F32, n, l->program->config.vocab_size);
+    call->tensors[ARGMAX_IDS] = tensor_1d(cuda_host_form(l->likeliest), DTYPE_I32, n);
 }
 
 /* ---- decode, split -------------------------------------------------------------------------- */
@@ -142,11 +142,10 @@ static void add_gather(lowering *l, int at, bool cut, const tensor *ids, const t
  * lie where norms leave theirs. */
 static void bind_wanted(lowering *l, int at, int gather)
 {
-    const lower_target *t = l->target;
     program_sizes few = l->of->sizes;
     few.of[AXIS_TOKENS] = few.of[AXIS_OUTPUTS];
     for (int i = at; i <= gather + 1; i++)
-        t->bind(t->context, &few, l->nodes[i].node, lower_call(l, i));
+        l->bind(l->context, &few, l->nodes[i].node, lower_call(l, i));
     lower_call(l, gather + 1)->tensors[RMS_NORM_X] =
         lower_call(l, gather)->tensors[EMBEDDING_TABLE];
     l->nodes[gather].nothing = true;
@@ -167,7 +166,7 @@ void lower_gather_wanted(lowering *l, int at)
     bind_wanted(l, at, gather);
     const tensor ids = lower_call(l, gather)->tensors[EMBEDDING_IDS];
     const tensor *out = &output->tensors[LINEAR_OUT];
-    char *place = l->target->memory->data[PLAN_X_NORM];
+    char *place = l->memory->data[PLAN_X_NORM];
     const tensor x = tensor_2d(place, DTYPE_F32, out->shape[0], out->shape[1]);
     const size_t bytes =
         round_up((size_t)(x.shape[0] * x.shape[1]) * sizeof(float), CUDA_ALIGNMENT);

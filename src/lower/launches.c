@@ -11,7 +11,7 @@
 
 bool lower_takes(const lowering *l, int rule)
 {
-    return l->target->rules >> rule & 1;
+    return l->rules >> rule & 1;
 }
 
 void lower_took(lowering *l, int rule)
@@ -32,7 +32,7 @@ op_call *lower_call(const lowering *l, int at)
 {
     lowered_node *node = &l->nodes[at];
     op_call *call = &l->calls[node->call];
-    if (!node->bound) l->target->bind(l->target->context, &l->of->sizes, node->node, call);
+    if (!node->bound) l->bind(l->context, &l->of->sizes, node->node, call);
     node->bound = true;
     return call;
 }
@@ -144,23 +144,19 @@ static qp_status make_group(lowering *l, int at, int *count, qp_error *error)
 {
     lowered_group *g = lower_add_group(l, &l->nodes[at]);
     *count = 0;
-    if (lower_takes(l, LOWER_RULE_persistent)) TRY(l->target->take_run(l, at, g, count, error));
+    if (lower_takes(l, LOWER_RULE_persistent)) TRY(l->take_run(l, at, g, count, error));
     if (*count == 0) return group_nodes(l, at, g, count, error);
     lower_took(l, LOWER_RULE_persistent);
     return QP_OK;
 }
 
-qp_status lower_begin(const lower_target *target, const launch_class *of, lowering *l,
-                      qp_error *error)
+qp_status lower_begin(lowering *l, qp_error *error)
 {
-    const program_step *steps = target->program->steps;
-    *l = (lowering){.target = target,
-                    .program = target->program,
-                    .ops = target->ops,
-                    .of = of,
-                    .done = of->first == of->last};
+    const program_step *steps = l->program->steps;
+    const launch_class *of = l->of;
+    l->done = of->first == of->last;
     if (l->done) return QP_OK;
-    if (target->explained) l->log = calloc(1, sizeof *l->log);
+    if (l->explained) l->log = calloc(1, sizeof *l->log);
     if (l->log) l->log->out = &l->why;
     l->end = steps[of->last - 1].first_node + steps[of->last - 1].n_nodes;
     TRY(take_nodes(l, steps[of->first].first_node, l->end, error));
@@ -185,7 +181,7 @@ qp_status lower_next(lowering *l, qp_error *error)
 /* Tells which rules were taken, and why not. */
 static void explain(lowering *l)
 {
-    strbuf *out = l->target->explained;
+    strbuf *out = l->explained;
     rewrite_log_end(l->log);
     for (int i = 0; i < LOWER_RULES; i++)
         if (lower_takes(l, i)) lower_tell_rule(i, l->taken[i], out);

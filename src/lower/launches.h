@@ -76,10 +76,12 @@ typedef struct lowering lowering;
 typedef qp_status lower_take_run(lowering *l, int at, lowered_group *group, int *count,
                                  qp_error *error);
 
-/* What a pass is lowered for. */
-typedef struct lower_target {
+/* A pass while it is lowered. */
+struct lowering {
+    /* What it is lowered for: from the caller of lower_begin(). */
     const program *program;
-    const program_memory *memory; /* where its tensors lie */
+    const launch_class *of;
+    const program_memory *memory; /* where the program's tensors lie */
     cuda_ops *ops;                /* records, so that maps are only described */
     uint32_t rules;               /* a bit each */
     cuda_address likeliest;       /* where the likeliest token of each row goes */
@@ -89,19 +91,12 @@ typedef struct lower_target {
     const void *context;
     strbuf *explained; /* lower_end() tells here which rules were taken how often, and why they do
                         * not apply where they nearly do; NULL: nowhere */
-} lower_target;
 
-/* A pass while it is lowered: the nodes before `at` are in groups. */
-struct lowering {
-    const lower_target *target;
-    const program *program; /* the target's */
-    cuda_ops *ops;
-    const launch_class *of;
     op_call *calls;
     lowered_node *nodes;
     lowered_group *groups;
     int n_calls, n_nodes, n_groups;
-    int at, end; /* `end`: after the program's last node of the pass */
+    int at, end; /* nodes before `at` are in groups; `end`: after the program's last node */
     bool done;
     int taken[LOWER_RULES];  /* how often each rule was */
     struct rewrite_log *log; /* NULL: nothing is explained */
@@ -110,8 +105,7 @@ struct lowering {
 
 /* Lowers a pass group by group, so that a launch can run while later groups are made. lower_next()
  * adds groups until l->done. lower_end() it, also after a failure. */
-qp_status lower_begin(const lower_target *target, const launch_class *of, lowering *l,
-                      qp_error *error);
+qp_status lower_begin(lowering *l, qp_error *error);
 qp_status lower_next(lowering *l, qp_error *error);
 void lower_end(lowering *l);
 

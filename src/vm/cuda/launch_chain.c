@@ -132,7 +132,7 @@ static int longest_chain(lowering *l, int at, bool in_f8, cuda_chain *chain, cud
 
 qp_status launch_take_run(lowering *l, int at, lowered_group *g, int *count, qp_error *error)
 {
-    const launch_setting *setting = l->target->context;
+    const launch_setting *setting = l->context;
     const tensor none = {0}, *narrowed = g->left.in_f8 ? &none : &g->left.rows;
     cuda_chain chain, whole;
     if (!begin(l, setting, narrowed, g->left.at, &chain)) {

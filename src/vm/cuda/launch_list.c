@@ -91,19 +91,19 @@ qp_status launch_list_make(const launch_setting *setting, const launch_class *of
                            void *context, launch_list *out, qp_error *error)
 {
     cuda_ops ops = setting->ops;
-    const lower_target target = {.program = setting->program,
-                                 .memory = &setting->memory,
-                                 .ops = &ops,
-                                 .rules = setting->rules,
-                                 .likeliest = cuda_area_address(LAUNCH_LIKELIEST, 0),
-                                 .bind = bind,
-                                 .take_run = launch_take_run,
-                                 .context = setting,
-                                 .explained = setting->explained};
-    lowering l;
+    lowering l = {.program = setting->program,
+                  .of = of,
+                  .memory = &setting->memory,
+                  .ops = &ops,
+                  .rules = setting->rules,
+                  .likeliest = cuda_area_address(LAUNCH_LIKELIEST, 0),
+                  .bind = bind,
+                  .take_run = launch_take_run,
+                  .context = setting,
+                  .explained = setting->explained};
     *out = (launch_list){.of = *of};
     ops.recording = &out->recording;
-    qp_status status = lower_begin(&target, of, &l, error);
+    qp_status status = lower_begin(&l, error);
     const size_t n = (size_t)l.n_nodes + ADDED;
     out->entries = calloc(n, sizeof *out->entries);
     if (!out->entries && status == QP_OK)

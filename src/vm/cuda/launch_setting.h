@@ -38,7 +38,7 @@ typedef struct launch_setting {
     const cuda_packed *packed; /* what chains read; NULL: weights in BF16 */
     const cuda_tiles *tiles;   /* what they read of weights in BF16; NULL: rows */
     uint32_t rules;            /* launch rules that are taken, a bit each (lower/launches.h) */
-    strbuf *explained;         /* as in lower_target; usually NULL */
+    strbuf *explained;         /* as in a lowering; usually NULL */
 } launch_setting;
 
 /* Up to how many rows products keep x in float32 (cuda_ops.few_rows): none where
