@@ -114,7 +114,8 @@ static bool is_expressible(const char *name)
         {"smollm3-layers", "each layer of a multiple of 4 does not rotate"},
         {"qwen3-yarn", "rounded to whole pairs of a head"},
         {"gemma2-scalar", "has no key for \"query_pre_attn_scalar\""},
-        {"gemma3", "have another one than 24"}};
+        {"gemma3", "have another one than 24"},
+        {"qwen3moe-shares", "\"norm_topk_prob\" is false"}};
     for (size_t i = 0; i < sizeof inexpressible / sizeof *inexpressible; i++) {
         char path[512];
         if (strcmp(name, inexpressible[i][0]) != 0) continue;

@@ -12,6 +12,11 @@ int64_t layer_set_count(const layer_set *set, int64_t n_layers)
     return count;
 }
 
+void config_drop_local_rope(model_config *c)
+{
+    if (c->window == 0) c->rope_local = (rope_config){0};
+}
+
 static qp_status check_size(const char *where, const char *name, int64_t value, int64_t most,
                             qp_error *error)
 {

@@ -285,5 +285,6 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
     out->no_rope = family_no_rope(out->family, out->n_layers);
     read_window(&r, out);
     TRY(r.status);
+    config_drop_local_rope(out);
     return config_check(out, gguf_path(file), error);
 }

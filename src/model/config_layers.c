@@ -82,6 +82,7 @@ static qp_status read_window(const cJSON *json, const char *where, model_config 
         out->window = window;
     else
         out->windowed = (layer_set){0};
+    config_drop_local_rope(out);
     return QP_OK;
 }
 

@@ -61,6 +61,9 @@ qp_status config_check_experts(const model_config *config, const char *where, qp
 
 qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, qp_error *error);
 
+/* Where no layer slides none turns otherwise. */
+void config_drop_local_rope(model_config *config);
+
 /* Checks every size against sane bounds and the sizes against each other. */
 qp_status config_check(const model_config *config, const char *where, qp_error *error);
 qp_status config_check_rope(const rope_config *rope, int64_t head_dim, const char *where,

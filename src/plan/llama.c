@@ -191,12 +191,21 @@ static void scale_residual(plan_builder *b, plan_tensor_id id, int64_t count, co
     node_param(node, "factor", factor);
 }
 
+/* x_ = the norm of x, in families that have one before attention or the MLP; else products read x.
+ */
+static void norm_before(plan_builder *b, const char *step, weight_slot norm)
+{
+    if (family_has(b->program->config.family, norm)) llama_norm(b, step, norm);
+}
+
 /* out[:, first .. first + count) = x_ weight^T + bias */
 static void project(plan_builder *b, weight_slot weight, plan_tensor_id out, int64_t first,
                     int64_t count, const char *symbol)
 {
+    const weight_slot norm = SLOTS_QKV >> weight & 1 ? WEIGHT_ATTN_NORM : WEIGHT_FFN_NORM;
+    const bool normed = family_has(b->program->config.family, norm);
     plan_node *node = builder_node(b, OP_LINEAR);
-    node_tensor(node, "x", PLAN_X_NORM);
+    node_tensor(node, "x", normed ? PLAN_X_NORM : PLAN_X);
     node_weight(node, "weight", weight);
     node_bias(node, "bias", weight);
     node_columns(node, "out", out, first, count, symbol);
@@ -408,7 +417,7 @@ static void attention(plan_builder *b)
     const model_config *c = &b->program->config;
     const int64_t q = config_q_hidden_units(c);
 
-    llama_norm(b, "attn_norm", WEIGHT_ATTN_NORM);
+    norm_before(b, "attn_norm", WEIGHT_ATTN_NORM);
     llama_qkv(b);
     llama_qk_norm(b);
     llama_rope(b);
@@ -450,7 +459,7 @@ static void feed_forward(plan_builder *b)
 {
     const int64_t di = b->program->config.intermediate_size;
 
-    llama_norm(b, "ffn_norm", WEIGHT_FFN_NORM);
+    norm_before(b, "ffn_norm", WEIGHT_FFN_NORM);
     llama_up(b);
 
     builder_kernel(b, "ffn_down");
@@ -482,7 +491,7 @@ static void mix_experts(plan_builder *b)
 {
     static const char *const one_row[] = {"1", "hidden_size"};
     const int64_t d = b->program->config.hidden_size;
-    llama_norm(b, "ffn_norm", WEIGHT_FFN_NORM);
+    norm_before(b, "ffn_norm", WEIGHT_FFN_NORM);
     route(b);
 
     builder_kernel(b, "ffn_up");

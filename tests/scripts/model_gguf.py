@@ -45,7 +45,7 @@ POST_NORMS = {"post_attention_layernorm": "post_attention_norm", "pre_feedforwar
 
 
 def gguf_name(name, config=None):
-    has_post_norms = config and config["model_type"] in ("gemma2", "gemma3_text")
+    has_post_norms = config and config["model_type"] in ("gemma2", "gemma3_text", "olmo2")
     if config and config["model_type"] == "glm4":
         for old, new in GLM4_NORMS.items():
             name = name.replace(old, new)
@@ -185,6 +185,7 @@ GGUF_VARIANTS = {
     "granite": ("architecture granite: multipliers", "granite", "BF16", 0),
     "glm4": ("architecture glm4: fused gate and up, norms after attention and the MLP", "glm4", "BF16",
              0),
+    "olmo2": ("architecture olmo2", "olmo2", "BF16", 0),
     "gemma3-types": ("architecture gemma3: two bases of RoPE, a flag for each layer", "gemma3-types",
                      "F16", 0),
 }

@@ -102,6 +102,12 @@ def glm4(**changes):
                     "rope_scaling": None, "pad_token_id": 0} | changes)
 
 
+def olmo2(**changes):
+    """An OLMo 2 config.json: norms after attention and the MLP, those of q and k over all heads."""
+    return llama(**{"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "mlp_bias": None,
+                    "rope_scaling": None, "pad_token_id": 0} | changes)
+
+
 LLAMA_NAMES = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
 def longrope(pairs):
@@ -311,4 +317,19 @@ VARIANTS = {
     "glm4": (
         "GLM 4: four norms, RoPE on pairs of half of each head, biases of q, k and v",
         glm4(), "BF16", [24], {"partial_rotary_factor": 1.0}),
+    "olmo2": (
+        "OLMo 2: norms only after attention and the MLP, norms of q and k over all heads",
+        olmo2(), "BF16", [24], {"rope_theta": 100.0}),
+    "olmo3": (
+        "OLMo 3: layers that slide, yarn in the others; F32",
+        olmo2(architectures=["Olmo3ForCausalLM"], model_type="olmo3", num_hidden_layers=5,
+              sliding_window=5, rope_theta=None, rope_scaling=None, torch_dtype="float32",
+              attention_bias=True, hidden_size=64, max_position_embeddings=64,
+              rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+                               "full_attention": {"rope_type": "yarn", "factor": 4.0,
+                                                  "attention_factor": 1.2, "rope_theta": 50.0,
+                                                  "original_max_position_embeddings": 16}}),
+        "F32", [24], {"rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+            "full_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
 }

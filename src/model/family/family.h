@@ -137,6 +137,17 @@ typedef struct model_family {
     [WEIGHT_FFN_UP] = "mlp.up_proj", [WEIGHT_FFN_DOWN] = "mlp.down_proj",                          \
     [WEIGHT_OUTPUT_NORM] = "model.norm", [WEIGHT_OUTPUT] = "lm_head"
 
+/* And those of OLMo 2 and 3: norms only after attention and the MLP. */
+#define FAMILY_OLMO_TENSORS                                                                        \
+    [WEIGHT_TOKEN_EMBD] = "model.embed_tokens", [WEIGHT_ATTN_Q] = "self_attn.q_proj",              \
+    [WEIGHT_ATTN_K] = "self_attn.k_proj", [WEIGHT_ATTN_V] = "self_attn.v_proj",                    \
+    [WEIGHT_ATTN_Q_NORM] = "self_attn.q_norm", [WEIGHT_ATTN_K_NORM] = "self_attn.k_norm",          \
+    [WEIGHT_ATTN_OUTPUT] = "self_attn.o_proj",                                                     \
+    [WEIGHT_ATTN_POST_NORM] = "post_attention_layernorm", [WEIGHT_FFN_GATE] = "mlp.gate_proj",     \
+    [WEIGHT_FFN_UP] = "mlp.up_proj", [WEIGHT_FFN_DOWN] = "mlp.down_proj",                          \
+    [WEIGHT_FFN_POST_NORM] = "post_feedforward_layernorm", [WEIGHT_OUTPUT_NORM] = "model.norm",    \
+    [WEIGHT_OUTPUT] = "lm_head"
+
 /* NULL where no family has that name. */
 const model_family *family_by_json(const char *name);
 /* `experts`: whether the file is a mixture of experts, which may be a family of its own. */
