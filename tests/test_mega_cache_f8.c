@@ -15,7 +15,7 @@ typedef struct read_tokens {
     float *logits; /* of the last token */
     size_t vocab;
     uint8_t *cache; /* keys, then values, of all layers */
-    size_t cache_bytes;
+    size_t cache_bytes, layer_bytes;
 } read_tokens;
 
 static qp_engine_options f8_options(const char *model, const char *device, const char *exec)
@@ -36,6 +36,7 @@ static read_tokens read_by(qp_engine_options options, int n)
     const size_t layer_bytes = engine->program.tensors[PLAN_K_CACHE].bytes;
     const int64_t layers = engine->program.config.n_layers;
     read_tokens r = {.vocab = (size_t)qp_engine_get_info(engine)->vocab_size,
+                     .layer_bytes = layer_bytes,
                      .cache_bytes = 2 * (size_t)layers * layer_bytes};
     qp_error error;
     for (int i = 0; i < n; i++) {
@@ -64,12 +65,14 @@ static double logit_difference(const read_tokens *a, const read_tokens *b)
     return sqrt(difference / norm);
 }
 
-/* How many numbers of the cache differ: where a sum is nearly between two numbers of FP8, one
- * machine may take the one and the other its neighbour. */
-static size_t count_other_numbers(const read_tokens *a, const read_tokens *b)
+/* How many numbers of the first layer's cache, of keys or of values, differ: where a sum is nearly
+ * between two numbers of FP8, one machine may take the one and the other its neighbour. A neighbour
+ * makes others in the layers after it. */
+static size_t count_other_numbers(const read_tokens *a, const read_tokens *b, bool values)
 {
+    const size_t first = values ? a->cache_bytes / 2 : 0;
     size_t others = 0;
-    for (size_t i = 0; i < a->cache_bytes; i++)
+    for (size_t i = first; i < first + a->layer_bytes; i++)
         others += a->cache[i] != b->cache[i];
     return others;
 }
@@ -84,17 +87,17 @@ static void it_reads_and_writes_what_other_machines_do(void **state)
         const char *model, *device, *exec;
         int tokens;
         double most;   /* of the logits' difference, in their norm */
-        size_t one_of; /* so many numbers of the cache may differ; 0: any */
+        size_t one_of; /* of so many numbers of a cache one may differ; 0: all may */
     } cases[] = {{"synthetic:tiny:BF16", "cpu", "serial", FEW, 1e-4, 10000},
                  {"synthetic:tiny:BF16", "cpu", "serial", MANY, 1e-4, 10000},
                  {"synthetic:tiny:F16", "cpu", "serial", FEW, 1e-4, 10000},
                  {"synthetic:tiny:Q8_0", "cpu", "serial", FEW, 1e-4, 10000},
                  {"synthetic:tiny:Q4_K+Q6_K", "cpu", "serial", MANY, 1e-4, 10000},
                  {"synthetic:tiny:F8", "cpu", "serial", FEW, 1e-4, 10000},
-                 {"synthetic:tiny-qwen2:BF16", "cpu", "serial", MANY, 1e-4, 10000},
-                 {"synthetic:tiny-qwen3:BF16", "cpu", "serial", MANY, 1e-4, 10000},
+                 {"synthetic:tiny-qwen2:BF16", "cpu", "serial", MANY, 1e-3, 10000},
+                 {"synthetic:tiny-qwen3:BF16", "cpu", "serial", MANY, 1e-3, 10000},
                  {"synthetic:tiny-smollm3:Q8_0", "cpu", "serial", FEW, 1e-4, 10000},
-                 {"synthetic:tiny-mistral:BF16", "cpu", "serial", MANY, 1e-4, 10000},
+                 {"synthetic:tiny-mistral:BF16", "cpu", "serial", MANY, 1e-3, 10000},
                  {"synthetic:internlm2-1.8b:BF16", "cuda", "cuda", MANY, 2e-2, 0},
                  {"synthetic:internlm2-1.8b:Q8_0", "cuda", "cuda", MANY, 2e-3, 0}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -104,11 +107,13 @@ static void it_reads_and_writes_what_other_machines_do(void **state)
         read_tokens b = read_by(f8_options(cases[c].model, "cuda", "megakernel"), cases[c].tokens);
         assert_int_equal(a.cache_bytes, b.cache_bytes);
         const double difference = logit_difference(&a, &b);
-        const size_t others = count_other_numbers(&a, &b);
-        print_message("%s, %d tokens: %.2g of the logits' norm, %zu of %zu numbers\n",
-                      cases[c].model, cases[c].tokens, difference, others, a.cache_bytes);
+        const size_t keys = count_other_numbers(&a, &b, false);
+        const size_t values = count_other_numbers(&a, &b, true);
+        print_message("%s, %d tokens: %.2g of the logits' norm, %zu keys and %zu values of %zu\n",
+                      cases[c].model, cases[c].tokens, difference, keys, values, a.layer_bytes);
         assert_true(difference < cases[c].most); /* not NaN */
-        assert_true(others * cases[c].one_of < a.cache_bytes);
+        assert_true(keys * cases[c].one_of < a.layer_bytes);
+        assert_true(values * cases[c].one_of < a.layer_bytes);
         free(a.logits);
         free(a.cache);
         free(b.logits);

@@ -40,7 +40,7 @@ template <int DIM> MEGA_FN int context_chunks(int old)
 /* The first position that the newest one, after `old` others, sees; chunks before its own. */
 MEGA_FN int first_seen(int old, int window)
 {
-    return max(old + 1 - window, 0);
+    return MEGA_FAMILIES ? max(old + 1 - window, 0) : 0;
 }
 template <int DIM> MEGA_FN int unseen_chunks(int old, int window)
 {
@@ -176,7 +176,7 @@ MEGA_FN void leave_unseen(int seen, int t, float *score)
     if (seen <= 0) return;
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        if (2 * t + i < seen) score[i] = -INFINITY;
+        if (MEGA_FAMILIES && 2 * t + i < seen) score[i] = -INFINITY;
 }
 
 /* Adds the scores of a warp's eights of positions, of which each lane has two, to the softmax: `p`

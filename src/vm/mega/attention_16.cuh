@@ -92,11 +92,12 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int low, in
 #endif
         int left = old - (first + c) * shape::POSITIONS - share;
         int all = cached ? (left + shape::PIECE - 1) / shape::PIECE : 1;
-        const int seen = cached ? (low - old + left + shape::PIECE - 1) / shape::PIECE : 0;
+        const int seen =
+            cached && MEGA_FAMILIES ? (low - old + left + shape::PIECE - 1) / shape::PIECE : 0;
         int valid = !MEGA_SEVERAL ? all
                     : cached      ? (left - lacks + shape::PIECE - 1) / shape::PIECE
                                   : joined == 1 || lacks != last;
-        if (!cached || (left > 0 && seen < min(all, 8)))
+        if (!cached || (left > 0 && (!MEGA_FAMILIES || seen < min(all, 8))))
             attention_step<DIM, HALF>(a, b, s, heads, queries, keys + column, values + column, seen,
                                       valid, all);
         if (cached) release_chunk(a, b);

@@ -114,7 +114,8 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int low, in
 #pragma unroll
         for (int e = 0; e < EIGHTS; e++) {
             const int unseen = low - old + left - e * shape::SHARES;
-            seen[e] = cached ? max((unseen + shape::PIECE - 1) / shape::PIECE, 0) : 0;
+            seen[e] =
+                cached && MEGA_FAMILIES ? max((unseen + shape::PIECE - 1) / shape::PIECE, 0) : 0;
             any = any || seen[e] < min(valid[e], 8);
         }
         if (any) {

@@ -31,10 +31,10 @@ MEGA_FN pair_inputs pair_inputs_at(const mega_arguments &a, const mega_block &b,
     const instruction &in = e.in;
     int row = i % MEGA_ROWS, position = row_position(a, b.pass(), row);
     int pair = (in.units.begin + i / MEGA_ROWS) % (DIM / 2);
-    const int angles = e.weights.turning ? 0 : position; /* of position 0 they are 0 */
+    const int angles = turning_of(e) ? 0 : position; /* of position 0 they are 0 */
     const float *table = (const float *)a.rope_table + (int64_t)angles * DIM + pair;
     const float *pages = (const float *)a.pages + a.rows[row].first_page;
-    const float *biases = (const float *)e.weights.biases;
+    const float *biases = biases_of(e);
     if (biases) biases += 2 * (in.units.begin + i / MEGA_ROWS);
     return {table, table + DIM / 2, pages + position / a.page_size, biases, position};
 }
@@ -52,9 +52,6 @@ MEGA_FN void fetch_pair_inputs(const mega_arguments &a, const mega_block &b, con
     copy_4(to, from.cosine);
     copy_4(to + 4, from.sine);
     copy_4(to + 8, from.page);
-    if (!from.biases) return;
-    copy_4(to + 12, from.biases);
-    copy_4(to + 16, from.biases + 1);
 }
 
 /* One pair's values, after RoPE for q and k, to the KV head's list and to the cache. */
@@ -64,7 +61,7 @@ MEGA_FN void store_pair(const mega_arguments &a, const mega_block &b, const mega
 {
     const instruction &in = e.in;
     qkv_pair p = qkv_pair_at<DIM>(a, unit);
-    if (e.weights.turning & MEGA_NORMED && p.kind == PAIR_KEY) p.kind = PAIR_QUERY; /* not yet */
+    if (turning_of(e) & MEGA_NORMED && p.kind == PAIR_KEY) p.kind = PAIR_QUERY; /* not yet */
     if (p.kind != PAIR_VALUE) {
         float first = __fmaf_rn(v[0], cosine, -__fmul_rn(v[1], sine));
         v[1] = __fmaf_rn(v[1], cosine, __fmul_rn(v[0], sine));
@@ -105,9 +102,9 @@ MEGA_FN void finish_batch_qkv(const mega_arguments &a, mega_block &b, const mega
             results + row * a.shared.result_pitch + (unit >> 2) * MEGA_TILE + (unit & 3);
         float inverse = batch_inverse_rms(a, b, row, false);
         float v[2] = {at[0] * inverse, at[4] * inverse};
-        if (inputs.biases) {
-            v[0] = fmaf(at[0], inverse, here ? mine[3] : inputs.biases[0]);
-            v[1] = fmaf(at[4], inverse, here ? mine[4] : inputs.biases[1]);
+        if (MEGA_FAMILIES && inputs.biases) {
+            v[0] = fmaf(at[0], inverse, inputs.biases[0]);
+            v[1] = fmaf(at[4], inverse, inputs.biases[1]);
         }
         store_pair<DIM, HALF>(a, b, e, in.units.begin + unit, row, v, cosine, sine, inputs.position,
                               page);

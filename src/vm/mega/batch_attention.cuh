@@ -381,7 +381,7 @@ MEGA_FN bool in_teams(const mega_arguments &a, const mega_block &b, const row_gr
 template <int DIM, bool HALF>
 MEGA_FN void attend_group(const mega_arguments &a, mega_block &b, const row_group &group)
 {
-    if (b.current().weights.turning & MEGA_NORMED)
+    if (turning_of(b.current()) & MEGA_NORMED)
         wait_normed_group<DIM, HALF>(a, b, b.current(), group);
     else
         wait_group<DIM, HALF>(a, b, b.current().in, b.current().weights.kv_head, group);

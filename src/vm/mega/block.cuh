@@ -16,6 +16,9 @@
 #ifndef MEGA_QUANT_TYPES
 #define MEGA_QUANT_TYPES 0
 #endif
+#ifndef MEGA_FAMILIES
+#define MEGA_FAMILIES 1
+#endif
 #ifndef MEGA_HALF
 #define MEGA_HALF 0
 #endif
@@ -250,6 +253,16 @@ MEGA_FN int features_lead(int begin)
     return MEGA_QUANT_TYPES ? begin % FRAGMENT_COLUMNS : 0;
 }
 
+/* What families have beside a Llama; none in kernels without MEGA_FAMILIES. */
+MEGA_FN const float *biases_of(const mega_entry &e)
+{
+    return MEGA_FAMILIES ? (const float *)e.weights.biases : NULL;
+}
+MEGA_FN int turning_of(const mega_entry &e)
+{
+    return MEGA_FAMILIES ? e.weights.turning : 0;
+}
+
 /* A bias in fixed point, which counts as no part of a sum. */
 MEGA_FN int64_t bias_part(const float *biases, int i)
 {
@@ -409,47 +422,54 @@ MEGA_FN void wait_ranks(const mega_arguments &a, const mega_block &b, const inst
                         longlong2 *out);
 #endif
 
-/* Stores x times the norm's weight as planes, and parts of the sum of squares. The results are
- * multiplied by the norm's factor later. */
-MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_entry &e, int step,
-                           uint32_t parts)
+/* Waits for four neighbouring columns from `i` on of x at `step`, stores x times the norm's weight
+ * as planes, and adds their squares to a sum. */
+MEGA_FN float read_columns(const mega_arguments &a, mega_block &b, const mega_entry &e, int step,
+                           int i, float squares)
 {
-    const int64_t *x = residual(a, b.pass(), step);
-    int padded = (a.hidden + MEGA_COLUMNS - 1) / MEGA_COLUMNS * MEGA_COLUMNS;
-    float squares = 0;
-    for (int i = 4 * b.thread; i < padded; i += 4 * MEGA_CONSUMERS) {
-        bool inside = i < a.hidden;
-        float w[4] = {0, 0, 0, 0};
-        if (inside && e.weights.norm_is_f32) {
-            uint4 v = load_early_16((const float *)e.weights.norm + i);
-            w[0] = __uint_as_float(v.x), w[1] = __uint_as_float(v.y);
-            w[2] = __uint_as_float(v.z), w[3] = __uint_as_float(v.w);
-        } else if (inside) {
-            uint2 v = load_early_8((const uint16_t *)e.weights.norm + i);
-            w[0] = wide_float((uint16_t)v.x), w[1] = wide_float((uint16_t)(v.x >> 16));
-            w[2] = wide_float((uint16_t)v.y), w[3] = wide_float((uint16_t)(v.y >> 16));
-        }
-        longlong2 sums[2] = {{0, 0}, {0, 0}};
-#if MEGA_RANKS
-        wait_ranks(a, b, e.in, x + i, step, i, parts, inside, sums);
-#else
-        wait_residual(a, b, e.in, x + i, parts, inside, sums);
-#endif
-        const int64_t s[4] = {sums[0].x, sums[0].y, sums[1].x, sums[1].y};
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float v = fixed_to_float(s[j]);
-            squares = fmaf(v, v, squares);
-            w[j] = __fmul_rn(v, w[j]);
-        }
-        store_columns(a, b, i, w);
+    const bool inside = i < a.hidden;
+    const int64_t *x = residual(a, b.pass(), step) + i;
+    float w[4] = {0, 0, 0, 0};
+    if (inside && e.weights.norm_is_f32) {
+        uint4 v = load_early_16((const float *)e.weights.norm + i);
+        w[0] = __uint_as_float(v.x), w[1] = __uint_as_float(v.y);
+        w[2] = __uint_as_float(v.z), w[3] = __uint_as_float(v.w);
+    } else if (inside) {
+        uint2 v = load_early_8((const uint16_t *)e.weights.norm + i);
+        w[0] = wide_float((uint16_t)v.x), w[1] = wide_float((uint16_t)(v.x >> 16));
+        w[2] = wide_float((uint16_t)v.y), w[3] = wide_float((uint16_t)(v.y >> 16));
     }
+    longlong2 sums[2] = {{0, 0}, {0, 0}};
+#if MEGA_RANKS
+    wait_ranks(a, b, e.in, x, step, i, e.weights.parts, inside, sums);
+#else
+    wait_residual(a, b, e.in, x, e.weights.parts, inside, sums);
+#endif
+    const int64_t s[4] = {sums[0].x, sums[0].y, sums[1].x, sums[1].y};
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float v = fixed_to_float(s[j]);
+        squares = fmaf(v, v, squares);
+        w[j] = __fmul_rn(v, w[j]);
+    }
+    store_columns(a, b, i, w);
+    return squares;
+}
+
+/* Stores x times the norm's weight as planes, and parts of the sum of squares. The results are
+ * multiplied by the norm's factor later. ONE: x has no more than MEGA_COLUMNS columns. */
+template <bool ONE>
+MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_entry &e, int step)
+{
+    float squares = 0;
+    for (int c = 0; c < (ONE ? 1 : a.hidden); c += MEGA_COLUMNS)
+        squares = read_columns(a, b, e, step, c + 4 * b.thread, squares);
 #pragma unroll
     for (int o = 16; o; o >>= 1)
         squares += __shfl_xor_sync(~0u, squares, o);
     if (b.lane == 0) b.at<float>(a.shared.squares)[b.warp] = squares;
     /* A warp multiplies only what it stored itself, except with narrow tiles of fragments. */
-    if (MEGA_QUANT_TYPES && a.tiles[0].beside > 1)
+    if (MEGA_QUANT_TYPES && a.tiles[0].across < MEGA_WARPS)
         b.sync();
     else
         __syncwarp();

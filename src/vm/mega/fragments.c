@@ -132,9 +132,12 @@ const char *mega_image(const program *p)
     static const struct {
         const char *name;
         unsigned kinds;
-    } images[] = {{"mega_q8_0", 1u << FRAGMENT_Q8_0},
-                  {"mega_q4_0", 1u << FRAGMENT_Q4_0},
-                  {"mega_f8", numbers}};
+        bool plain;
+    } images[] = {{"mega_q8_0", 1u << FRAGMENT_Q8_0, false},
+                  {"mega_q4_0", 1u << FRAGMENT_Q4_0, false},
+                  {"mega_q4_k", 1u << FRAGMENT_Q4_K | 1u << FRAGMENT_Q6_K, true},
+                  {"mega_q4_k_families", 1u << FRAGMENT_Q4_K | 1u << FRAGMENT_Q6_K, false},
+                  {"mega_f8", numbers, false}};
     const bool ranks = p->options.ranks > 1;
     if (p->options.kv_type == DTYPE_F8) return cache_f8_image(p);
     if (!mega_is_quantized(p) && mega_is_half(p)) return ranks ? "mega_ranks_f16" : "mega_f16";
@@ -142,13 +145,15 @@ const char *mega_image(const program *p)
     if (ranks) return "mega_ranks_mixed";
     unsigned kinds = kinds_of(p);
     for (size_t i = 0; i < sizeof images / sizeof *images; i++)
-        if (!(kinds & ~images[i].kinds)) return images[i].name;
+        if (!(kinds & ~images[i].kinds) && (!images[i].plain || mega_is_plain(p)))
+            return images[i].name;
     return "mega_mixed";
 }
 
 const char *mega_batch_image(const program *p)
 {
-    if (!mega_is_quantized(p)) return mega_is_half(p) ? "mega_batch_f16" : "mega_batch";
+    if (!mega_is_quantized(p) && mega_is_half(p)) return "mega_batch_f16";
+    if (!mega_is_quantized(p)) return mega_is_plain(p) ? "mega_batch" : "mega_batch_families";
     const unsigned kinds = kinds_of(p);
     if (kinds & numbers) return NULL;
     return kinds == 1u << FRAGMENT_Q4_0 ? "mega_batch_q4_0" : "mega_batch_mixed";

@@ -20,6 +20,13 @@ MEGA_FN mega_tiles tiles_of(const mega_arguments &a, int over, int kind)
     shape.inverse = (shape.inverse + 1) / 2;
     return shape;
 }
+/* Whether fragments of rows are dealt to warps one after the other, where chunks of whole tiles
+ * would leave warps idle. Not those that are loaded early, or two at once. */
+MEGA_FN bool deals_fragments(const mega_tiles &shape, int over, int kind)
+{
+    return !MEGA_SEVERAL && !(MEGA_QUANT_TYPES >> FRAGMENT_F8 & 1) && over == OVER_HIDDEN &&
+           kind != FRAGMENT_Q4_0 && shape.across * shape.beside < MEGA_WARPS;
+}
 MEGA_FN int tile_slices(const mega_tiles &shape)
 {
     return min(shape.across, (int)MEGA_WARPS);
@@ -53,11 +60,19 @@ template <int KIND, bool OWN_UNITS> struct fragment_vector {
     }
 };
 
+/* Whether all columns of a fragment are added up as whole numbers: K-quants' rows of the hidden
+ * size, where a row's blocks share their factor and x's its unit. */
+template <int KIND, bool OWN_UNITS> MEGA_FN constexpr bool adds_blocks()
+{
+    return !OWN_UNITS && (KIND == FRAGMENT_Q4_K || KIND == FRAGMENT_Q6_K);
+}
+
 /* Fragments of a kind that a warp multiplies together, one from each of the next chunks; if there
  * are fewer chunks the last is there more than once. */
 template <int KIND, int N> struct fragment_set {
     fragment<KIND> of[N];
 
+    template <bool ADDS_BLOCKS = false>
     MEGA_FN void take(const mega_arguments &a, mega_block &b, int there, int warp)
     {
         ring_place places[N];
@@ -69,9 +84,14 @@ template <int KIND, int N> struct fragment_set {
                 wait_chunk(b.own + a.shared.full + 8 * places[n].stage, places[n].parity);
         }
 #pragma unroll
-        for (int n = 0; n < N; n++)
-            of[n].load(b.ring + places[n].stage * stage_bytes(a) + warp * fragment_bytes(KIND),
-                       b.lane);
+        for (int n = 0; n < N; n++) {
+            const uint32_t at =
+                b.ring + places[n].stage * stage_bytes(a) + warp * fragment_bytes(KIND);
+            if constexpr (ADDS_BLOCKS)
+                of[n].load_for_blocks(at, b.lane);
+            else
+                of[n].load(at, b.lane);
+        }
         __syncwarp();
 #pragma unroll
         for (int n = 0; n < N; n++)
@@ -100,14 +120,21 @@ MEGA_FN void add_fragments(const fragment_set<KIND, N> &w,
                            const fragment_vector<KIND, OWN_UNITS> &x, float (*r)[2])
 {
     float s[N][2];
-#pragma unroll
-    for (int n = 0; n < N; n++)
-        s[n][0] = s[n][1] = 0;
-#pragma unroll
-    for (int j = 0; j < fragment<KIND>::BLOCKS; j++)
+    if constexpr (adds_blocks<KIND, OWN_UNITS>()) {
 #pragma unroll
         for (int n = 0; n < N; n++)
-            w.of[n].add(j, x.v + 2 * j, OWN_UNITS ? x.units[OWN_UNITS * j] : 1.0f, x.sums[j], s[n]);
+            w.of[n].add_blocks(x.v, x.sums, s[n]);
+    } else {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            s[n][0] = s[n][1] = 0;
+#pragma unroll
+        for (int j = 0; j < fragment<KIND>::BLOCKS; j++)
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                w.of[n].add(j, x.v + 2 * j, OWN_UNITS ? x.units[OWN_UNITS * j] : 1.0f, x.sums[j],
+                            s[n]);
+    }
 #pragma unroll
     for (int n = 0; n < N; n++) {
         r[n][0] = fmaf(s[n][0], x.unit, r[n][0]);
@@ -163,7 +190,9 @@ MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_t
 #pragma unroll 1
         for (int k = 0; k < (ONE ? 1 : shape.chunks); k++) {
             if (!ONE) x.load(digits, k * MEGA_WARPS + slice);
-            if (!early) w.take(a, b, at_once == 2 && i + shape.beside >= tiles ? 1 : at_once, warp);
+            if (!early)
+                w.template take<adds_blocks<KIND, own_units>()>(
+                    a, b, at_once == 2 && i + shape.beside >= tiles ? 1 : at_once, warp);
             if (works && (ONE || k * MEGA_WARPS + slice < shape.across))
                 add_fragments<KIND, own_units>(w, x, r);
             scale = w.of[0].row_scale();
@@ -175,12 +204,41 @@ MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_t
     }
 }
 
+/* The same for fragments that are dealt: a warp's tile and slice change from chunk to chunk. */
+template <int KIND>
+MEGA_FN void multiply_dealt(const mega_arguments &a, mega_block &b, const mega_tiles &shape,
+                            int tiles, uint32_t planes, uint32_t pitch, int first)
+{
+    b.reload();
+    const int g = b.lane >> 2, t = b.lane & 3, warp = __shfl_sync(~0u, b.warp, 0);
+    const int further = MEGA_WARPS - shape.beside * shape.across;
+    const fragment_digits digits = fragment_digits_at(planes, pitch, b.lane);
+    int tile = warp * shape.inverse >> 8, slice = warp - tile * shape.across;
+    fragment_vector<KIND, false> x;
+    fragment_set<KIND, 1> w;
+#pragma unroll 1
+    for (int left = tiles * shape.across; left > 0; left -= MEGA_WARPS) {
+        float r[1][2] = {{0, 0}};
+        x.load(digits, slice);
+        w.template take<adds_blocks<KIND, false>()>(a, b, 1, warp);
+        add_fragments<KIND, false>(w, x, r);
+        const int row = first + tile * FRAGMENT_ROWS + g + 8 * (t & 1);
+        const float sum = sum_lanes<2>(r[0], t);
+        if (t < 2 && tile < tiles)
+            store_shared(b.own + a.shared.sums + 4 * (slice * a.shared.sum_pitch + row), sum);
+        tile += shape.beside, slice += further;
+        if (slice >= shape.across) tile++, slice -= shape.across;
+    }
+}
+
 template <int KIND, int OVER>
 MEGA_FN void multiply_tiles_of_kind(const mega_arguments &a, mega_block &b, int tiles,
                                     uint32_t planes, uint32_t pitch, int first, bool follow,
                                     fragment_set<KIND, 1> &one)
 {
     mega_tiles shape = tiles_of(a, OVER, KIND);
+    if (deals_fragments(shape, OVER, KIND))
+        return multiply_dealt<KIND>(a, b, shape, tiles, planes, pitch, first);
     fragment_set<KIND, fragment<KIND>::AT_ONCE> several;
     if (OVER == OVER_HEAD || (shape.chunks == 1 && fragment<KIND>::AT_ONCE == 1))
         multiply_tiles<KIND, OVER, true>(a, b, shape, tiles, planes, pitch, first, follow, one);

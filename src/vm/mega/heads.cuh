@@ -85,7 +85,7 @@ template <int DIM> struct head_turn {
     MEGA_FN void load(const mega_arguments &a, const mega_entry &e, int kind, int position,
                       int lane)
     {
-        const int angles = e.weights.turning & MEGA_UNTURNED ? 0 : position;
+        const int angles = turning_of(e) & MEGA_UNTURNED ? 0 : position;
         const float *row = (const float *)a.rope_table + (int64_t)angles * DIM;
         const char *norm = (const char *)e.weights.matrix[1 + kind];
 #pragma unroll
@@ -196,7 +196,7 @@ MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const mega_entry &
     const instruction &in = e.in;
     int n = (a.group + 2) * DIM;
     uint32_t made = b.pass() + 1;
-    if (e.weights.turning & MEGA_NORMED) return wait_normed<DIM, HALF>(a, b, e);
+    if (turning_of(e) & MEGA_NORMED) return wait_normed<DIM, HALF>(a, b, e);
     const int64_t *list = qkv_list<DIM>(a, in, e.weights.kv_head, 0);
     for (int i = 2 * b.thread; i < n; i += 2 * MEGA_CONSUMERS) {
         float2 v = wait_pair(a, b, in, list + i, made);
@@ -376,9 +376,7 @@ MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_en
         e.weights.kv_head == 0 && (!MEGA_RANKS || a.ranks.rank == 0 || e.in.layer > 0);
     auto carry = [&](int i) {
         const int64_t value = wait_element(a, b, e, x + i);
-        return e.weights.biases
-                   ? value + bias_part((const float *)e.weights.biases, e.weights.row + i)
-                   : value;
+        return biases_of(e) ? value + bias_part(biases_of(e), e.weights.row + i) : value;
     };
     int64_t carried = carries && b.thread < n ? carry(b.thread) : 0;
     int groups = product_heads<DIM>(a, b, e, n);

@@ -6,6 +6,8 @@
  *     MEGA_QUANT_TYPES    the types of quantised weights that they read, a bit 1 << FRAGMENT_...
  * each; 0: weights of 16 bits, W_down transposed
  *
+ *     MEGA_FAMILIES  0: without biases, norms of heads, windows and layers without RoPE
+ *
  *     MEGA_HALF      1: weights of 16 bits are F16; 0: BF16
  *
  *     MEGA_CACHE_F8  1: the KV cache is in F8; 0: in F16 or BF16

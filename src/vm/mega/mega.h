@@ -72,10 +72,10 @@ enum {
     MEGA_TURNS = 32,    /* turns (mega_turn) of a block in W_down, at most */
     MEGA_PEERS = 4,     /* blocks that share their features of the MLP, at most */
     MEGA_EARLY_BYTES = 32, /* bytes per pair of QKV for inputs copied early; two pairs a warp */
-    /* Pairs of QKV, several sequences, whose RoPE factors, page and biases are copied early: so
-     * many words each. */
+    /* Pairs of QKV, several sequences, whose RoPE factors and page are copied early: so many words
+     * each. Not biases, for which the ring would have a stage less. */
     MEGA_EARLY_PAIRS = 256,
-    MEGA_EARLY_WORDS = 5,
+    MEGA_EARLY_WORDS = 3,
 };
 
 /* Opcodes of entries, for the operators of opcodes.c. They are numbers of their own, because the

@@ -70,6 +70,9 @@ cuda_address mega_biases_of(const cuda_mega *mega, op_code op, int64_t layer);
 
 /* Whether query and key heads have norms. */
 bool mega_has_head_norms(const program *program);
+/* Whether it has nothing beside a Llama: no biases, norms of heads, windows or layers without RoPE.
+ */
+bool mega_is_plain(const program *program);
 /* The most features of another block in a block's first fragment of W_down. */
 int64_t mega_features_lead(const cuda_mega *mega);
 /* Units that stay together, for each mega_grain; 0: any. */

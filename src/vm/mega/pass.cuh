@@ -136,37 +136,40 @@ MEGA_FN uint64_t logit_key(const mega_arguments &a, float v, int token)
     return (uint64_t)bits << 32 | (uint32_t)(a.vocab - 1 - token);
 }
 
-/* Stores the logits of `rows` rows and returns the largest key of this thread. */
-MEGA_FN uint64_t finish_logits(const mega_arguments &a, mega_block &b, int slices, int begin,
-                               int rows, uint64_t best)
+/* Stores the logits of `rows` rows, and the largest key of this thread's warp beside those of the
+ * rows before. */
+MEGA_FN void finish_logits(const mega_arguments &a, mega_block &b, int slices, int begin, int rows,
+                           bool more)
 {
     const int first = MEGA_RANKS ? a.ranks.vocab_first : 0; /* a.logits is the rank's part */
+    uint64_t best = 0;
     for (int i = b.thread; i < rows; i += MEGA_CONSUMERS) {
         float v = row_sum(a, b, i, slices) * inverse_rms(a, b);
         ((float *)a.logits)[begin + i] = v;
         best = max(best, logit_key(a, v, first + begin + i));
     }
+    if (!MEGA_CHOOSES) {
+        uint64_t *mine = b.at<uint64_t>(a.shared.keys) + b.warp;
+#pragma unroll
+        for (int o = 16; o; o >>= 1)
+            best = max(best, __shfl_xor_sync(~0u, best, o));
+        if (b.lane == 0) *mine = more ? max(best, *mine) : best;
+    }
     b.sync();
-    return best;
 }
 
-/* Merges the keys of all threads; ends the block's pass if this is its last entry. */
-MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, const mega_entry &e, uint64_t best)
+/* Merges the keys of all warps; ends the block's pass if this is its last entry. */
+MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
-#if MEGA_CHOOSES
     b.stamp(a, MEGA_SIGNALS);
+#if MEGA_CHOOSES
     if (b.thread && !MEGA_DELAYS) return; /* one after a barrier, or for racecheck all */
     if (e.weights.ends) barrier_arrive(b.own + a.shared.flow + FLOW_TO_CHOOSE);
     if (b.thread) return;
 #else
-    uint64_t *keys = b.at<uint64_t>(a.shared.keys);
-#pragma unroll
-    for (int o = 16; o; o >>= 1)
-        best = max(best, __shfl_xor_sync(~0u, best, o));
-    if (b.lane == 0) keys[b.warp] = best;
-    b.sync();
-    b.stamp(a, MEGA_SIGNALS);
     if (b.thread) return;
+    const uint64_t *keys = b.at<uint64_t>(a.shared.keys);
+    uint64_t best = keys[0];
     for (int w = 1; w < MEGA_WARPS; w++)
         best = max(best, keys[w]);
     atomicMax((unsigned long long *)a.key + ((b.pass() + 1) & 1), (unsigned long long)best);

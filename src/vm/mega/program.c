@@ -439,6 +439,14 @@ bool mega_has_head_norms(const program *p)
     return program_find_weight(p, WEIGHT_ATTN_Q_NORM, 0, false) >= 0;
 }
 
+bool mega_is_plain(const program *p)
+{
+    bool plain = mega_count_biases(p) == 0 && !mega_has_head_norms(p) && !program_any_window(p);
+    for (int64_t layer = 0; layer < p->config.n_layers; layer++)
+        plain = plain && !layer_set_has(&p->config.no_rope, layer);
+    return plain;
+}
+
 /* The most features of the MLP that a block has, if so many stay together. */
 static int64_t most_together(const cuda_mega *m, int64_t together)
 {

@@ -51,20 +51,20 @@ MEGA_FN void fetch_qkv_early(const mega_arguments &a, const mega_block &b, const
     int position = a.first_position + (int)(b.pass() - a.first_pass), lane = b.lane & 15;
     const int unit = max(min(in.units.begin + pair, in.units.end - 1), 0);
     qkv_pair p = qkv_pair_at<DIM>(a, unit);
-    const int angles = e.weights.turning ? 0 : position; /* of position 0 they are 0 */
+    const int angles = turning_of(e) ? 0 : position; /* of position 0 they are 0 */
     const float *table = (const float *)a.rope_table + (int64_t)angles * DIM + p.pair;
     const float *from =
         lane < 2 ? table + lane * (DIM / 2) : (const float *)a.pages + position / a.page_size;
-    if (lane > 2) from = (const float *)e.weights.biases + 2 * unit + lane % 2;
+    if (MEGA_FAMILIES && lane > 2) from = biases_of(e) + 2 * unit + lane % 2;
     qkv_early *to = b.at<qkv_early>(a.shared.features) + pair % (2 * MEGA_WARPS);
-    if (lane < 3 || (lane / 2 == 2 && e.weights.biases))
+    if (lane < 3 || (lane / 2 == 2 && biases_of(e)))
         copy_4((uint32_t)__cvta_generic_to_shared(to) + 4 * (lane < 3 ? lane : lane + 2), from);
     copies_commit();
     if (lane % 8) return;
-    if (!e.weights.biases) to->bias[lane / 8] = 0;
+    if (!biases_of(e)) to->bias[lane / 8] = 0;
     int row = (p.kv_head * (a.group + 2) + p.member) * DIM + (lane ? p.features[1] : p.features[0]);
     /* A key before its norm is stored as a query is, and not in the cache. */
-    const bool later = e.weights.turning & MEGA_NORMED && p.kind == PAIR_KEY;
+    const bool later = turning_of(e) & MEGA_NORMED && p.kind == PAIR_KEY;
     to->row_kind[lane / 8] = 4u * row + (later ? (int)PAIR_QUERY : p.kind);
     to->position =
         (uint32_t)(in.layer * a.pages_per_layer * a.n_kv_heads + p.kv_head) * a.page_size +
@@ -118,8 +118,8 @@ MEGA_FN float feature_of(const mega_arguments &a, const mega_entry &e, int i, in
                          float up)
 {
     if (i < 0 || i >= n) return 0;
-    if (e.weights.biases) {
-        const float *biases = (const float *)e.weights.biases + e.in.units.begin + i;
+    if (biases_of(e)) {
+        const float *biases = biases_of(e) + e.in.units.begin + i;
         gate += biases[0], up += biases[a.n_features];
     }
     return gated(gate, up);
@@ -173,8 +173,7 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
             int i = at - e.weights.share.begin;
             if (i < 0 || at >= e.weights.share.end) continue;
             carried[i] = fixed_value(load_relaxed(x + at));
-            if (e.weights.biases)
-                carried[i] += bias_part((const float *)e.weights.biases + 2 * a.n_features, at);
+            if (biases_of(e)) carried[i] += bias_part(biases_of(e) + 2 * a.n_features, at);
         }
         product_transposed<BLOCKS>(a, b, e, n, c, out);
         b.stamp(a, MEGA_SIGNALS);
@@ -193,39 +192,62 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
 
 /* ---- norm and rows of weights: QKV, the MLP and the logits begin alike ---- */
 
+/* What rows an entry has. */
+struct entry_rows {
+    bool logits, mlp;
+    int n, tiles, at_once; /* units; tiles of eight rows, and how many of them are sums at once */
+
+    MEGA_FN entry_rows(const mega_arguments &a, const mega_entry &e)
+    {
+        logits = e.in.opcode == MEGA_LOGITS, mlp = e.in.opcode == MEGA_MLP;
+        n = e.in.units.end - e.in.units.begin;
+        tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
+        at_once = logits ? (int)(a.shared.sum_pitch - 4) / MEGA_TILE : tiles;
+    }
+    /* Reads it from the entry again where fragments leave no registers for it: local memory would
+     * wait behind the stream of weights. */
+    MEGA_FN void read_again(const mega_arguments &a, mega_block &b)
+    {
+        if (!MEGA_QUANT_TYPES) return;
+        b.reload();
+        *this = entry_rows(a, b.current());
+    }
+};
+
 template <int DIM, bool HALF, int BLOCKS>
 MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
-    const int op = e.in.opcode, n = e.in.units.end - e.in.units.begin;
-    bool logits = op == MEGA_LOGITS, mlp = op == MEGA_MLP;
-    int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
-    int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
-    int at_once = logits ? (int)(a.shared.sum_pitch - 4) / MEGA_TILE : tiles;
-    if (!logits && !mlp) fetch_qkv_early<DIM>(a, b, e, b.thread >> 4);
-    uint64_t best = 0;
+    entry_rows rows(a, e);
+    const int step = rows.logits ? 2 * a.n_layers : 2 * e.in.layer + rows.mlp;
+    if (!rows.logits && !rows.mlp) fetch_qkv_early<DIM>(a, b, e, b.thread >> 4);
     row_fragments<BLOCKS> w;
-    take_early<BLOCKS>(a, b, min(at_once, tiles), w);
-    read_residual(a, b, e, step, e.weights.parts);
-    int first = 0;
+    take_early<BLOCKS>(a, b, min(rows.at_once, rows.tiles), w);
+    read_residual<BLOCKS == 1>(a, b, e, step);
+    int first = 0; /* tile */
     do {
         /* Gate, then up. */
+        rows.read_again(a, b);
 #pragma unroll 1
-        for (int matrix = 0; matrix <= mlp; matrix++) {
-            int next = mlp && !matrix ? tiles : min(at_once, tiles - first - at_once);
-            multiply_rows<DIM, BLOCKS>(a, b, e, matrix, min(at_once, tiles - first),
-                                       matrix * tiles * MEGA_TILE, next, w);
+        for (int matrix = 0; matrix <= rows.mlp; matrix++) {
+            int next = rows.mlp && !matrix ? rows.tiles
+                                           : min(rows.at_once, rows.tiles - first - rows.at_once);
+            multiply_rows<DIM, BLOCKS>(a, b, e, matrix, min(rows.at_once, rows.tiles - first),
+                                       matrix * rows.tiles * MEGA_TILE, next, w);
+            rows.read_again(a, b);
         }
         b.sync();
-        if (mlp)
+        if (rows.mlp)
             finish_mlp<BLOCKS>(a, b, e);
-        else if (!logits)
+        else if (!rows.logits)
             finish_qkv<DIM, HALF>(a, b, e);
         else
-            best = finish_logits(a, b, row_slices(a, e, 0), e.in.units.begin + first * MEGA_TILE,
-                                 min(at_once * MEGA_TILE, n - first * MEGA_TILE), best);
-        first += at_once;
-    } while (first < tiles);
-    if (logits) finish_pass(a, b, e, best);
+            finish_logits(a, b, row_slices(a, e, 0), e.in.units.begin + first * MEGA_TILE,
+                          min(rows.at_once * MEGA_TILE, rows.n - first * MEGA_TILE), first > 0);
+        if (!rows.logits) return;
+        rows.read_again(a, b);
+        first += rows.at_once;
+    } while (first < rows.tiles);
+    finish_pass(a, b, e);
 }
 
 #endif

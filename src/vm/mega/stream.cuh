@@ -211,6 +211,11 @@ MEGA_FN void fetch_tiles(mega_fetch &f, uint64_t matrix, int kind, int over, int
 {
     mega_tiles shape = tiles_of(f.a, over, kind);
     const char *at = (const char *)matrix + first * shape.across * fragment_bytes(kind);
+    if (deals_fragments(shape, over, kind)) {
+        shape.beside = MEGA_WARPS; /* as if tiles were one fragment wide */
+        tiles *= shape.across;
+        shape.across = 1;
+    }
 #pragma unroll 1
     for (int i = 0; i < tiles; i += shape.beside)
 #pragma unroll 1
@@ -416,15 +421,18 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
                     a.stages, lane,   0,    policy_evict_first(), own + a.shared.flow + FLOW_BEGUN,
                     0,        a,      {},   prefetches,           false,
                     0};
-    int length = ((const int32_t *)a.lengths)[blockIdx.x];
-    const mega_entry *queue = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
+    const int length = ((const int32_t *)a.lengths)[blockIdx.x];
     mega_entry *slot =
         (mega_entry *)(memory + a.shared.entries) + MEGA_SLOTS + prefetches; /* a slot of its own */
     for (; f.index < a.n_passes; f.index++) {
         f.begin_pass();
         for (int i = 0; i < length; i++) {
+            int place = (int)blockIdx.x * a.longest + i;
+            asm volatile("" : "+r"(place)); /* so that no address stays in registers */
             __syncwarp();
-            if (lane < 16) ((uint4 *)slot)[lane] = __ldg((const uint4 *)(queue + i) + lane);
+            if (lane < 16)
+                ((uint4 *)slot)[lane] =
+                    __ldg((const uint4 *)a.program + 16 * (int64_t)place + lane);
             __syncwarp();
             if (MEGA_DELAYS) delay_warp(a, a.first_pass + f.index, i);
             HANDLERS::fetch(a, *slot, f, f.index);
