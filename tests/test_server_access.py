@@ -56,7 +56,7 @@ class Unix(http.client.HTTPConnection):
 
 
 @test
-def several_addresses_and_unix_sockets(_):
+def several_addresses_and_unix_sockets(taken):
     with tempfile.TemporaryDirectory() as top:
         paths = [f"{top}/a.sock", f"{top}/b"]
         with Server("--host", "127.0.0.1", "--host", "127.0.0.2", "--host", paths[0], "--host", f"unix:{paths[1]}") as s:
@@ -70,6 +70,12 @@ def several_addresses_and_unix_sockets(_):
         with Server("--host", "127.0.0.1", "--host", paths[0]):
             other = Server("--host", "127.0.0.1", "--host", paths[0], wait=False)
             assert other.process.wait(60) and "cannot listen" in other.said + other.process.stderr.read()
+        many = [a for i in range(17) for a in ("--host", f"127.0.0.{i + 1}")]
+        for wrong, said in ((("--host", f"{top}/{'x' * 120}.sock"), "1 to"), (many, "16 hosts at most"),
+                            (("--insecure", "--host", "no.such.name.invalid"), "name an address"),
+                            (("--port", str(taken.port)), "choose another port")):
+            s = Server(*wrong, wait=False)
+            assert s.process.wait(60) and said in s.said + s.process.stderr.read(), wrong
         open_to_all = Server("--host", "127.0.0.1", "--host", "0.0.0.0", wait=False)
         assert open_to_all.process.wait(60) and "0.0.0.0" in open_to_all.said + open_to_all.process.stderr.read()
 

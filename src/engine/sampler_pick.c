@@ -116,7 +116,8 @@ qp_status sampler_pick(qp_sampler *s, const float *logits, const int32_t *held, 
     avoid_repetition(s, room, room->text, n, vocab);
     exclude(s, room->candidates, vocab);
     const size_t kept = pick_filter(s->value, seed, n, s->mu, room->candidates, vocab);
-    if (kept == 0) return error_set(error, QP_INVALID, "biases and masks exclude every token");
+    *token = 0; /* as the plan's step has it, where biases and masks exclude every token */
+    if (kept == 0) return QP_OK;
     const size_t at = pick_draw(s->value, seed, n, room->candidates, kept);
     if (s->value[QP_MIROSTAT] != 0) learn(s, &room->candidates[at]);
     *token = room->candidates[at].token;
