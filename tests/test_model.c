@@ -241,6 +241,26 @@ static void wrong_shapes_are_named(void **state)
     model_close(m);
 }
 
+/* Kernels read biases in F32, whatever the file has and whether weights are made. */
+static void biases_are_widened(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"golden/models/qwen2",
+                                        "golden/models/internlm2-bias-dynamic"};
+    for (int i = 0; i < 4; i++) {
+        model *m;
+        assert_ok(model_open(paths[i / 2], &(model_options){.sizes_only = i % 2}, &m, &error));
+        const model_weight *k = model_get_weight(m, WEIGHT_ATTN_K, 1);
+        float first;
+        assert_int_equal(k->weight.type, DTYPE_BF16);
+        if (k->bias.rank == 0) fail_msg("%s has no biases", paths[i / 2]);
+        assert_int_equal(k->bias.type, DTYPE_F32);
+        model_read_rows(m, WEIGHT_ATTN_K, 1, true, 0, 1, &first);
+        assert_true(first == *(float *)k->bias.data);
+        model_close(m);
+    }
+}
+
 /* A config that promises biases which the file lacks is not silently run without them. */
 static void promised_biases_are_required(void **state)
 {
@@ -576,6 +596,7 @@ int main(void)
         cmocka_unit_test(unread_tensors_of_gguf_are_named),
         cmocka_unit_test(missing_weights_are_named),
         cmocka_unit_test(wrong_shapes_are_named),
+        cmocka_unit_test(biases_are_widened),
         cmocka_unit_test(promised_biases_are_required),
         cmocka_unit_test(internlm2_rows_are_taken_apart),
         cmocka_unit_test(broken_directories_are_named),

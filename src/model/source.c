@@ -228,7 +228,7 @@ static qp_status split_fused(weight_source *source, weight_slot slot, const char
     if (!fused_of(source, slot)->by_kv_head) {
         const size_t row = tensor_bytes(fused) / (size_t)fused->shape[0];
         view.data = (char *)fused->data + (size_t)fused_row(source->config, slot, 0) * row;
-    } else if (!source->options->sizes_only) {
+    } else if (!source->options->sizes_only || fused->rank == 1) { /* biases are always made */
         TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
         gather_fused(source, slot, fused, 0, view.shape[0], view.data);
     }
@@ -314,7 +314,7 @@ static qp_status stack_experts(weight_source *source, weight_slot slot, int64_t 
                          source->path, name, bias ? 1 : 2, first.rank);
     tensor view = bias ? tensor_2d(NULL, first.type, n, first.shape[0])
                        : tensor_3d(NULL, first.type, n, first.shape[0], first.shape[1]);
-    if (!source->options->sizes_only)
+    if (bias || !source->options->sizes_only)
         TRY(own_memory(source, (size_t)n * bytes, name, &view.data, error));
     for (int64_t e = 0; view.data && e < n; e++) {
         TRY(find_expert(source, slot, layer, bias, e, &first, &one, error));
@@ -418,11 +418,9 @@ static qp_status get_fp8(weight_source *source, weight_slot slot, int64_t layer,
     return QP_OK;
 }
 
-qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, bool bias, tensor *out,
-                     qp_error *error)
+static qp_status get_stored(weight_source *source, weight_slot slot, int64_t layer, bool bias,
+                            const char *name, tensor *out, qp_error *error)
 {
-    char name[160];
-    source_name(source, slot, layer, bias, name, sizeof name);
     if (source->gguf) {
         tensor stored = {0};
         TRY(gguf_get_tensor(source->gguf, name, &stored, error));
@@ -447,6 +445,27 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
         source_is_mapped(source, slot, layer, view.data))
         buffer_release_pages(view.data, tensor_bytes(&view));
     return QP_OK;
+}
+
+/* A bias of safetensors in F32: it is small, and fast kernels read no other. */
+static qp_status widen_bias(weight_source *source, const char *name, tensor *bias, qp_error *error)
+{
+    tensor wide = *bias;
+    if (bias->rank == 0 || bias->type == DTYPE_F32) return QP_OK;
+    wide = tensor_make(NULL, DTYPE_F32, bias->rank, bias->shape);
+    TRY(own_memory(source, tensor_bytes(&wide), name, &wide.data, error));
+    dtype_decode(bias->type, bias->data, wide.data, tensor_elements(bias));
+    *bias = wide;
+    return QP_OK;
+}
+
+qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, bool bias, tensor *out,
+                     qp_error *error)
+{
+    char name[160];
+    source_name(source, slot, layer, bias, name, sizeof name);
+    TRY(get_stored(source, slot, layer, bias, name, out, error));
+    return bias && source->safetensors ? widen_bias(source, name, out, error) : QP_OK;
 }
 
 static void read_stored(const weight_source *source, const char *at, size_t bytes, void *dst)
