@@ -3,7 +3,8 @@
  *
  * Quants are the bytes of one operand; the vector's digits (digits.cuh) are columns 0, 2, 4 and 6
  * of the other, so lane t of a group of four has digit t. A block's sums of products are exact;
- * they become float32 when they are multiplied by their scale and added to the row's sum. Six-bit
+ * they become float32 when they are multiplied by their scale and added to the row's sum, or, of
+ * K-quants' rows of the hidden size, when a fragment's blocks are added up. Six-bit
  * quants are in bits 2 to 7 of a byte, four times too large; the vector's unit makes up for it. Two
  * rows of Q4_0 share bytes: the first row's sum is the byte's sum less the second row's. Numbers of
  * FP8 and digits become F16, which is exact, and their sums are float32. Types with
