@@ -221,12 +221,11 @@ const option_foreign cli_foreign_flags[] = {
     IS("--repeat-penalty", "1=1 1.0=1",
        "the penalty is --repetition-penalty R, for all tokens of the context"),
     IS("--repeat-last-n", "-1=", "--repetition-penalty counts all tokens of the context"),
-    IS("--typical --typical-p", "1= 1.0=", SAMPLERS),
-    IS("--mirostat --xtc-probability --dry-multiplier --dynatemp-range", "0= 0.0=", SAMPLERS),
-    SAID("--mirostat-lr --mirostat-ent --xtc-threshold --dry-base --dry-allowed-length "
-         "--dry-penalty-last-n --dry-sequence-breaker --adaptive-target --adaptive-decay "
-         "--dynatemp-exp --top-nsigma --top-n-sigma --tfs",
-         SAMPLERS),
+    TAKEN("--typical-p", "typical"),
+    TAKEN("--top-nsigma", "top-n-sigma"),
+    IS("--dynatemp-range", "0= 0.0=", SAMPLERS),
+    SAID("--dry-sequence-breaker", "a request of `quipu serve` has dry_sequence_breakers"),
+    SAID("--adaptive-target --adaptive-decay --dynatemp-exp --tfs", SAMPLERS),
     SAID("--samplers --sampler-seq --sampling-seq",
          "the order is fixed: penalties, temperature, then --top-k, --top-p and --min-p"),
     HOLDS("-bs --backend-sampling"),
