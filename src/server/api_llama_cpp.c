@@ -292,30 +292,11 @@ static void end(call *c)
     (void)c;
 }
 
-const dialect llama_cpp_completion = {
-    .fields = completion_tables,
-    .stream_type = "text/event-stream",
-    .likely = true,
-    .read = read_completion,
-    .whole = whole,
-    .begin = begin,
-    .delta = delta,
-    .progress = put_reading,
-    .finish = finish,
-    .end = end,
-    .fail = fail_openai,
-};
-
-const dialect llama_cpp_infill = {
-    .fields = fill_tables,
-    .stream_type = "text/event-stream",
-    .likely = true,
-    .read = read_fill,
-    .whole = whole,
-    .begin = begin,
-    .delta = delta,
-    .progress = put_reading,
-    .finish = finish,
-    .end = end,
-    .fail = fail_openai,
-};
+#define DIALECT(tables, reader)                                                                    \
+    {                                                                                              \
+        .fields = (tables), .stream_type = "text/event-stream", .likely = true, .read = (reader),  \
+        .whole = whole, .begin = begin, .delta = delta, .progress = put_reading, .finish = finish, \
+        .end = end, .fail = fail_openai                                                            \
+    }
+const dialect llama_cpp_completion = DIALECT(completion_tables, read_completion);
+const dialect llama_cpp_infill = DIALECT(fill_tables, read_fill);
