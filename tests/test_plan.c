@@ -347,6 +347,42 @@ static void every_node_binds(void **state)
     bind_every_node(false, true, 3);
 }
 
+/* What differs from a Llama is known of a program, and refused where it is not computed. */
+static void other_layers_are_told(void **state)
+{
+    (void)state;
+    static const struct {
+        const model_family *family;
+        double attention;
+        bool other;
+        const char *ranks, *form;
+    } cases[] = {{&family_llama, 0, false, NULL, NULL},
+                 {&family_granite, 0.5, true, NULL, NULL},
+                 {&family_gemma2, 0, true, "normalise first", "SiLU as its activation"},
+                 {&family_glm4, 0, true, "normalise first", "a norm before attention"},
+                 {&family_olmo2, 0, true, "normalise first", "a norm before attention"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        model_config config = small_config();
+        config.family = cases[i].family;
+        config.scales.attention = cases[i].attention;
+        plan_options options = plan_default_options(&config);
+        program p;
+        assert_ok(lower_build(&config, NULL, &options, &p, &error));
+        assert_int_equal(program_is_other(&p), cases[i].other);
+        program_free(&p);
+        options.ranks = 2;
+        qp_status status = lower_build(&config, NULL, &options, &p, &error);
+        assert_int_equal(status, cases[i].ranks ? QP_UNSUPPORTED : QP_OK);
+        if (cases[i].ranks) assert_non_null(strstr(error.message, cases[i].ranks));
+        program_free(&p);
+        options.ranks = 1, options.form = PLAN_FLASHINFER;
+        status = lower_build(&config, NULL, &options, &p, &error);
+        assert_int_equal(status, cases[i].form ? QP_UNSUPPORTED : QP_OK);
+        if (cases[i].form) assert_non_null(strstr(error.message, cases[i].form));
+        program_free(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -359,6 +395,7 @@ int main(void)
         cmocka_unit_test(a_layer_has_two_all_reduces),
         cmocka_unit_test(a_program_has_everything_once),
         cmocka_unit_test(every_node_binds),
+        cmocka_unit_test(other_layers_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,7 +173,7 @@ static qp_status check_ranks(const model_config *c, const plan_options *o, qp_er
 
 bool program_is_other(const program *p)
 {
-    return other_arithmetic(&p->config) != NULL;
+    return other_arithmetic(&p->config) || p->config.scales.attention != 0;
 }
 
 int64_t program_window(const program *p, int64_t layer)
