@@ -203,6 +203,20 @@ typedef struct qp_schedule_options {
                        * defaults */
 } qp_schedule_options;
 
+enum { QP_MAX_RANK = 4 };
+
+/* A tensor of a forward pass, as one of its steps left it; valid during the call. */
+typedef struct qp_tensor {
+    size_t size;      /* size of the struct as this library knows it; later members are absent */
+    const char *name; /* "layers.3.attn_qkv.qkv": layer, step and tensor */
+    const char *type; /* "F32", "BF16", ... */
+    int rank;
+    int64_t dims[QP_MAX_RANK]; /* [rank] */
+    const void *data;          /* [bytes], row by row */
+    size_t bytes;
+    uint64_t pass; /* number of the pass, from 0 on */
+} qp_tensor;
+
 /* Set `size`; any other field that is zero (or NULL) takes its default. */
 typedef struct qp_engine_options {
     size_t size;          /* sizeof(qp_engine_options) */
@@ -328,6 +342,14 @@ typedef struct qp_engine_options {
     /* Rules of the plan to take or to leave out besides the usual ones, such as "+norm_up,-parts":
      * `quipu plan -v` lists them. QP_INVALID names an unknown one. */
     const char *rules;
+    /* Receives the tensors of every pass whose names match one of the patterns in `tensors`, which
+     * are separated by commas ("layers.3.*"; * stands for any text; NULL: all tensors), after the
+     * step that made them; K and V are among them before they are stored. The values are those that
+     * `quipu diff` compares. On a GPU the machine is "cuda". A pass then stops after each of these
+     * steps; without a receiver this costs nothing. QP_INVALID: no tensor has such a name. */
+    const char *tensors;
+    qp_status (*on_tensor)(void *context, const qp_tensor *tensor);
+    void *tensor_context;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);
@@ -371,6 +393,10 @@ const qp_engine_info *qp_engine_get_info(const qp_engine *engine);
  * QP_FORMAT says what is wrong with a file, QP_INVALID what contradicts itself. */
 qp_status qp_engine_reschedule(qp_engine *engine, const qp_schedule_options *schedule,
                                qp_error *error);
+
+/* The schedule that the machine asked first runs, in the form of `quipu schedule --save`
+ * (doc/SCHEDULES.md); to qp_free(). QP_UNSUPPORTED: it runs none. */
+qp_status qp_engine_schedule(qp_engine *engine, char **bytes, size_t *length, qp_error *error);
 
 /* Measures the bytes per second that the engine's GPU reads now: a kernel that only reads the
  * weights, the best of several runs. QP_UNSUPPORTED on a CPU. */
@@ -931,6 +957,10 @@ typedef enum qp_trace_form {
     QP_TRACE_CHROME, /* JSON that ui.perfetto.dev and chrome://tracing open */
     QP_TRACE_SVG,    /* a picture of the planned schedule above a measured pass */
     QP_TRACE_HTML,   /* a page with the planned schedule above the measured passes */
+    /* int64 [passes][workers][longest queue][4], without a header: when each instruction of
+     * qp_engine_schedule() began to wait, to compute and to signal, and when it had signalled, in
+     * nanoseconds from the beginning of its pass; -1: not recorded */
+    QP_TRACE_TIMINGS,
 } qp_trace_form;
 
 /* Prints the record; to qp_free(). QP_INVALID if no pass was recorded. Once max_passes are

@@ -2,6 +2,8 @@
 # The pages of quipu trace and quipu schedule run in a browser, without an error and with their sums.
 # Skipped where there is no Chromium.
 set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}
 quipu=${QUIPU_BINARY:-$(dirname "$0")/../build/quipu}
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 if [ -z "$browser" ]; then
@@ -49,6 +51,37 @@ if len(sys.argv) > 4:  # a page to compare with, as the script's text `other`
 open(out, "w", encoding="utf-8").write(text.replace("</body>", "<script>" + script + "</script></body>"))
 END
 }
+
+# On a phone nothing but tables is wider than the window, two fingers zoom, and a tap shows a note.
+python3 - "$folder/trace.html" <<'END'
+import sys
+from chromium import Browser
+browser = Browser(360, 780)
+browser.look(360, 780, False)
+browser.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
+browser.open("file://" + sys.argv[1])
+
+def touch(kind, *points):
+    browser.call("Input.dispatchTouchEvent", type=kind, touchPoints=[{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(points)])
+
+y = browser.run("canvas.getBoundingClientRect().top + layout()[1].tracks + 5")
+assert browser.run("document.documentElement.scrollWidth") == 360, "the page is wider than a phone"
+assert browser.run("document.querySelector('.mouse').offsetParent") is None, "the hint speaks of a wheel"
+before = browser.run("view.scale")
+touch("touchStart", (150, y))
+touch("touchStart", (150, y), (200, y))
+for k in range(1, 8):
+    touch("touchMove", (150 - 8 * k, y), (200 + 8 * k, y))
+touch("touchEnd")
+assert browser.run("view.scale") < before / 2, "two fingers do not zoom"
+browser.run("showAll()")
+x = browser.run("(() => { const p = layout()[1].panel; return (x(p.work[0]) + x(p.signal[0])) / 2; })()")
+touch("touchStart", (x, y))
+touch("touchEnd")
+assert browser.until("!element('tip').hidden", 10), "a tap shows no note"
+assert not browser.problems, browser.problems
+browser.close()
+END
 
 "$quipu" trace -m synthetic:tiny --ids 1,2,3 -n 3 --exec serial --tracks 3 --html "$folder/parts.html"
 look "$folder/parts.html" "RepeatKV" "ElementwiseExp" "operators cut in 3 chunks"

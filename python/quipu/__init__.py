@@ -18,8 +18,10 @@ from quipu.generation import Generation, TokenLogprob
 from quipu.grammar import Grammar, Matcher
 from quipu.hub import pull
 from quipu.model import Model, ModelInfo, Session
+from quipu.options import Tensor
 from quipu.plan import Plan, plan
 from quipu.sampling import Sampler, Sampling
+from quipu.schedule import Schedule
 from quipu.server import Server, serve
 from quipu.step import Sequence
 from quipu.trace import Trace
@@ -28,6 +30,6 @@ from quipu.vocabulary import Vocabulary
 __version__: str = _text_of(_lib.qp_version())
 
 __all__ = ["CancelledError", "Generation", "Grammar", "InvalidError", "Matcher", "Model", "ModelInfo",
-           "NoMemoryError", "Plan", "QuipuError", "Sampler", "Sampling", "Sequence", "Server", "Session", "TokenLogprob",
-           "ToolCall", "Trace", "Vocabulary", "WrongTokenError", "WrongTypeError", "__version__", "plan", "pull",
+           "NoMemoryError", "Plan", "QuipuError", "Sampler", "Sampling", "Schedule", "Sequence", "Server", "Session",
+           "Tensor", "TokenLogprob", "ToolCall", "Trace", "Vocabulary", "WrongTokenError", "WrongTypeError", "__version__", "plan", "pull",
            "serve"]

@@ -84,6 +84,14 @@ class Call(Work, Generic[T]):
         return False
 
 
+class Receiver:
+    """What the engine calls during passes; a failure of it is that of the step."""
+
+    def __init__(self, receive: Callable[[Any], None]) -> None:
+        self.receive = receive
+        self.failure: BaseException | None = None
+
+
 class Engine(Owner):
     """An open engine; `options` is a qp_engine_options, `keep` what it points to."""
 
@@ -94,6 +102,7 @@ class Engine(Owner):
         self._inbox: queue.SimpleQueue[Work | Slot | int | None] = queue.SimpleQueue()
         self._waiting: list[Work] = []
         self._running: list[Work] = []
+        self._receiver = next((item for item in keep if isinstance(item, Receiver)), None)
         self._closing = False
         self._in_step = False
         self._pass_seconds = 0.0
@@ -337,7 +346,7 @@ class Engine(Owner):
                 sequence.fill(array[i], places, interval)
             check(lib.qp_step(self.pointer, array, len(sequences), error), error)
         except BaseException as failure:
-            return failure
+            return self._take_failure() or failure
         finally:
             self._in_step = False
             for i, sequence in enumerate(sequences):
@@ -345,6 +354,12 @@ class Engine(Owner):
         if all(sequence.made for sequence in sequences) and (passes := max(s.passes for s in array)):
             self._pass_seconds = (time.monotonic() - began) / passes
         return None
+
+    def _take_failure(self) -> BaseException | None:
+        failure = self._receiver.failure if self._receiver else None
+        if self._receiver:
+            self._receiver.failure = None
+        return failure
 
     def _shut(self) -> None:
         for work in [*self._running, *self._waiting]:

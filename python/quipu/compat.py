@@ -92,13 +92,16 @@ class LLM:
         return self._answers([text if isinstance(text, str) else None for text in texts], ids, params)
 
     def chat(self, messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
-             sampling_params: SamplingParams | None = None) -> list[RequestOutput]:
-        """Answers one conversation, or several side by side."""
+             sampling_params: SamplingParams | None = None, *, tools: Sequence[Mapping[str, Any]] | None = None,
+             chat_template_kwargs: Mapping[str, Any] | None = None) -> list[RequestOutput]:
+        """Answers one conversation, or several side by side. Calls of `tools` stand in the outputs as the model
+        writes them, as with vLLM; Model.chat(tools=...) takes them apart."""
         several: list[Any] = list(messages)
         if several and isinstance(several[0], Mapping):
             several = [several]
-        vocabulary = self.model.vocabulary
-        ids = [vocabulary.tokenize_chat(conversation) for conversation in several] if vocabulary else []
+        vocabulary = self.model._need_vocabulary()
+        variables: dict[str, Any] = {**(chat_template_kwargs or {}), **({"tools": list(tools)} if tools else {})}
+        ids = [vocabulary.tokenize_chat(conversation, **variables) for conversation in several]
         return self._answers([None] * len(ids), ids, sampling_params or SamplingParams())
 
     def _answers(self, texts: list[str | None], ids: list[list[int]], params: SamplingParams) -> list[RequestOutput]:

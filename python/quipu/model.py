@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from quipu._engine import Engine, Work
-from quipu._native import (Floats, Tokens, check, closed, ffi, known_option, lib, set_option, sized, text_of,
-                           token_array)
+from quipu._engine import Engine, Receiver, Work
+from quipu._native import (Floats, Tokens, check, closed, ffi, known_option, lib, set_option, sized, take_text,
+                           text_of, token_array)
 from quipu._slots import Slot
 from quipu._step import Stepped
 from quipu.errors import InvalidError, NoMemoryError, WrongTypeError
 from quipu.generation import Answer, Generation
 from quipu.grammar import Grammar
 from quipu.hub import is_name, pull
-from quipu.options import ChatOptions, GenerateOptions, ModelOptions, SamplingOptions, ScheduleOptions
+from quipu.options import ChatOptions, GenerateOptions, ModelOptions, SamplingOptions, ScheduleOptions, Tensor
 from quipu.sampling import Sampler, Sampling
+from quipu.schedule import Schedule
 from quipu.step import Sequence as StepSequence
 from quipu.step import step
 from quipu.trace import Trace
@@ -232,6 +233,29 @@ def _log(context: Any, _level: int, message: Any) -> None:
 _on_log = ffi.callback("void(void *, qp_log_level, const char *)", _log)
 
 
+def _array_of(native: Any) -> npt.NDArray[Any]:
+    kinds: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I32": np.int32, "I64": np.int64}
+    dtype = text_of(native.type)
+    flat = np.frombuffer(ffi.buffer(native.data, native.bytes)[:], kinds.get(dtype, np.uint8))
+    if dtype == "BF16":
+        flat = (flat.astype(np.uint32) << 16).view(np.float32)
+    return flat.reshape([native.dims[i] for i in range(native.rank)])
+
+
+def _receive_tensor(context: Any, native: Any) -> int:
+    receiver: Receiver = ffi.from_handle(context)
+    try:
+        receiver.receive(Tensor(text_of(native.name), int(getattr(native, "pass")), _array_of(native),
+                                text_of(native.type)))
+    except BaseException as failure:
+        receiver.failure = failure
+        return int(lib.QP_CANCELLED)
+    return int(lib.QP_OK)
+
+
+_on_tensor = ffi.callback("qp_status(void *, const qp_tensor *)", _receive_tensor)
+
+
 def _engine_options(path: str | os.PathLike[str], options: Mapping[str, Any], sessions: int, keep: list[Any]) -> Any:
     """A qp_engine_options; `keep` holds what it points to."""
     native = sized("qp_engine_options")
@@ -244,6 +268,11 @@ def _engine_options(path: str | os.PathLike[str], options: Mapping[str, Any], se
             if callable(value):
                 keep.append(handle := ffi.new_handle(value))
                 native.log, native.log_context = _on_log, handle
+        elif name == "on_tensor":
+            if callable(value):
+                keep.append(handle := ffi.new_handle(receiver := Receiver(value)))
+                keep.append(receiver)
+                native.on_tensor, native.tensor_context = _on_tensor, handle
         else:
             set_option(native, keep, "Model", name, value)
     return native
@@ -258,6 +287,10 @@ class Model:
     quipu.h explains: threads, context, device ("cpu", "cuda", "auto"), exec, chunk, kv_type, speculate,
     ... `max_sessions` is how many answers are made at a time; by default 8, or as many as there is memory
     for. Further ones wait. `schedule` has the options of ScheduleOptions.
+
+    on_tensor(tensor) receives the tensors of every pass whose name matches one of the patterns `tensors`, such as
+    "layers.3.*,logits.*": an options.Tensor with a numpy array of its own. It is called on the model's thread,
+    between steps. What it raises ends the pass's answers.
 
     close() cancels what runs and returns when the model is closed; `with` does it at its end.
     """
@@ -317,10 +350,23 @@ class Model:
         """The text of ids; see Vocabulary.detokenize."""
         return self._need_vocabulary().detokenize(ids, special=special)
 
-    def reschedule(self, **choices: Unpack[ScheduleOptions]) -> None:
-        """Gives the machines "threads" and "serial" another schedule: setting, assignment,
+    def schedule(self) -> Schedule:
+        """The schedule that the machine "threads" or "serial" runs, or a GPU's megakernel."""
+        def read(engine: Engine) -> bytes:
+            error, out, length = ffi.new("qp_error *"), ffi.new("char **"), ffi.new("size_t *")
+            check(lib.qp_engine_schedule(engine.pointer, out, length, error), error)
+            return take_text(out[0], length[0])
+
+        return Schedule(self._engine.call(read))
+
+    def reschedule(self, schedule: Schedule | None = None, **choices: Unpack[ScheduleOptions]) -> None:
+        """Gives the machines "threads" and "serial" another schedule: a Schedule, or setting, assignment,
         memory_fraction or file, as in qp_schedule_options; without any, the usual one. Logits keep
-        their bits. After a failure the old schedule stays."""
+        their bits. After a failure, such as of a Schedule that is not sound, the old schedule stays."""
+        if schedule is not None:
+            with schedule._as_file() as path:
+                choices["file"] = path
+                return self.reschedule(**choices)
         keep: list[Any] = []
         native = _schedule(keep, choices)
 

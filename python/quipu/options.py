@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
+
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from quipu.grammar import Grammar
@@ -20,6 +23,22 @@ class ScheduleOptions(TypedDict, total=False):
     assignment: Literal["rr", "zz", "wave", "dag", "pool"]
     memory_fraction: float
     file: str
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a pass, as a step has left it: see on_tensor of Model.
+
+    name    "layers.3.attn_qkv.qkv": layer, step and tensor
+    pass_   number of the pass, from 0 on
+    data    the values: F32 and F16 as such, BF16 as float32, ids as int32 or int64, FP8 as uint8
+    dtype   as it is stored: "F32", "BF16", ...
+    """
+
+    name: str
+    pass_: int
+    data: npt.NDArray[Any]
+    dtype: str
 
 
 class ModelOptions(TypedDict, total=False):
@@ -56,6 +75,8 @@ class ModelOptions(TypedDict, total=False):
     rules: str
     schedule: ScheduleOptions | None
     log: Callable[[str], None] | None
+    tensors: str
+    on_tensor: Callable[[Tensor], None] | None
 
 
 class PlanOptions(TypedDict, total=False):
@@ -81,6 +102,18 @@ class SamplingOptions(TypedDict, total=False):
     presence_penalty: float | None
     frequency_penalty: float | None
     seed: int | None
+    typical_p: float | None
+    top_n_sigma: float | None
+    min_keep: int | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_penalty_last_n: int | None
+    mirostat: int | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
     stop: str | Sequence[str]
     logit_bias: Mapping[int, float]
     grammar: Grammar | None

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 _SETTINGS = {"temperature": "QP_TEMPERATURE", "top_k": "QP_TOP_K", "top_p": "QP_TOP_P", "min_p": "QP_MIN_P",
              "repetition_penalty": "QP_REPETITION_PENALTY", "presence_penalty": "QP_PRESENCE_PENALTY",
-             "frequency_penalty": "QP_FREQUENCY_PENALTY", "seed": "QP_SEED"}
+             "frequency_penalty": "QP_FREQUENCY_PENALTY", "seed": "QP_SEED",
+             "typical_p": "QP_TYPICAL_P", "top_n_sigma": "QP_TOP_N_SIGMA", "min_keep": "QP_MIN_KEEP",
+             "xtc_probability": "QP_XTC_PROBABILITY", "xtc_threshold": "QP_XTC_THRESHOLD", "dry_multiplier": "QP_DRY_MULTIPLIER",
+             "dry_base": "QP_DRY_BASE", "dry_allowed_length": "QP_DRY_ALLOWED_LENGTH", "dry_penalty_last_n": "QP_DRY_PENALTY_LAST_N",
+             "mirostat": "QP_MIROSTAT", "mirostat_tau": "QP_MIROSTAT_TAU", "mirostat_eta": "QP_MIROSTAT_ETA"}
 
 
 @dataclass
@@ -39,6 +43,18 @@ class Sampling:
     frequency_penalty: float | None = None
     seed: int | None = None
     """The same seed makes the same choices from the same logits."""
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    min_keep: int | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
     stop: str | Sequence[str] = ()
     """A text, or texts, at which the answer ends and which are not part of it."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)

@@ -29,4 +29,7 @@ def test_conversations():
     params = SamplingParams(temperature=0, max_tokens=3)
     one, two = llm.chat([conversation, conversation], params)
     assert one.outputs == two.outputs == llm.chat(conversation, params)[0].outputs
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    offered = llm.chat(conversation, params, tools=[tool], chat_template_kwargs={"enable_thinking": False})[0]
+    assert offered.prompt_token_ids == llm.model.vocabulary.tokenize_chat(conversation, tools=[tool], enable_thinking=False)
     llm.model.close()

@@ -32,7 +32,7 @@ typedef struct cli_settings {
     bool ignore_eos;
     const char *json_schema, *grammar; /* a file, or the text itself */
     /* input and output */
-    const char *prompt, *file, *ids, *out, *system;
+    const char *prompt, *file, *ids, *out, *system, *dump;
     bool raw, chat, echo, json, special, parse_special, bos, generation_prompt, plain;
     int thoughts; /* index into cli_thoughts */
     int64_t top;
@@ -123,6 +123,7 @@ typedef struct cli_call {
     size_t n_kernels;
     const qp_cuda_kernel *cuda_kernels; /* [n_cuda_kernels]: of these those for a GPU */
     size_t n_cuda_kernels;
+    struct dump *dump; /* receives the tensors of --dump; NULL: none */
 } cli_call;
 
 typedef qp_status cli_command(const cli_call *call);

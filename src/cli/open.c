@@ -4,6 +4,7 @@
 #include "base/option_cache.h"
 #include "base/status.h"
 #include "base/threads.h"
+#include "cli/dump.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -131,7 +132,10 @@ static qp_status open_engine(const cli_call *call, int64_t max_outputs, bool at_
                                  .exchange = cli_exchanges[s->exchange],
                                  .cache_packed = s->cache_packed,
                                  .cache_packed_size = s->cache_packed_size,
-                                 .progress = cli_progress()};
+                                 .progress = cli_progress(),
+                                 .tensors = s->dump,
+                                 .on_tensor = call->dump ? dump_tensor : NULL,
+                                 .tensor_context = call->dump};
     if (by_mpi(s) && qp_rank() < 0) return cli_start_ranks(call, (int)s->ranks);
     qp_status status = find_draft(call, &options.draft);
     if (status == QP_OK) status = cli_model_path(call, &options.model);

@@ -30,6 +30,12 @@ static const option_spec run_options[] = {
     {"special", 0, OPTION_FLAG_AT(SETTINGS, special), .help = "print control tokens as text"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json),
      .help = "print one JSON object: text, tokens, finish reason, statistics"},
+    {"dump", 0, OPTION_STRING_AT(SETTINGS, dump), .expert = true, .argument = "NAMES",
+     .help = "keep the tensors of every pass whose names match, such as 'layers.3.*' or "
+             "'*.attn_qkv.*,lm_head.*', in the file of --out"},
+    {"out", 'o', OPTION_STRING_AT(SETTINGS, out), .expert = true, .argument = "FILE",
+     .hint = OPTION_HINT_FILE,
+     .help = "of --dump: a safetensors file, in which a tensor is called PASS.NAME"},
     {0}};
 const option_group cli_run_options = {"Answer", run_options};
 

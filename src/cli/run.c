@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "cli/answer_view.h"
+#include "cli/dump.h"
 #include "text/json_string.h"
 
 #include <poll.h>
@@ -421,16 +422,42 @@ static qp_status answer(const cli_call *call, qp_engine *engine, const qp_tokens
     return status;
 }
 
-qp_status command_run(const cli_call *call)
+static qp_status run(const cli_call *call)
 {
     qp_engine *engine = NULL;
     qp_tokens prompt = {0};
-    TRY(take_words(call));
-    if (wants_conversation(call)) return command_chat(call);
     qp_status status = cli_open_engine_at_once(call, call->settings->parallel, &engine);
     if (status == QP_OK) status = tokenize_prompt(call, qp_engine_vocabulary(engine), &prompt);
     if (status == QP_OK) status = answer(call, engine, &prompt);
     qp_tokens_free(&prompt);
     qp_engine_close(engine);
     return status;
+}
+
+/* With --dump the tensors are kept, also those of an answer that was interrupted. */
+static qp_status run_with_dump(const cli_call *call)
+{
+    dump kept = {0};
+    cli_call with = *call;
+    with.dump = &kept;
+    TRY(dump_open(&kept, call->error));
+    qp_status status = run(&with);
+    if (status == QP_OK || (status == QP_CANCELLED && kept.count > 0)) {
+        const qp_status written = dump_write(&kept, call->settings->out);
+        if (status == QP_OK) status = written;
+    }
+    dump_close(&kept);
+    return status;
+}
+
+qp_status command_run(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    TRY(take_words(call));
+    if (!s->dump != !s->out)
+        return error_set(
+            call->error, QP_INVALID,
+            "--dump NAMES says which tensors are kept, and --out FILE where: give both");
+    if (s->dump) return run_with_dump(call);
+    return wants_conversation(call) ? command_chat(call) : run(call);
 }

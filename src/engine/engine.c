@@ -223,6 +223,7 @@ static qp_status open_running(qp_engine *e, const qp_engine_options *options,
                               qp_error *error)
 {
     TRY(engine_open_machines(e, options, chosen, type, error));
+    TRY(observer_open(e, options, &e->observer, error));
     TRY(batch_init(&e->batch, &e->program, error));
     const bool fixed = engine_has_fixed_shapes(options, e->device.context != NULL);
     const int64_t sessions = options->max_sessions ? options->max_sessions : 1;
@@ -332,6 +333,7 @@ void engine_shut(qp_engine *e)
     step_drop(e);
     step_free(&e->step);
     speculation_free(&e->speculation);
+    observer_free(&e->observer);
     free(e->sessions);
     free(e->costs);
     for (int i = 0; i < ENGINE_MACHINES; i++)

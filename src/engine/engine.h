@@ -2,6 +2,7 @@
 #ifndef QUIPU_ENGINE_ENGINE_H
 #define QUIPU_ENGINE_ENGINE_H
 
+#include "engine/observer.h"
 #include "engine/generation_config.h"
 #include "engine/owner.h"
 #include "engine/pages.h"
@@ -55,6 +56,7 @@ struct qp_engine {
     uint64_t n_opened, n_samplers; /* sessions and samplers there ever were */
     uint64_t evaluation;           /* counts calls of qp_step() */
     qp_sampler *greedy;            /* chooses the likeliest tokens */
+    observer observer;             /* hands tensors out */
     qp_trace *trace;               /* of the passes that run now; NULL: none */
     machine_profile limits;        /* measured for the first trace; all 0: not yet */
     void (*log)(void *context, qp_log_level level, const char *message);

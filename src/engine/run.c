@@ -16,6 +16,7 @@ const machine *engine_memory(const qp_engine *e)
 machine_pace engine_pace(const qp_engine *e, int64_t n_sequences, machine_choice choice)
 {
     machine_pace pace = {0};
+    if (e->observer.receive) return (machine_pace){1, 1}; /* it stops between steps */
     for (int i = 0; i < e->n_machines && pace.passes == 0; i++)
         pace = machine_pace_of(engine_machine(e, i), n_sequences, choice);
     return pace;
@@ -34,6 +35,7 @@ qp_status engine_find_run(const qp_engine *e, engine_run *run, qp_error *error)
 
 qp_status engine_begin_run(qp_engine *e, engine_run *run, qp_error *error)
 {
+    if (e->observer.receive) return observer_begin_run(e, run, error);
     trace_begin_run(e->trace, run->machine, &run->request);
     return machine_run(run->machine, &run->request, error);
 }
@@ -41,6 +43,7 @@ qp_status engine_begin_run(qp_engine *e, engine_run *run, qp_error *error)
 qp_status engine_end_run(qp_engine *e, const engine_run *run, int *passes, qp_error *error)
 {
     TRY(machine_wait(run->machine, passes, error));
+    if (e->observer.receive) return observer_end_run(e, run, error);
     trace_end_run(e->trace, &run->request);
     return QP_OK;
 }

@@ -158,6 +158,32 @@ qp_status engine_reschedule_part(qp_engine *e, const qp_schedule_options *given,
     return status;
 }
 
+static qp_status write_schedule(const qp_engine *e, strbuf *out, qp_error *error)
+{
+    const machine *m = engine_machine(e, 0);
+    const schedule *s = m->type->schedule ? machine_schedule(m) : NULL;
+    if (!s || m->type->in_parts)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the machine %s runs no schedule; threads, serial and megakernel do",
+                         m->type->name);
+    schedule_write(s, out);
+    return QP_OK;
+}
+
+qp_status qp_engine_schedule(qp_engine *e, char **bytes, size_t *length, qp_error *error)
+{
+    strbuf out = {0};
+    *bytes = NULL;
+    TRY(engine_enter_within(e, error));
+    qp_status status = write_schedule(e, &out, error);
+    *length = out.length;
+    if (status == QP_OK && !(*bytes = strbuf_take(&out)))
+        status = error_no_memory(error, "the schedule", *length);
+    strbuf_free(&out);
+    engine_leave(e);
+    return status;
+}
+
 qp_status qp_engine_reschedule(qp_engine *e, const qp_schedule_options *given, qp_error *error)
 {
     const engine_part all = {.layers = 0};

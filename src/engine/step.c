@@ -133,8 +133,8 @@ engine_run *step_next_run(qp_engine *e, int64_t passes)
 qp_status step_begin_run(qp_engine *e, engine_run *run, qp_error *error)
 {
     step_state *st = &e->step;
-    if (st->reads_hidden)
-        run->machine = engine_memory(e); /* other machines do not keep hidden states */
+    if (st->reads_hidden || e->observer.receive)
+        run->machine = engine_memory(e); /* other machines do not keep all tensors */
     else
         TRY(engine_find_run(e, run, error));
     if (!run->request.continues) TRY(prepare_rows(e, run->machine, error));

@@ -164,6 +164,11 @@ static qp_status open_trace(qp_engine *engine, const qp_trace_options *given, qp
     TRY(SIZED_READ(qp_trace_options, given, &options, error));
     if (engine->trace)
         return error_set(error, QP_INVALID, "the engine has a trace already; close that first");
+    if (engine->observer.receive)
+        return error_set(
+            error, QP_INVALID,
+            "an engine that hands out tensors (on_tensor) stops between steps, and has "
+            "no trace");
     step_drop(engine);
     qp_trace *t = calloc(1, sizeof *t);
     if (!t) return error_no_memory(error, "the trace", sizeof *t);

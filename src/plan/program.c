@@ -394,3 +394,12 @@ void program_bind(const program *p, int node, const program_memory *memory, cons
         call->params[i] = (double)about->params[i];
     call->end = op->units(call);
 }
+
+size_t program_tensor_bytes(const program *p, plan_tensor_id id, const program_sizes *sizes)
+{
+    const plan_tensor *t = &p->tensors[id];
+    size_t bytes = dtype_block_bytes(t->type);
+    for (int d = 0; d < t->rank; d++)
+        bytes *= (size_t)(t->dims[d].size < 0 ? sizes->of[-t->dims[d].size] : t->dims[d].size);
+    return bytes;
+}

@@ -424,6 +424,9 @@ typedef struct program_access {
 } program_access;
 program_access program_step_access(const program *program, int step, plan_tensor_id id);
 
+/* Bytes that a tensor takes in a batch of these sizes, from its beginning. */
+size_t program_tensor_bytes(const program *program, plan_tensor_id id, const program_sizes *sizes);
+
 /* ---- the whole ----------------------------------------------------------------------------- */
 
 /* Bytes that a run needs, each part exact. */

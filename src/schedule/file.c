@@ -3,7 +3,7 @@
  *     header       128 bytes, below
  *     per_pass     uint32 [counters]
  *     lengths      int32 [workers]
- *     queues       int32 [workers][longest][32]
+ *     queues       int32 [workers][longest][32]; after a queue's end noops, or zeros
  *
  * All little-endian. A file of several ranks has all of this for each rank in turn. The program
  * that records refer to is not in the file: it is built again from the model, and the fingerprint
@@ -184,6 +184,17 @@ static qp_status find_section(section at, int rank, int ranks, section *out, qp_
         whole.path, n, n == 1 ? "" : "s", ranks == 1 ? "is" : "are", ranks, n, ranks);
 }
 
+/* Records after a queue's end, which other programs leave zero, become noops. */
+static void fill_ends(schedule *s)
+{
+    static const instruction zeros;
+    for (int w = 0; w < s->options.workers; w++)
+        for (int i = s->length[w] < 0 ? 0 : s->length[w]; i < s->longest; i++) {
+            instruction *in = &s->instructions[(size_t)w * (size_t)s->longest + (size_t)i];
+            if (memcmp(in, &zeros, sizeof zeros) == 0) in->opcode = INSTRUCTION_NOOP;
+        }
+}
+
 static qp_status read_queues(const section *from, const file_header *h, schedule *out,
                              qp_error *error)
 {
@@ -197,6 +208,7 @@ static qp_status read_queues(const section *from, const file_header *h, schedule
     memcpy(out->length, at, h->workers * sizeof *out->length);
     at += h->workers * sizeof *out->length;
     memcpy(out->instructions, at, queue_bytes(out));
+    fill_ends(out);
     return QP_OK;
 }
 

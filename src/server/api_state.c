@@ -139,7 +139,18 @@ qp_status answer_timeline(call *c, cJSON **out, api_error *error)
     return put_timeline(c, QP_TRACE_SVG, out, error);
 }
 
+/* Where no pass runs, a page that says so and asks again. */
 qp_status answer_timeline_page(call *c, cJSON **out, api_error *error)
 {
-    return put_timeline(c, QP_TRACE_HTML, out, error);
+    if (put_timeline(c, QP_TRACE_HTML, out, error) == QP_OK) return QP_OK;
+    strbuf_clear(&c->out);
+    strbuf_puts(&c->out,
+                "<!DOCTYPE html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" "
+                "content=\"width=device-width\"><meta http-equiv=\"refresh\" content=\"2\">"
+                "<title>quipu</title><p>Nothing to see yet: ");
+    for (const char *at = error->error.message; *at; at++)
+        strbuf_puts(&c->out, *at == '<' ? "&lt;" : *at == '&' ? "&amp;" : (char[]){*at, '\0'});
+    strbuf_puts(&c->out, ".<p>This page asks again every two seconds.</html>\n");
+    *error = (api_error){0};
+    return QP_OK;
 }

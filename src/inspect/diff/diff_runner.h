@@ -34,7 +34,7 @@ typedef struct runner {
 
 static inline size_t runner_bytes(const runner *r, plan_tensor_id id)
 {
-    return diff_used_bytes(r->program, id, &r->batch.sizes);
+    return program_tensor_bytes(r->program, id, &r->batch.sizes);
 }
 
 static inline qp_status runner_fetch(const runner *r, const diff_side *s, plan_tensor_id id,

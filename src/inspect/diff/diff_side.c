@@ -41,27 +41,18 @@ void *diff_side_copy(const diff_side *s, plan_tensor_id id)
     return s->memory.data[id];
 }
 
-size_t diff_used_bytes(const program *p, plan_tensor_id id, const program_sizes *sizes)
-{
-    const plan_tensor *t = &p->tensors[id];
-    size_t bytes = dtype_block_bytes(t->type);
-    for (int d = 0; d < t->rank; d++)
-        bytes *= (size_t)(t->dims[d].size < 0 ? sizes->of[-t->dims[d].size] : t->dims[d].size);
-    return bytes;
-}
-
 qp_status diff_side_fetch(const diff_side *s, plan_tensor_id id, int64_t layer,
                           const program_sizes *sizes, qp_error *error)
 {
     return machine_read(s->of, id, layer, diff_side_copy(s, id),
-                        diff_used_bytes(s->program, id, sizes), error);
+                        program_tensor_bytes(s->program, id, sizes), error);
 }
 
 qp_status diff_side_write(const diff_side *to, const diff_side *from, plan_tensor_id id,
                           int64_t layer, const program_sizes *sizes, qp_error *error)
 {
     return machine_write(to->of, id, layer, diff_side_copy(from, id),
-                         diff_used_bytes(to->program, id, sizes), error);
+                         program_tensor_bytes(to->program, id, sizes), error);
 }
 
 qp_status diff_side_hand(const diff_side *from, const diff_side *to, plan_tensor_id id,

@@ -21,12 +21,11 @@ bool diff_side_keeps(const diff_side *side, plan_tensor_id id);
 qp_status diff_side_open(diff_side *side, const program *program, machine *of, qp_error *error);
 void diff_side_close(diff_side *side);
 
-/* The address of a tensor's copy, and the bytes of the rows that a batch has of it. */
+/* The address of a tensor's copy. */
 void *diff_side_copy(const diff_side *side, plan_tensor_id id);
-size_t diff_used_bytes(const program *program, plan_tensor_id id, const program_sizes *sizes);
 
-/* Reads those rows from the machine into the copy, or writes them to the machine from another
- * side's copy, or both. */
+/* Reads the rows that a batch has of a tensor from the machine into the copy, or writes them to the
+ * machine from another side's copy, or both. */
 qp_status diff_side_fetch(const diff_side *side, plan_tensor_id id, int64_t layer,
                           const program_sizes *sizes, qp_error *error);
 qp_status diff_side_write(const diff_side *to, const diff_side *from, plan_tensor_id id,

@@ -396,6 +396,34 @@ static qp_status raise_limits(const qp_trace *t, timeline *line, qp_error *error
     return QP_OK;
 }
 
+/* Times of an instruction from the beginning of its pass; -1: there are none. */
+static void put_timing(const machine_record *record, const instruction_timing *timing, strbuf *out)
+{
+    const uint64_t times[] = {timing->wait, timing->work, timing->signal, timing->end};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        const int64_t since = times[i] ? (int64_t)(times[i] - record->begin) : -1;
+        strbuf_append(out, &since, sizeof since);
+    }
+}
+
+/* See QP_TRACE_TIMINGS. */
+static qp_status print_timings(const qp_trace *t, strbuf *out, qp_error *error)
+{
+    const instruction_timing none = {0};
+    const size_t places = trace_places(t, 1);
+    if (t->in_parts || t->n_ranks > 1)
+        return error_set(
+            error, QP_UNSUPPORTED,
+            "times of instructions are those of one rank, and of a trace without parts");
+    for (size_t pass = 0; pass < t->n_passes; pass++)
+        for (size_t i = 0; i < places; i++) {
+            const machine_record *record = &t->records[pass];
+            const bool timed = record->timed && record->timings;
+            put_timing(record, timed ? &record->timings[i] : &none, out);
+        }
+    return QP_OK;
+}
+
 static qp_status print_form(const qp_trace *t, timeline *line, qp_trace_form form, strbuf *out,
                             qp_error *error)
 {
@@ -408,6 +436,8 @@ static qp_status print_form(const qp_trace *t, timeline *line, qp_trace_form for
         return print_svg(t, line, out, error);
     case QP_TRACE_HTML:
         return print_page(t, line, out, error);
+    case QP_TRACE_TIMINGS:
+        return print_timings(t, out, error);
     }
     return error_set(error, QP_INVALID, "a trace has no format %d", (int)form);
 }
