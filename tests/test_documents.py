@@ -91,6 +91,24 @@ def options():
     check(n > 200, f"only {n} options were found in the documents")
 
 
+def experiments():
+    """The table of what was tried: each row is whole, once, and has a verdict that the page explains."""
+    page = (ROOT / "doc/EXPERIMENTS.md").read_text(encoding="utf-8")
+    named = re.search(r"\| verdict \| meaning \|\n.*?\n\n", page, re.S)[0]
+    verdicts = {name for row in re.findall(r"^\| ([^|]+) \|", named, re.M) for name in row.split(", ")} - {"verdict"}
+    head, *rows = (ROOT / "doc/experiments.tsv").read_text(encoding="utf-8").splitlines()
+    check(head.split("\t") == ["part", "subject", "verdict", "tried", "expected", "measured", "why"], head)
+    seen = set()
+    for number, row in enumerate(rows, 2):
+        cells = row.split("\t")
+        check(len(cells) == 7 and all(cells[i] for i in (0, 3)), f"experiments.tsv, line {number}: seven cells: {row[:80]}")
+        check(cells[2] in verdicts, f"experiments.tsv, line {number}: no verdict {cells[2]!r} is explained")
+        check(row not in seen, f"experiments.tsv, line {number}: it is there twice")
+        check(not any(cell != cell.strip() for cell in cells), f"experiments.tsv, line {number}: blanks around a cell")
+        seen.add(row)
+    check(len(rows) > 500, f"only {len(rows)} experiments were found")
+
+
 def outputs():
     """After "$ quipu ...": beginnings of lines; "..." stands for what is left out."""
     n = 0
@@ -107,4 +125,4 @@ def outputs():
     check(n > 40, f"only {n} lines of output were found in the documents")
 
 
-sys.exit(run_parts(links, names, options, outputs))
+sys.exit(run_parts(links, names, options, experiments, outputs))
