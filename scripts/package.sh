@@ -48,14 +48,15 @@ make_root() {
     scripts/sysroot "$root" "$architecture" "${PACKAGE_ROOT[@]}" >"$root.log" 2>&1 || { cat "$root.log" >&2; return 1; }
     rm -f "$libraries"/lib{pcre2,ssl,crypto}*.so*
     add_library "$architecture" cjson -DENABLE_CJSON_TEST=OFF || return 1
-    add_library "$architecture" libevent -DEVENT__LIBRARY_TYPE=STATIC -DEVENT__DISABLE_OPENSSL=ON \
-        -DEVENT__DISABLE_BENCHMARK=ON -DEVENT__DISABLE_TESTS=ON -DEVENT__DISABLE_SAMPLES=ON || return 1
+    add_library "$architecture" libevent -DEVENT__LIBRARY_TYPE=STATIC -DEVENT__DISABLE_BENCHMARK=ON \
+        -DEVENT__DISABLE_TESTS=ON -DEVENT__DISABLE_SAMPLES=ON || return 1
     add_library "$architecture" curl -DBUILD_CURL_EXE=OFF -DBUILD_TESTING=OFF -DENABLE_MANUAL=OFF -DHTTP_ONLY=ON \
         -DCURL_USE_OPENSSL=ON -DCURL_CA_BUNDLE=none -DCURL_CA_PATH=none -DCURL_CA_FALLBACK=ON -DCURL_USE_LIBSSH2=OFF \
         -DCURL_USE_LIBPSL=OFF -DUSE_LIBIDN2=OFF -DUSE_NGHTTP2=OFF -DCURL_ZLIB=OFF -DCURL_BROTLI=OFF -DCURL_ZSTD=OFF || return 1
-    # CMake of curl names files of the root, and gcc's own library.
+    # CMake of these names files of the root, and gcc's own library.
     sed -i 's/^Libs:.*/Libs: -L${libdir} -lcurl/; s/^Libs.private:.*/Requires.private: libssl/' \
         "$libraries/pkgconfig/libcurl.pc"
+    sed -i 's/^Libs.private:.*/Requires.private: libssl/' "$root/usr/lib/pkgconfig/libevent_openssl.pc"
     mkdir -p "$root/licenses"
     for name in libpcre2-dev libssl-dev; do cp "$root/usr/share/doc/$name/copyright" "$root/licenses/$name"; done
     for name in curl libevent cjson; do cp "$root/src/$name/debian/copyright" "$root/licenses/$name"; done
