@@ -75,7 +75,10 @@ static qp_status answer(chat *c, const char *question)
                                 : qp_chat_answer(c->talk, &c->last, error);
     if (!terminal) cli_release_interrupt();
     if (status == QP_INVALID && c->last.finish == QP_FINISH_CONTEXT) return full_context(c);
-    TRY(status);
+    if (status != QP_OK) {
+        if (!answer_view_is_empty(&c->view)) answer_view_end(&c->view, NULL); /* resets the style */
+        return status;
+    }
     TRY(answer_view_end(&c->view, error));
     report(c);
     return QP_OK;
