@@ -20,8 +20,8 @@ extern "C" {
 #endif
 
 /* Element types. F32, F16 (IEEE binary16), BF16 (the upper half of an F32), F8 (E4M3), F64, I32 and
- * I64 are plain; the others hold blocks: of 32 (Q*_0, Q*_1) or 256 (Q*_K) elements as GGUF files
- * do, or of 128 in F8 with a scale in F32 (F8_128). */
+ * I64 are plain; the others hold blocks: of 32 (Q*_0, Q*_1, IQ4_NL), 64 (NVFP4) or 256 elements
+ * (Q*_K, IQ*, TQ*) as GGUF files do, or of 128 in F8 with a scale in F32 (F8_128). */
 typedef enum dtype {
     DTYPE_F32,
     DTYPE_F16,
@@ -43,6 +43,18 @@ typedef enum dtype {
     DTYPE_F64,
     DTYPE_F8,
     DTYPE_F8_128,
+    DTYPE_IQ4_NL,
+    DTYPE_IQ4_XS,
+    DTYPE_NVFP4,
+    DTYPE_TQ1_0,
+    DTYPE_TQ2_0,
+    DTYPE_IQ3_XXS,
+    DTYPE_IQ3_S,
+    DTYPE_IQ2_XXS,
+    DTYPE_IQ2_XS,
+    DTYPE_IQ2_S,
+    DTYPE_IQ1_S,
+    DTYPE_IQ1_M,
     DTYPE_COUNT
 } dtype;
 

@@ -188,10 +188,11 @@ static void values_are_encoded(void **state)
     static const struct {
         const char *type;
         double off; /* of the logits: two layers of rounded weights, and of rounded inputs */
-    } cases[] = {{"F32", 1e-5},   {"F16", 0.01},  {"BF16", 0},     {"Q8_0", 0.15},  {"Q6_K", 0.3},
-                 {"Q5_K_M", 0.5}, {"Q5_0", 0.6},  {"Q5_1", 0.6},   {"Q4_K_M", 0.9}, {"Q4_K_S", 1},
-                 {"Q4_0", 1.2},   {"Q4_1", 1.1},  {"Q3_K_M", 1.8}, {"Q3_K_L", 1.8}, {"Q3_K_S", 2.2},
-                 {"q2_k", 3.5},   {"Q5_K_S", 0.6}};
+    } cases[] = {{"F32", 1e-5},   {"F16", 0.01},   {"BF16", 0},     {"Q8_0", 0.15},
+                 {"Q6_K", 0.3},   {"Q5_K_M", 0.5}, {"Q5_0", 0.6},   {"Q5_1", 0.6},
+                 {"Q4_K_M", 0.9}, {"Q4_K_S", 1},   {"Q4_0", 1.2},   {"Q4_1", 1.1},
+                 {"Q3_K_M", 1.8}, {"Q3_K_L", 1.8}, {"Q3_K_S", 2.2}, {"q2_k", 3.5},
+                 {"Q5_K_S", 0.6}, {"IQ4_XS", 1},   {"IQ4_NL", 1.1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         convert("synthetic:tiny", cases[i].type);
         double off = distance("synthetic:tiny", out);
@@ -258,6 +259,11 @@ static void mixes_are_llama_cpps(void **state)
     assert_ok(mix_find("Q2_K", &m, &error));
     assert_int_equal(mix_choose(m, &c, WEIGHT_ATTN_V, 9, 2048, false), DTYPE_Q4_K);
     assert_int_equal(mix_choose(m, &c, WEIGHT_FFN_DOWN, 9, 2048, false), DTYPE_Q3_K);
+    assert_ok(mix_find("IQ4_XS", &m, &error));
+    assert_int_equal(mix_choose(m, &c, WEIGHT_ATTN_V, 9, 2048, false), DTYPE_Q5_K);
+    assert_int_equal(mix_choose(m, &c, WEIGHT_FFN_DOWN, 1, 8192, false), DTYPE_Q5_K);
+    assert_int_equal(mix_choose(m, &c, WEIGHT_FFN_DOWN, 2, 8192, false), DTYPE_IQ4_XS);
+    assert_int_equal(mix_choose(m, &c, WEIGHT_FFN_UP, 0, 576, false), DTYPE_IQ4_NL);
     assert_ok(mix_find("Q8_0", &m, &error));
     assert_int_equal(mix_choose(m, &c, WEIGHT_TOKEN_EMBD, 0, 2048, false), DTYPE_Q8_0);
     assert_ptr_equal(mix_of_type(DTYPE_Q8_0), m);

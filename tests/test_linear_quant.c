@@ -11,14 +11,18 @@
 #include "tensor/codec.h"
 #include "tensor/codec_blocks.h"
 #include "tensor/float16.h"
+#include "tensor/float8.h"
 
 #include <float.h>
 #include <math.h>
 
 static const op_variant variants[] = {LINEAR_QUANT_VARIANTS{0}};
 
-static const dtype types[] = {DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,
-                              DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+static const dtype types[] = {DTYPE_Q8_0,    DTYPE_Q4_0,   DTYPE_Q4_1,    DTYPE_Q5_0,   DTYPE_Q5_1,
+                              DTYPE_Q2_K,    DTYPE_Q3_K,   DTYPE_Q4_K,    DTYPE_Q5_K,   DTYPE_Q6_K,
+                              DTYPE_IQ4_NL,  DTYPE_IQ4_XS, DTYPE_NVFP4,   DTYPE_TQ1_0,  DTYPE_TQ2_0,
+                              DTYPE_IQ3_XXS, DTYPE_IQ3_S,  DTYPE_IQ2_XXS, DTYPE_IQ2_XS, DTYPE_IQ2_S,
+                              DTYPE_IQ1_S,   DTYPE_IQ1_M};
 enum { N_TYPES = sizeof types / sizeof *types, BLOCK = 32 };
 enum { NEXT_TYPE = SANITIZED ? 3 : 1 }; /* every kind of blocks; test_op_check has all types */
 
@@ -66,14 +70,27 @@ static float *random_floats(int64_t n)
 /* Where in a stored block its F16 scales are, and how many. */
 static int scales_at(dtype type, int *count)
 {
-    *count = type == DTYPE_Q8_0 || type == DTYPE_Q4_0 || type == DTYPE_Q5_0 || type == DTYPE_Q3_K ||
-                     type == DTYPE_Q6_K
-                 ? 1
-                 : 2;
-    return type == DTYPE_Q2_K   ? (int)offsetof(block_q2_k, d)
-           : type == DTYPE_Q3_K ? (int)offsetof(block_q3_k, d)
-           : type == DTYPE_Q6_K ? (int)offsetof(block_q6_k, d)
-                                : 0;
+    static const struct {
+        int at, count;
+    } scales[DTYPE_COUNT] = {
+        [DTYPE_Q8_0] = {0, 1},    [DTYPE_Q4_0] = {0, 1},   [DTYPE_Q4_1] = {0, 2},
+        [DTYPE_Q5_0] = {0, 1},    [DTYPE_Q5_1] = {0, 2},   [DTYPE_Q2_K] = {80, 2},
+        [DTYPE_Q3_K] = {108, 1},  [DTYPE_Q4_K] = {0, 2},   [DTYPE_Q5_K] = {0, 2},
+        [DTYPE_Q6_K] = {208, 1},  [DTYPE_IQ4_NL] = {0, 1}, [DTYPE_IQ4_XS] = {0, 1},
+        [DTYPE_NVFP4] = {0, 0},   [DTYPE_TQ1_0] = {52, 1}, [DTYPE_TQ2_0] = {64, 1},
+        [DTYPE_IQ3_XXS] = {0, 1}, [DTYPE_IQ3_S] = {0, 1},  [DTYPE_IQ2_XXS] = {0, 1},
+        [DTYPE_IQ2_XS] = {0, 1},  [DTYPE_IQ2_S] = {0, 1},  [DTYPE_IQ1_S] = {0, 1},
+        [DTYPE_IQ1_M] = {0, 0},
+    };
+    *count = scales[type].count;
+    return scales[type].at;
+}
+
+/* The scale of IQ1_M, in four high nibbles. */
+static void scatter_half(uint16_t half, uint8_t *block)
+{
+    for (int i = 0; i < 4; i++)
+        block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | (half >> 4 * i & 15) << 4);
 }
 
 /* Random bits are valid blocks: every level and sub-scale occurs. The F16 scales are sensible. */
@@ -91,6 +108,7 @@ static problem problem_make(dtype type, int64_t rows, int64_t in, int64_t out, b
             uint16_t half = f32_to_f16(random_normal() * 0.01f);
             memcpy(p.weight + i + at + 2 * s, &half, sizeof half);
         }
+        if (type == DTYPE_IQ1_M) scatter_half(f32_to_f16(random_normal() * 0.01f), p.weight + i);
     }
     p.x = random_floats(rows * in);
     if (added) p.bias = random_floats(out), p.residual = random_floats(rows * out);
@@ -247,11 +265,67 @@ static void levels_of_k(dtype type, const uint8_t *b, int sub, levels *l)
                -(dmin * (float)m[1]));
 }
 
+/* The 16 bits at `at`. */
+static int pair(const uint8_t *b, int at)
+{
+    return b[at] | b[at + 1] << 8;
+}
+
+/* What the levels of values 16 j on are multiplied with, of a format of levels or grids. */
+static float scale_of_16(dtype type, const uint8_t *b, int j)
+{
+    int count, at = scales_at(type, &count), sub = j / 2;
+    float d = half(b, (size_t)at);
+    switch (type) {
+    case DTYPE_IQ4_XS:
+        return d *
+               (float)(((b[4 + sub / 2] >> sub % 2 * 4 & 15) | (pair(b, 2) >> 2 * sub & 3) << 4) -
+                       32);
+    case DTYPE_NVFP4:
+        return (b[j] & 127) == 127 ? 0 : f8_to_f32(b[j] & 127) / 2;
+    case DTYPE_IQ3_XXS:
+        return d * (float)(2 * (b[69 + 4 * sub] >> 4) + 1) / 4;
+    case DTYPE_IQ3_S:
+        return d * (float)(2 * (b[106 + sub / 2] >> sub % 2 * 4 & 15) + 1);
+    case DTYPE_IQ2_XXS:
+        return d * (float)(2 * (b[9 + 8 * sub] >> 4) + 1) / 8;
+    case DTYPE_IQ2_XS:
+        return d * (float)(2 * (b[66 + sub] >> j % 2 * 4 & 15) + 1) / 8;
+    case DTYPE_IQ2_S:
+        return d * (float)(2 * (b[74 + sub] >> j % 2 * 4 & 15) + 1) / 8;
+    case DTYPE_IQ1_S:
+        return d * (float)(2 * (pair(b, 34 + 2 * sub) >> 12 & 7) + 1) / 8;
+    case DTYPE_IQ1_M: {
+        uint16_t bits = 0;
+        for (int i = 0; i < 4; i++)
+            bits |= (uint16_t)(b[49 + 2 * i] >> 4 << 4 * i);
+        return f16_to_f32(bits) * (float)(2 * (pair(b, 48 + j / 4 * 2) >> j % 4 * 3 & 7) + 1) / 8;
+    }
+    default:
+        return d;
+    }
+}
+
+/* The codec's values, which test_codec compares with ggml's, over their scales. */
+static void levels_of_grid(dtype type, const uint8_t *b, int sub, levels *l)
+{
+    float values[256], s[2] = {scale_of_16(type, b, 2 * sub), scale_of_16(type, b, 2 * sub + 1)};
+    bool two =
+        type == DTYPE_NVFP4 || type == DTYPE_IQ2_XS || type == DTYPE_IQ2_S || type == DTYPE_IQ1_M;
+    dtype_decode(type, b, values, dtype_block_elements(type));
+    if (type == DTYPE_IQ4_NL) s[1] = s[0];
+    for (int i = 0; i < BLOCK; i++)
+        l->w[i] = s[i / 16] != 0 ? (int)lrintf(values[BLOCK * sub + i] / s[i / 16]) : 0;
+    set_scales(l, two ? 2 : 1, s[0], s[1], false, 0, 0);
+}
+
 static void levels_at(dtype type, const uint8_t *row, int64_t block, levels *l)
 {
     int64_t blocks = dtype_block_elements(type) / BLOCK;
     const uint8_t *stored = row + block / blocks * (int64_t)dtype_block_bytes(type);
-    if (blocks == 1)
+    if (type >= DTYPE_IQ4_NL)
+        levels_of_grid(type, stored, (int)(block % blocks), l);
+    else if (blocks == 1)
         levels_of_32(type, stored, l);
     else
         levels_of_k(type, stored, (int)(block % blocks), l);

@@ -6,12 +6,13 @@
 
 /* The numbers are llama.cpp's file types; the plainest mix of a type comes first. */
 static const mix mixes[] = {
-    {"F32", 0, DTYPE_F32},      {"F16", 1, DTYPE_F16},      {"BF16", 32, DTYPE_BF16},
-    {"Q8_0", 7, DTYPE_Q8_0},    {"Q4_0", 2, DTYPE_Q4_0},    {"Q4_1", 3, DTYPE_Q4_1},
-    {"Q5_0", 8, DTYPE_Q5_0},    {"Q5_1", 9, DTYPE_Q5_1},    {"Q2_K", 10, DTYPE_Q2_K},
-    {"Q3_K_S", 11, DTYPE_Q3_K}, {"Q3_K_M", 12, DTYPE_Q3_K}, {"Q3_K_L", 13, DTYPE_Q3_K},
-    {"Q4_K_S", 14, DTYPE_Q4_K}, {"Q4_K_M", 15, DTYPE_Q4_K}, {"Q5_K_S", 16, DTYPE_Q5_K},
-    {"Q5_K_M", 17, DTYPE_Q5_K}, {"Q6_K", 18, DTYPE_Q6_K},
+    {"F32", 0, DTYPE_F32},        {"F16", 1, DTYPE_F16},        {"BF16", 32, DTYPE_BF16},
+    {"Q8_0", 7, DTYPE_Q8_0},      {"Q4_0", 2, DTYPE_Q4_0},      {"Q4_1", 3, DTYPE_Q4_1},
+    {"Q5_0", 8, DTYPE_Q5_0},      {"Q5_1", 9, DTYPE_Q5_1},      {"Q2_K", 10, DTYPE_Q2_K},
+    {"Q3_K_S", 11, DTYPE_Q3_K},   {"Q3_K_M", 12, DTYPE_Q3_K},   {"Q3_K_L", 13, DTYPE_Q3_K},
+    {"IQ4_NL", 25, DTYPE_IQ4_NL}, {"IQ4_XS", 30, DTYPE_IQ4_XS}, {"Q4_K_S", 14, DTYPE_Q4_K},
+    {"Q4_K_M", 15, DTYPE_Q4_K},   {"Q5_K_S", 16, DTYPE_Q5_K},   {"Q5_K_M", 17, DTYPE_Q5_K},
+    {"Q6_K", 18, DTYPE_Q6_K},
 };
 enum { N_MIXES = sizeof mixes / sizeof *mixes };
 
@@ -60,6 +61,7 @@ static dtype choose_attn_v(const mix *mix, const model_config *c, int64_t layer)
     if (is(mix, "Q3_K_L")) return DTYPE_Q5_K;
     if (m && is_favoured(layer, c->n_layers)) return DTYPE_Q6_K;
     if (is(mix, "Q4_K_S") && layer < 4) return DTYPE_Q5_K;
+    if (dtype_has_levels(mix->usual) && c->n_heads / c->n_kv_heads >= 4) return DTYPE_Q5_K;
     /* Models of 70B, where eight query heads share a value matrix. */
     bool shared = c->n_layers == 80 && c->n_heads != c->n_kv_heads;
     if (shared && (mix->usual == DTYPE_Q3_K || mix->usual == DTYPE_Q4_K)) return DTYPE_Q5_K;
@@ -73,7 +75,8 @@ static dtype choose_ffn_down(const mix *mix, const model_config *c, int64_t laye
     if (is(mix, "Q3_K_M")) return layer < c->n_layers / 16 ? DTYPE_Q5_K : DTYPE_Q4_K;
     if (is(mix, "Q3_K_L")) return DTYPE_Q5_K;
     if (m && is_favoured(layer, c->n_layers)) return DTYPE_Q6_K;
-    if (is(mix, "Q4_K_S") && layer < c->n_layers / 8) return DTYPE_Q5_K;
+    bool first = is(mix, "Q4_K_S") || dtype_has_levels(mix->usual);
+    if (first && layer < c->n_layers / 8) return DTYPE_Q5_K;
     return mix->usual;
 }
 
@@ -106,12 +109,12 @@ static dtype choose_slot(const mix *mix, const model_config *config, weight_slot
     }
 }
 
-/* The next larger type with smaller blocks, for rows that are not whole blocks. llama.cpp takes
- * IQ4_NL for the two smallest types. quipu does not write IQ4_NL and takes Q4_0, which has as many
- * bits. */
+/* The next larger type with smaller blocks, for rows that are not whole blocks. */
 static dtype with_smaller_blocks(dtype type)
 {
     switch (type) {
+    case DTYPE_IQ4_XS:
+        return DTYPE_IQ4_NL;
     case DTYPE_Q2_K:
     case DTYPE_Q3_K:
         return DTYPE_Q4_0;

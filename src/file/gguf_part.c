@@ -42,11 +42,7 @@ static const struct {
 static const struct {
     uint32_t id;
     const char *name;
-} foreign_types[] = {
-    {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"},
-    {21, "IQ3_S"},   {22, "IQ2_S"},  {23, "IQ4_XS"},  {24, "I8"},    {25, "I16"},
-    {29, "IQ1_M"},   {34, "TQ1_0"},  {35, "TQ2_0"},   {39, "MXFP4"}, {40, "NVFP4"},
-};
+} foreign_types[] = {{24, "I8"}, {25, "I16"}, {39, "MXFP4"}, {41, "Q1_0"}};
 
 const char *gguf_type_name(gguf_type type)
 {

@@ -207,7 +207,8 @@ extern "C" __global__ void __launch_bounds__(256)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= from.shape[0] * groups) return;
     float values[8];
-    decode8<DTYPE_COUNT>(from.type, device_row(from, i / groups), i % groups * 8, values);
+    decode8_all_of<DTYPE_COUNT>(from.type, device_row(from, i / groups), i % groups * 8, columns,
+                                values);
     to[i] = make_uint4(bf16_pair(values[0], values[1]), bf16_pair(values[2], values[3]),
                        bf16_pair(values[4], values[5]), bf16_pair(values[6], values[7]));
 }

@@ -183,7 +183,7 @@ static qp_status check_view(const op_info *op, int t, const op_call *call, qp_er
 {
     const op_tensor *about = &op->tensors[t];
     const tensor *view = &call->tensors[t];
-    if (!(about->types & 1u << view->type))
+    if (!(about->types >> view->type & 1))
         return error_set(error, QP_INVALID, "%s: %s cannot be of type %s", op->name, about->name,
                          dtype_name(view->type));
     int rank = shape_rank(about->shape);

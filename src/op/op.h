@@ -47,19 +47,22 @@ static inline bool op_writes(op_direction direction)
 }
 
 /* Sets of element types. */
-#define OP_TYPE(name) (1u << DTYPE_##name)
+#define OP_TYPE(name) ((uint64_t)1 << DTYPE_##name)
 enum {
     OP_FLOATS = OP_TYPE(F32) | OP_TYPE(F16) | OP_TYPE(BF16) | OP_TYPE(F64),
     OP_CACHES = OP_FLOATS | OP_TYPE(F8), /* keys and values */
-    OP_WEIGHTS = OP_TYPE(F32) | OP_TYPE(F16) | OP_TYPE(BF16) | OP_TYPE(Q8_0) | OP_TYPE(Q4_0) |
-                 OP_TYPE(Q4_1) | OP_TYPE(Q5_0) | OP_TYPE(Q5_1) | OP_TYPE(Q2_K) | OP_TYPE(Q3_K) |
-                 OP_TYPE(Q4_K) | OP_TYPE(Q5_K) | OP_TYPE(Q6_K) | OP_TYPE(F8_128),
 };
+#define OP_WEIGHTS                                                                                 \
+    (OP_TYPE(F32) | OP_TYPE(F16) | OP_TYPE(BF16) | OP_TYPE(Q8_0) | OP_TYPE(Q4_0) | OP_TYPE(Q4_1) | \
+     OP_TYPE(Q5_0) | OP_TYPE(Q5_1) | OP_TYPE(Q2_K) | OP_TYPE(Q3_K) | OP_TYPE(Q4_K) |               \
+     OP_TYPE(Q5_K) | OP_TYPE(Q6_K) | OP_TYPE(F8_128) | OP_TYPE(IQ4_NL) | OP_TYPE(IQ4_XS) |         \
+     OP_TYPE(NVFP4) | OP_TYPE(TQ1_0) | OP_TYPE(TQ2_0) | OP_TYPE(IQ3_XXS) | OP_TYPE(IQ3_S) |        \
+     OP_TYPE(IQ2_XXS) | OP_TYPE(IQ2_XS) | OP_TYPE(IQ2_S) | OP_TYPE(IQ1_S) | OP_TYPE(IQ1_M))
 
 typedef struct op_tensor {
     const char *name;
     op_direction direction;
-    unsigned types;    /* set of OP_TYPE() bits */
+    uint64_t types;    /* set of OP_TYPE() bits */
     const char *shape; /* "n_tokens, n_heads, head_dim": an expression over axes per dimension; an
                         * axis gets its value where it stands alone or plus a number */
     bool optional;

@@ -150,6 +150,113 @@ typedef struct block_q8_k {
     int16_t bsums[BLOCK_K / 16];
 } block_q8_k;
 
+/* ---- Blocks of levels and grids ------------------------------------------------------------ */
+
+/* Sixteen levels (grids.h) in the place of whole numbers; nibbles as in Q4_0: x[i] = d *
+ * level[q[i]] */
+typedef struct block_iq4_nl {
+    uint16_t d;
+    uint8_t qs[BLOCK_32 / 2];
+} block_iq4_nl;
+
+/* Eight sub-blocks of those with a 6-bit scale each, stored plus 32.
+ *
+ *   scales_h         bits 2j + 1, 2j: scale[j] bits 5, 4     j = 0..7
+ *   scales_l[j]      scale[2j+1] bits 3..0 | scale[2j] bits 3..0
+ *   qs[16*j + i]     q[32j+i+16] q[32j+i]                    4 bits each, i = 0..15
+ *
+ * x[i] = (d * (scale[i/32] - 32)) * level[q[i]] */
+typedef struct block_iq4_xs {
+    uint16_t d, scales_h;
+    uint8_t scales_l[BLOCK_K / 64];
+    uint8_t qs[BLOCK_K / 2];
+} block_iq4_xs;
+
+/* Four numbers of FP4 (E2M1) groups of 16 with a scale each, E4M3 without a sign; 0x7f is 0.
+ *
+ *   d[j]             scale of values 16j .. 16j+15           j = 0..3
+ *   qs[8*j + i]      q[16j+i+8] q[16j+i]                     4 bits each, i = 0..7
+ *
+ * x[i] = (d[i/16] / 2) * twice the number q[i] */
+typedef struct block_nvfp4 {
+    uint8_t d[4];
+    uint8_t qs[32];
+} block_nvfp4;
+
+/* Three levels, five to a byte: the byte's share of 256, times 3, has the first level as its whole
+ * part and the share that the others are in as its fraction.
+ *
+ *   qs[i]            q[32n+i], n = 0..4                      i = 0..31
+ *   qs[32+i]         q[160+16n+i], n = 0..4                  i = 0..15
+ *   qh[i]            q[240+4n+i], n = 0..3                   i = 0..3
+ *
+ * x[i] = d * (q[i] - 1) */
+typedef struct block_tq1_0 {
+    uint8_t qs[48], qh[4];
+    uint16_t d;
+} block_tq1_0;
+
+/* The same in two bits, as Q2_K holds them. */
+typedef struct block_tq2_0 {
+    uint8_t qs[BLOCK_K / 4];
+    uint16_t d;
+} block_tq2_0;
+
+/* Entries g of a grid: of four values in IQ3 (entry k holds values 4k .. 4k+3), of eight in IQ2 and
+ * IQ1. A set bit of s makes its value negative; where eight signs have 7 bits, the last makes the
+ * number of set bits even.
+ *
+ * IQ3_XXS: rest[j] bits 28..31 scale[j], 7 bits from 7l on the signs of values 32j+8l .. 32j+8l+7
+ *          x[i] = (d * (0.5 + scale[i/32]) * 0.5) * g[qs[i/4]], with its sign */
+typedef struct block_iq3_xxs {
+    uint16_t d;
+    uint8_t qs[BLOCK_K / 4], rest[BLOCK_K / 8];
+} block_iq3_xxs;
+
+/* IQ3_S:   the entry has the ninth bit in qh, bit k % 8 of qh[k / 8]
+ *          x[i] = (d * (1 + 2 * scale[i/32])) * g[entry[i/4]], with its sign */
+typedef struct block_iq3_s {
+    uint16_t d;
+    uint8_t qs[BLOCK_K / 4], qh[BLOCK_K / 32], signs[BLOCK_K / 8], scales[BLOCK_K / 64];
+} block_iq3_s;
+
+/* IQ2_XXS: four bytes of entries of 32 values, then four bytes as in IQ3_XXS
+ *          x[i] = (d * (0.5 + scale[i/32]) * 0.25) * g[entry[i/8]], with its sign */
+typedef struct block_iq2_xxs {
+    uint16_t d;
+    uint8_t qs[BLOCK_K / 4];
+} block_iq2_xxs;
+
+/* IQ2_XS:  16 bits of eight values: 9 of the entry, 7 of signs; 4-bit scales of 16 values
+ *          x[i] = (d * (0.5 + scale[i/16]) * 0.25) * g[entry[i/8]], with its sign */
+typedef struct block_iq2_xs {
+    uint16_t d;
+    uint8_t qs[BLOCK_K / 4], scales[BLOCK_K / 32];
+} block_iq2_xs;
+
+/* IQ2_S:   the entry's two high bits in qh, bits 2l + 1, 2l of qh[j] for values 32j+8l on */
+typedef struct block_iq2_s {
+    uint16_t d;
+    uint8_t qs[BLOCK_K / 8], signs[BLOCK_K / 8], qh[BLOCK_K / 32], scales[BLOCK_K / 32];
+} block_iq2_s;
+
+/* IQ1_S:   qh[j] bits 3l+2 .. 3l: the entry's high bits for values 32j+8l on; 12..14 scale[j]; 15
+ *          set: the shift of 32 values is -1/8, else 1/8
+ *          x[i] = (d * (2 * scale[i/32] + 1)) * (g[entry[i/8]] + shift[i/32]) */
+typedef struct block_iq1_s {
+    uint16_t d;
+    uint8_t qs[BLOCK_K / 8];
+    uint16_t qh[BLOCK_K / 32];
+} block_iq1_s;
+
+/* IQ1_M:   qh has a nibble for eight values: the entry's three high bits, and a set bit 3 for a
+ * shift of -1/8; scales[j] has 3-bit scales of 16 values from bit 0 on, and in bits 12..15 the bits
+ * from 4j on of d */
+typedef struct block_iq1_m {
+    uint8_t qs[BLOCK_K / 8], qh[BLOCK_K / 16];
+    uint16_t scales[BLOCK_K / 64];
+} block_iq1_m;
+
 /* The structs have no padding: their sizes are those of dtype.def. */
 enum {
 #define DTYPE(name, elements, bytes, gguf, safetensors) BLOCK_BYTES_##name = bytes,
@@ -169,5 +276,17 @@ static_assert(sizeof(block_q4_k) == BLOCK_BYTES_Q4_K, "Q4_K");
 static_assert(sizeof(block_q5_k) == BLOCK_BYTES_Q5_K, "Q5_K");
 static_assert(sizeof(block_q6_k) == BLOCK_BYTES_Q6_K, "Q6_K");
 static_assert(sizeof(block_q8_k) == BLOCK_BYTES_Q8_K, "Q8_K");
+static_assert(sizeof(block_iq4_nl) == BLOCK_BYTES_IQ4_NL, "IQ4_NL");
+static_assert(sizeof(block_iq4_xs) == BLOCK_BYTES_IQ4_XS, "IQ4_XS");
+static_assert(sizeof(block_nvfp4) == BLOCK_BYTES_NVFP4, "NVFP4");
+static_assert(sizeof(block_tq1_0) == BLOCK_BYTES_TQ1_0, "TQ1_0");
+static_assert(sizeof(block_tq2_0) == BLOCK_BYTES_TQ2_0, "TQ2_0");
+static_assert(sizeof(block_iq3_xxs) == BLOCK_BYTES_IQ3_XXS, "IQ3_XXS");
+static_assert(sizeof(block_iq3_s) == BLOCK_BYTES_IQ3_S, "IQ3_S");
+static_assert(sizeof(block_iq2_xxs) == BLOCK_BYTES_IQ2_XXS, "IQ2_XXS");
+static_assert(sizeof(block_iq2_xs) == BLOCK_BYTES_IQ2_XS, "IQ2_XS");
+static_assert(sizeof(block_iq2_s) == BLOCK_BYTES_IQ2_S, "IQ2_S");
+static_assert(sizeof(block_iq1_s) == BLOCK_BYTES_IQ1_S, "IQ1_S");
+static_assert(sizeof(block_iq1_m) == BLOCK_BYTES_IQ1_M, "IQ1_M");
 
 #endif

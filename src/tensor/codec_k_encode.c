@@ -1,8 +1,9 @@
-/* Encoding of Q3_K and Q6_K (drawn in codec_blocks.h), whose sub-blocks have a signed scale and no
- * minimum, by the search of codec_k_search.h; and of Q8_K, which only rounds.
+/* Encoding of Q3_K, Q6_K, IQ4_XS and IQ4_NL (drawn in codec_blocks.h), whose sub-blocks have a
+ * signed scale and no minimum, by the search of codec_k_search.h; and of Q8_K, which only rounds.
  */
 #include "tensor/codec_k.h"
 #include "tensor/codec_k_search.h"
+#include "tensor/grids.h"
 
 #include <string.h>
 
@@ -13,8 +14,14 @@ typedef struct signed_format {
     float step;      /* ... in units of a level; a finer grid finds nothing better */
 } signed_format;
 
-static const signed_format q3_format = {{16, -4, 3}, -32, 9, 0.1f};
-static const signed_format q6_format = {{16, -32, 31}, -128, 3, 0.3f};
+static const signed_format q3_format = {{16, -4, 3, NULL}, -32, 9, 0.1f};
+static const signed_format q6_format = {{16, -32, 31, NULL}, -128, 3, 0.3f};
+static const signed_format iq4_format = {{32, -127, 113, levels_iq4}, -32, 9, 1.5f};
+
+static inline int sub_blocks(const signed_format f)
+{
+    return BLOCK_K / f.grid.n;
+}
 
 /* The value of largest magnitude, with its sign; of equal ones the first. */
 static float extreme_of(const float *x, int n)
@@ -66,14 +73,15 @@ static signed_choice choose_block(const signed_format f, const k_values *values,
     signed_choice choice = {.d = half_of(factor, values->exponent)};
     float d = scaled_half(choice.d, values->exponent);
     float low = (float)f.lowest, high = (float)(-1 - f.lowest);
-    for (int j = 0; j < BLOCK_K / 16; j++) {
+    for (int j = 0; j < sub_blocks(f); j++) {
         float quotient = d != 0 ? fits[j] / d : 0, least = INFINITY;
         quotient = quotient > low ? quotient < high ? quotient : high : low;
         int nearest = (int)lrintf(quotient);
         for (int s = nearest - 1; s <= nearest + 1; s++) {
             if (s < f.lowest || s > -1 - f.lowest) continue;
             affine trial = {d * (float)s, 0};
-            float error = error_of(values->x + j * 16, values->w + j * 16, f.grid, trial);
+            float error =
+                error_of(values->x + j * f.grid.n, values->w + j * f.grid.n, f.grid, trial);
             if (error >= least) continue;
             least = error;
             choice.scales[j] = (int8_t)s;
@@ -88,9 +96,9 @@ static bool refit_block(const signed_format f, const k_values *values, const sig
                         float *d)
 {
     double uu = 0, xu = 0;
-    for (int j = 0; j < BLOCK_K / 16; j++) {
+    for (int j = 0; j < sub_blocks(f); j++) {
         affine fit = affine_of(choice, values->exponent, j);
-        moments m = moments_of(values->x + j * 16, values->w + j * 16, f.grid, fit);
+        moments m = moments_of(values->x + j * f.grid.n, values->w + j * f.grid.n, f.grid, fit);
         double s = choice->scales[j];
         uu += s * s * m.kk;
         xu += s * m.xk;
@@ -103,9 +111,9 @@ static bool refit_block(const signed_format f, const k_values *values, const sig
 static signed_choice search_block(const signed_format f, const k_values *values)
 {
     float fits[BLOCK_K / 16];
-    for (int j = 0; j < BLOCK_K / 16; j++)
-        fits[j] = fit_sub_block(f, values->x + j * 16, values->w + j * 16);
-    float d = extreme_of(fits, BLOCK_K / 16) / (float)f.lowest;
+    for (int j = 0; j < sub_blocks(f); j++)
+        fits[j] = fit_sub_block(f, values->x + j * f.grid.n, values->w + j * f.grid.n);
+    float d = extreme_of(fits, sub_blocks(f)) / (float)f.lowest;
     signed_choice best = choose_block(f, values, fits, d);
     for (int round = 0; round < MAX_REFITS; round++) {
         if (!refit_block(f, values, &best, &d)) break;
@@ -126,11 +134,11 @@ static inline void encode_block(const signed_format f, const float *src, signed_
     memset(levels, (int)-f.grid.low, BLOCK_K);
     if (!load(src, f.grid.n, &values)) return;
     *choice = search_block(f, &values);
-    for (int j = 0; j < BLOCK_K / 16; j++) {
+    for (int j = 0; j < sub_blocks(f); j++) {
         float k[MAX_SUB];
-        choose_levels(values.x + j * 16, f.grid, affine_of(choice, values.exponent, j), k);
-        for (int i = 0; i < 16; i++)
-            levels[j * 16 + i] = (uint8_t)(k[i] - f.grid.low);
+        choose_levels(values.x + j * f.grid.n, f.grid, affine_of(choice, values.exponent, j), k);
+        for (int i = 0; i < f.grid.n; i++)
+            levels[j * f.grid.n + i] = (uint8_t)(k[i] - f.grid.low);
     }
 }
 
@@ -179,6 +187,60 @@ void k_encode_q6(const float *src, void *dst, int64_t n_blocks)
         memcpy(block.scales, choice.scales, sizeof block.scales);
         for (int i = 0; i < BLOCK_K; i++)
             pack_q6_level(&block, i, levels[i]);
+        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
+    }
+}
+
+/* ---- IQ4 ------------------------------------------------------------------------------------ */
+
+/* 32 levels, counted from the lowest, as nibbles that name them. */
+static void pack_iq4_levels(const uint8_t *levels, uint8_t *qs)
+{
+    memset(qs, 0, BLOCK_32 / 2);
+    for (int i = 0; i < BLOCK_32; i++) {
+        int name = 0;
+        while (levels_iq4[name] - levels_iq4[0] < levels[i])
+            name++;
+        qs[i % 16] |= (uint8_t)(name << i / 16 * 4);
+    }
+}
+
+void k_encode_iq4_xs(const float *src, void *dst, int64_t n_blocks)
+{
+    char *bytes = dst;
+    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_K) {
+        signed_choice choice;
+        uint8_t levels[BLOCK_K];
+        block_iq4_xs block = {0};
+        encode_block(iq4_format, src, &choice, levels);
+        block.d = choice.d;
+        for (int j = 0; j < sub_blocks(iq4_format); j++) {
+            const int stored = choice.scales[j] + 32;
+            block.scales_l[j / 2] |= (uint8_t)((stored & 0xf) << j % 2 * 4);
+            block.scales_h |= (uint16_t)(stored >> 4 << 2 * j);
+            pack_iq4_levels(levels + 32 * j, block.qs + 16 * j);
+        }
+        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
+    }
+}
+
+/* A block of 32 is searched as a sub-block of a block with zeros. */
+void k_encode_iq4_nl(const float *src, void *dst, int64_t n_blocks)
+{
+    char *bytes = dst;
+    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
+        float room[BLOCK_K] = {0}, k[MAX_SUB];
+        uint8_t levels[BLOCK_32];
+        block_iq4_nl block = {0};
+        k_values values = {.exponent = 0};
+        memcpy(room, src, BLOCK_32 * sizeof *src);
+        const bool any = load(room, BLOCK_32, &values);
+        if (any) block.d = half_of(fit_sub_block(iq4_format, values.x, values.w), values.exponent);
+        const affine fit = {any ? scaled_half(block.d, values.exponent) : 0, 0};
+        choose_levels(values.x, iq4_format.grid, fit, k);
+        for (int i = 0; i < BLOCK_32; i++)
+            levels[i] = (uint8_t)(k[i] - iq4_format.grid.low);
+        pack_iq4_levels(levels, block.qs);
         memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
     }
 }

@@ -14,9 +14,9 @@ typedef struct min_format {
     int top; /* the largest integer scale and minimum */
 } min_format;
 
-static const min_format q2_format = {{16, 0, 3}, 15};
-static const min_format q4_format = {{32, 0, 15}, 63};
-static const min_format q5_format = {{32, 0, 31}, 63};
+static const min_format q2_format = {{16, 0, 3, NULL}, 15};
+static const min_format q4_format = {{32, 0, 15, NULL}, 63};
+static const min_format q5_format = {{32, 0, 31, NULL}, 63};
 
 static affine fit_sub_block(const level_grid grid, const float *x, const float *w)
 {

@@ -27,11 +27,12 @@ enum {
     MAX_REFITS = 4, /* least squares rounds over a block; the error settles in two or three */
 };
 
-/* What the levels of a sub-block mean: x = scale * k - min, k a whole number in [low, high]. Q3_K
- * and Q6_K have no min. */
+/* What the levels of a sub-block mean: x = scale * k - min, k a whole number in [low, high], or one
+ * of 16 levels. Q3_K, Q6_K and formats of levels have no min. */
 typedef struct level_grid {
     int n; /* values in a sub-block, a multiple of LANES */
     float low, high;
+    const int8_t *levels; /* [16], ascending; NULL: all whole numbers */
 } level_grid;
 
 /* A block's values in [-1, 1] and their weights; the true values are x * 2^exponent. */
@@ -105,6 +106,13 @@ static inline void choose_levels(const float *x, level_grid grid, affine fit, fl
 {
     float inverse = fit.scale != 0 ? 1 / fit.scale : 0;
     if (!isfinite(inverse)) inverse = 0;
+    for (int i = 0; grid.levels && i < grid.n; i++) {
+        int nearest = 0;
+        for (int j = 0; j < 15; j++)
+            nearest += x[i] * inverse > 0.5f * (float)(grid.levels[j] + grid.levels[j + 1]);
+        k[i] = (float)grid.levels[nearest];
+    }
+    if (grid.levels) return;
     float last = grid.high - grid.low, offset = 0.5f - grid.low;
     for (int i = 0; i < grid.n; i++) {
         float level = (x[i] + fit.min) * inverse + offset;

@@ -17,6 +17,12 @@ size_t dtype_row_bytes(dtype type, int64_t n);
 /* Whether values are stored in blocks with shared scales. */
 bool dtype_is_quantized(dtype type);
 
+/* Whether a weight's values are levels or entries of grids (grids.h). */
+static inline bool dtype_has_levels(dtype type)
+{
+    return type >= DTYPE_IQ4_NL && type < DTYPE_COUNT;
+}
+
 /* DTYPE_COUNT when there is none of that name or id. */
 dtype dtype_from_name(const char *name);
 dtype dtype_from_gguf(uint32_t id);

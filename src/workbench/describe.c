@@ -52,11 +52,11 @@ void describe_reserve(const op_info *op, bool device, const char **cells, int co
     }
 }
 
-void describe_types(unsigned types, strbuf *out)
+void describe_types(uint64_t types, strbuf *out)
 {
     bool any = false;
     for (int type = 0; type < DTYPE_COUNT; type++) {
-        if (!(types & 1u << type)) continue;
+        if (!(types >> type & 1)) continue;
         strbuf_printf(out, "%s%s", any ? ", " : "", dtype_name((dtype)type));
         any = true;
     }

@@ -19,7 +19,7 @@ qp_status describe_nth(const char *const *ops, int n_ops, int i, const op_info *
 void describe_reserve(const op_info *op, bool device, const char **cells, int column, page *page);
 
 /* "F32, F16" */
-void describe_types(unsigned types, strbuf *out);
+void describe_types(uint64_t types, strbuf *out);
 
 typedef enum describe_extent {
     DESCRIBE_IN_BOOK, /* one of many: what all operators share is printed once elsewhere */

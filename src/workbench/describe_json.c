@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static cJSON *types_json(unsigned types)
+static cJSON *types_json(uint64_t types)
 {
     cJSON *list = cJSON_CreateArray();
     for (int type = 0; type < DTYPE_COUNT; type++) {
-        if (types & 1u << type)
+        if (types >> type & 1)
             cJSON_AddItemToArray(list, cJSON_CreateString(dtype_name((dtype)type)));
     }
     return list;
@@ -169,7 +169,7 @@ cJSON *describe_op_json(const op_info *op)
 
 static unsigned all_types(const op_info *op)
 {
-    unsigned types = 0;
+    uint64_t types = 0;
     for (int t = 0; t < op_n_tensors(op); t++)
         types |= op->tensors[t].types;
     return types;

@@ -33,6 +33,13 @@ FORMATS = {
     "Q2_K": ([80, 82], 256, 84), "Q3_K": ([108], 256, 110), "Q4_K": ([0, 2], 256, 144),
     "Q5_K": ([0, 2], 256, 176), "Q6_K": ([208], 256, 210),
 }
+# The formats of levels and grids, which came later; theirs are the last records.
+LATER = {
+    "IQ4_NL": ([0], 32, 18), "IQ4_XS": ([0], 256, 136), "NVFP4": (None, 64, 36),
+    "TQ1_0": ([52], 256, 54), "TQ2_0": ([64], 256, 66), "IQ3_XXS": ([0], 256, 98),
+    "IQ3_S": ([0], 256, 110), "IQ2_XXS": ([0], 256, 66), "IQ2_XS": ([0], 256, 74),
+    "IQ2_S": ([0], 256, 82), "IQ1_S": ([0], 256, 50), "IQ1_M": (None, 256, 56),
+}
 # As F16 bits: zeros, the smallest and largest subnormal, the smallest normal, one, the largest.
 EXTREME_SCALES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x3C00, 0x7BFF, 0xFBFF]
 
@@ -44,7 +51,7 @@ def record(out, name, kind, blocks, values):
 
 
 def random_blocks(name):
-    offsets, elements, size = FORMATS[name]
+    offsets, elements, size = (FORMATS | LATER)[name]
     blocks = rng.integers(0, 256, (1024 // elements, size), dtype=np.uint8)
     for offset in offsets or []:
         scales = rng.choice(np.array(EXTREME_SCALES, np.uint16), len(blocks))
@@ -122,7 +129,7 @@ def write_encoded(out):
     record(out, "Q8_1", DECODE, blocks, decoded.astype(np.float32).ravel())
 
 
-def write_best_of_ggml(out):
+def write_best_of_ggml(out, names):
     import importlib.util
 
     package = os.path.dirname(importlib.util.find_spec("llama_cpp").origin)
@@ -131,14 +138,22 @@ def write_best_of_ggml(out):
     heavy = rng.standard_t(3, (4, 256))
     uneven = (rng.standard_normal((4, 16, 16)) * np.exp(rng.standard_normal((4, 16, 1))))
     values = np.vstack([normal, heavy, uneven.reshape(4, 256)]).astype(np.float32)
-    for name in ("Q4_K", "Q6_K", "Q2_K", "Q3_K", "Q5_K"):
-        size = FORMATS[name][2]
-        function = getattr(ggml, "quantize_row_%s_ref" % name.lower().replace("k", "K"))
+    for name in names:
+        elements, size = (FORMATS | LATER)[name][1:]
+        symbol = name.lower() if name.startswith("IQ") else name.lower().replace("k", "K")
+        function = getattr(ggml, "quantize_row_%s_ref" % symbol)
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
         for part in np.split(values, 3):
-            blocks = np.zeros((len(part), size), np.uint8)
+            blocks = np.zeros((part.size // elements, size), np.uint8)
             function(part.ctypes.data, blocks.ctypes.data, part.size)
             record(out, name, BEST_OF_GGML, blocks, part.ravel())
+
+
+def write_later(out):
+    for name in LATER:
+        blocks = random_blocks(name)
+        record(out, name, DECODE, blocks, dequantize(blocks, Type[name]).astype(np.float32).ravel())
+    write_best_of_ggml(out, ("IQ4_NL", "IQ4_XS"))
 
 
 def main():
@@ -146,7 +161,8 @@ def main():
     with open(sys.argv[1] if len(sys.argv) > 1 else default, "wb") as out:
         write_decoded(out)
         write_encoded(out)
-        write_best_of_ggml(out)
+        write_best_of_ggml(out, ("Q4_K", "Q6_K", "Q2_K", "Q3_K", "Q5_K"))
+        write_later(out)
 
 
 if __name__ == "__main__":

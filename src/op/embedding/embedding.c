@@ -76,6 +76,7 @@ static const char *const cases[] = {
     "n_tokens=19 vocab_size=50 hidden_size=64 table:F16 out:BF16",
     "n_tokens=5 vocab_size=33 hidden_size=96 table:Q4_1",
     "n_tokens=4 vocab_size=9 hidden_size=512 table:Q6_K out:F16 out+8",
+    "n_tokens=4 vocab_size=9 hidden_size=512 table:IQ3_S",
     "n_tokens=3 vocab_size=12 hidden_size=576 table:BF16 table+24",
     "n_tokens=6 vocab_size=10 hidden_size=384 table:F8_128",
     "n_tokens=0 vocab_size=4 hidden_size=32 table:Q8_0",

@@ -4,7 +4,7 @@
 
 #include "op/device.cuh"
 #include "op/embedding/embedding.h"
-#include "tensor/decode.cuh"
+#include "tensor/decode_all.cuh"
 
 DEVICE_FN void embedding_block(const op_call &call, int64_t begin, int64_t end)
 {
@@ -17,7 +17,7 @@ DEVICE_FN void embedding_block(const op_call &call, int64_t begin, int64_t end)
         const char *from = device_row(table, ids[t]);
         for (int64_t i = 8 * (int64_t)threadIdx.x; i < n; i += 8 * (int64_t)blockDim.x) {
             float values[8];
-            decode8_of<DTYPE_COUNT>(table.type, from, i, n, values);
+            decode8_all_of<DTYPE_COUNT>(table.type, from, i, n, values);
             if (vectors)
                 device_store8<true>(rows, t, (int)i, (int)n, values);
             else

@@ -11,11 +11,11 @@
 enum { MAX_WORD = 64 };
 
 /* The first type of the set, F32 if it is in. */
-static dtype usual_type(unsigned types)
+static dtype usual_type(uint64_t types)
 {
     if (types & OP_TYPE(F32)) return DTYPE_F32;
     for (int type = 0; type < DTYPE_COUNT; type++) {
-        if (types & 1u << type) return (dtype)type;
+        if (types >> type & 1) return (dtype)type;
     }
     return DTYPE_F32;
 }
@@ -104,7 +104,7 @@ static qp_status read_layout(const op_info *op, const char *word, const char *na
             return about->absent ? QP_OK : bad_word(op, word, "it is not optional", error);
         }
         about->type = dtype_from_name(value);
-        if (about->type == DTYPE_COUNT || !(op->tensors[t].types & 1u << about->type))
+        if (about->type == DTYPE_COUNT || !(op->tensors[t].types >> about->type & 1))
             return bad_word(op, word, "not a type of this tensor", error);
         return QP_OK;
     }
@@ -195,7 +195,7 @@ static qp_status find_views(const op_info *op, op_case *out, qp_error *error)
     for (int t = 0; t < op_n_tensors(op); t++) {
         int other = out->tensors[t].same_as;
         if (other >= 0) out->tensors[t].type = out->tensors[other].type;
-        if (!(op->tensors[t].types & 1u << out->tensors[t].type))
+        if (!(op->tensors[t].types >> out->tensors[t].type & 1))
             return error_set(error, QP_INVALID, "%s: %s cannot be of type %s", op->name,
                              op->tensors[t].name, dtype_name(out->tensors[t].type));
         if (!out->tensors[t].absent) TRY(find_view(op, t, out, error));

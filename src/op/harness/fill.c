@@ -80,10 +80,14 @@ static double fill_value(dtype type, fill_kind fill, uint64_t bits, uint64_t row
 
 /* Offset of the F16 scales in a block; -1: none. F8_128 has one in F32. */
 static const int scale_offsets[DTYPE_COUNT][2] = {
-    [DTYPE_Q8_0] = {0, -1},   [DTYPE_Q4_0] = {0, -1},    [DTYPE_Q4_1] = {0, 2},
-    [DTYPE_Q5_0] = {0, -1},   [DTYPE_Q5_1] = {0, 2},     [DTYPE_Q2_K] = {80, 82},
-    [DTYPE_Q3_K] = {108, -1}, [DTYPE_Q4_K] = {0, 2},     [DTYPE_Q5_K] = {0, 2},
-    [DTYPE_Q6_K] = {208, -1}, [DTYPE_F8_128] = {-1, -1},
+    [DTYPE_Q8_0] = {0, -1},    [DTYPE_Q4_0] = {0, -1},    [DTYPE_Q4_1] = {0, 2},
+    [DTYPE_Q5_0] = {0, -1},    [DTYPE_Q5_1] = {0, 2},     [DTYPE_Q2_K] = {80, 82},
+    [DTYPE_Q3_K] = {108, -1},  [DTYPE_Q4_K] = {0, 2},     [DTYPE_Q5_K] = {0, 2},
+    [DTYPE_Q6_K] = {208, -1},  [DTYPE_F8_128] = {-1, -1}, [DTYPE_IQ4_NL] = {0, -1},
+    [DTYPE_IQ4_XS] = {0, -1},  [DTYPE_NVFP4] = {-1, -1},  [DTYPE_TQ1_0] = {52, -1},
+    [DTYPE_TQ2_0] = {64, -1},  [DTYPE_IQ3_XXS] = {0, -1}, [DTYPE_IQ3_S] = {0, -1},
+    [DTYPE_IQ2_XXS] = {0, -1}, [DTYPE_IQ2_XS] = {0, -1},  [DTYPE_IQ2_S] = {0, -1},
+    [DTYPE_IQ1_S] = {0, -1},   [DTYPE_IQ1_M] = {-1, -1},
 };
 
 /* Random bits, which are always a valid block, with scales of a usual magnitude. */
@@ -97,6 +101,10 @@ static void fill_block(dtype type, fill_kind fill, uint64_t seed, unsigned char 
             if ((block[i] & 0x7f) == 0x7f) block[i] ^= 1; /* no NaN */
         element_store(DTYPE_F32, block, 0, normal_value(hash_random(seed, 2, 0)) * 0x1p-6);
     }
+    for (int i = 0; i < 4 && type == DTYPE_NVFP4; i++)
+        block[i] &= 0x1f;                              /* below 1/8 */
+    for (int i = 0; i < 4 && type == DTYPE_IQ1_M; i++) /* its F16, about 0x2000, in four nibbles */
+        block[49 + 2 * i] = (unsigned char)((block[49 + 2 * i] & 15) | (i == 3 ? 0x20 : 0));
     for (int scale = 0; scale < 2 && fill != FILL_ZEROS; scale++) {
         int at = scale_offsets[type][scale];
         if (at < 0) continue;

@@ -12,7 +12,7 @@
 #include "op/device.cuh"
 #include "op/linear/linear.h"
 #include "op/linear/linear_sizes.h"
-#include "tensor/decode.cuh"
+#include "tensor/decode_all.cuh"
 
 /* Adds bias and residual and writes element (row, o). */
 DEVICE_FN void linear_store(const op_call &call, int64_t row, int64_t o, float sum)
@@ -98,7 +98,7 @@ DEVICE_FN void linear_add(dtype type, const char *weight, int64_t n, int64_t fir
 #pragma unroll 4
     for (; i < count; i += LINEAR_STEP) {
         float w[8];
-        decode8_of<T>(type, weight, first + i, n, w);
+        decode8_all_of<T>(type, weight, first + i, n, w);
         linear_add_eight<M>(w, i, shared, sums);
     }
 }
@@ -186,8 +186,8 @@ DEVICE_FN void linear_fill_tile(const op_call &call, int64_t row, int64_t o, int
         int64_t at = of_x ? row + line : o + line - TILE_ROWS;
         float values[8] = {0};
         if (k + column < n && at < (of_x ? x.shape[0] : end))
-            decode8_of<DTYPE_COUNT>(of_x ? x.type : weight.type, device_row(of_x ? x : weight, at),
-                                    k + column, n, values);
+            decode8_all_of<DTYPE_COUNT>(of_x ? x.type : weight.type,
+                                        device_row(of_x ? x : weight, at), k + column, n, values);
         for (int part = 0; part < PARTS; part++) {
             uint16_t *to = of_x ? tile.x[part][line] : tile.w[part][line - TILE_ROWS];
             for (int j = 0; j < 8; j += 2)

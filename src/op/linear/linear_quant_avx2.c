@@ -32,8 +32,14 @@ typedef __m256 vfloat;
 #define v_float(p)           _mm256_set1_ps(*(p))
 #define v_convert(a)         _mm256_cvtepi32_ps(a)
 #define v_halves(p)          _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
-#define v_mul(a, b)          _mm256_mul_ps(a, b)
-#define v_fma(a, b, c)       _mm256_fmadd_ps(a, b, c)
+#define v_shorts(p)          _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p)))
+#define v_half_bits(a)                                                                             \
+    _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)))
+#define v_lookup(levels, w)                                                                        \
+    _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(levels))), w)
+#define v_gather(table, a) _mm256_i32gather_epi32((const int *)(table), a, 4)
+#define v_mul(a, b)        _mm256_mul_ps(a, b)
+#define v_fma(a, b, c)     _mm256_fmadd_ps(a, b, c)
 
 static inline __attribute__((always_inline)) vint four_values(const int8_t *x)
 {

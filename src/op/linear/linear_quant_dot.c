@@ -65,6 +65,35 @@ INLINE_V vfloat v_halves(const uint16_t *p)
     return vf_from_f16(half);
 }
 
+INLINE_V vint v_shorts(const uint16_t *p)
+{
+    return (vint){p[0], p[1], p[2], p[3]};
+}
+
+INLINE_V vfloat v_half_bits(vint a)
+{
+    return v_halves(
+        (const uint16_t[]){(uint16_t)a[0], (uint16_t)a[1], (uint16_t)a[2], (uint16_t)a[3]});
+}
+
+INLINE_V vint v_lookup(const uint8_t *levels, vint w)
+{
+#if defined(__aarch64__)
+    return (vint)vqtbl1q_u8(vld1q_u8(levels), (uint8x16_t)w);
+#else
+    v_bytes bytes = (v_bytes)w;
+    for (int i = 0; i < 16; i++)
+        bytes[i] = (int8_t)levels[bytes[i]];
+    return (vint)bytes;
+#endif
+}
+
+INLINE_V vint v_gather(const uint32_t *table, vint a)
+{
+    return (vint){(int32_t)table[a[0]], (int32_t)table[a[1]], (int32_t)table[a[2]],
+                  (int32_t)table[a[3]]};
+}
+
 INLINE_V vint v_nearest(vfloat v)
 {
 #if defined(__aarch64__)

@@ -51,12 +51,12 @@ typedef struct quant_format {
     int blocks;    /* blocks of 32 in a stored block */
     int bytes;     /* of a stored block */
     int words;     /* 32-bit words of a stored block besides the halves */
-    int halves;    /* F16 scales of a stored block */
+    int halves;    /* fields of 16 bits of a stored block: F16 scales, and scales_h of IQ4_XS */
     int halves_at; /* where in the stored block, in bytes */
     int groups;    /* scales for a block of 32: 1 or 2 */
     bool minimum;
     int offset; /* unpacked values are unsigned, that much above what they mean */
-    int bits;   /* of an unpacked value */
+    int bits;   /* of an unpacked value; those of 8 are signed unless v_dot4 wants them lifted */
 } quant_format;
 
 /* X(NAME, name, blocks, bytes, words, halves, halves_at, groups, minimum, offset, bits) */
@@ -70,7 +70,19 @@ typedef struct quant_format {
     X(Q3_K, q3_k, 8, 110, 27, 1, 108, 2, false, 4, 3)                                              \
     X(Q4_K, q4_k, 8, 144, 35, 2, 0, 1, true, 0, 4)                                                 \
     X(Q5_K, q5_k, 8, 176, 43, 2, 0, 1, true, 0, 5)                                                 \
-    X(Q6_K, q6_k, 8, 210, 52, 1, 208, 2, false, 32, 6)
+    X(Q6_K, q6_k, 8, 210, 52, 1, 208, 2, false, 32, 6)                                             \
+    X(IQ4_NL, iq4_nl, 1, 18, 4, 1, 0, 1, false, 128, 8)                                            \
+    X(IQ4_XS, iq4_xs, 8, 136, 33, 2, 0, 1, false, 128, 8)                                          \
+    X(NVFP4, nvfp4, 2, 36, 9, 0, 0, 2, false, 12, 5)                                               \
+    X(TQ1_0, tq1_0, 8, 54, 13, 1, 52, 1, false, 1, 2)                                              \
+    X(TQ2_0, tq2_0, 8, 66, 16, 1, 64, 1, false, 1, 2)                                              \
+    X(IQ3_XXS, iq3_xxs, 8, 98, 24, 1, 0, 1, false, 62, 7)                                          \
+    X(IQ3_S, iq3_s, 8, 110, 27, 1, 0, 1, false, 15, 5)                                             \
+    X(IQ2_XXS, iq2_xxs, 8, 66, 16, 1, 0, 1, false, 43, 7)                                          \
+    X(IQ2_XS, iq2_xs, 8, 74, 18, 1, 0, 2, false, 43, 7)                                            \
+    X(IQ2_S, iq2_s, 8, 82, 20, 1, 0, 2, false, 43, 7)                                              \
+    X(IQ1_S, iq1_s, 8, 50, 12, 1, 0, 1, false, 9, 5)                                               \
+    X(IQ1_M, iq1_m, 8, 56, 14, 0, 0, 2, false, 9, 5)
 
 enum {
 #define X(NAME, name, ...) QUANT_##NAME,
