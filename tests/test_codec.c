@@ -149,11 +149,11 @@ static const struct {
     dtype type;
     double rms;
 } bounds[] = {
-    {DTYPE_F32, 0},        {DTYPE_F16, 0.0003},  {DTYPE_BF16, 0.0025}, {DTYPE_Q8_0, 0.007},
-    {DTYPE_Q8_1, 0.007},   {DTYPE_Q8_K, 0.0085}, {DTYPE_Q6_K, 0.019},  {DTYPE_Q5_1, 0.045},
-    {DTYPE_Q5_0, 0.050},   {DTYPE_Q4_1, 0.090},  {DTYPE_Q4_0, 0.100},  {DTYPE_Q4_K, 0.076},
-    {DTYPE_Q5_K, 0.038},   {DTYPE_Q3_K, 0.17},   {DTYPE_Q2_K, 0.30},   {DTYPE_F8, 0.030},
-    {DTYPE_F8_128, 0.028}, {DTYPE_IQ4_NL, 0.090},  {DTYPE_IQ4_XS, 0.080},
+    {DTYPE_F32, 0},        {DTYPE_F16, 0.0003},   {DTYPE_BF16, 0.0025},  {DTYPE_Q8_0, 0.007},
+    {DTYPE_Q8_1, 0.007},   {DTYPE_Q8_K, 0.0085},  {DTYPE_Q6_K, 0.019},   {DTYPE_Q5_1, 0.045},
+    {DTYPE_Q5_0, 0.050},   {DTYPE_Q4_1, 0.090},   {DTYPE_Q4_0, 0.100},   {DTYPE_Q4_K, 0.076},
+    {DTYPE_Q5_K, 0.038},   {DTYPE_Q3_K, 0.17},    {DTYPE_Q2_K, 0.30},    {DTYPE_F8, 0.030},
+    {DTYPE_F8_128, 0.028}, {DTYPE_IQ4_NL, 0.090}, {DTYPE_IQ4_XS, 0.080},
 };
 enum { N_BOUNDS = sizeof bounds / sizeof *bounds };
 

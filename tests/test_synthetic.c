@@ -6,9 +6,9 @@
 
 #include <math.h>
 
-static const dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16,  DTYPE_Q8_0,
-                              DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0,  DTYPE_Q5_1,
-                              DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_F8_128};
+static const dtype types[] = {DTYPE_F32,    DTYPE_F16,    DTYPE_BF16,  DTYPE_Q8_0, DTYPE_Q4_0,
+                              DTYPE_Q4_1,   DTYPE_Q5_0,   DTYPE_Q5_1,  DTYPE_Q4_K, DTYPE_Q6_K,
+                              DTYPE_F8_128, DTYPE_IQ4_NL, DTYPE_IQ4_XS};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 static void test_names(void **state)
@@ -178,7 +178,8 @@ static void test_bits(void **state)
     static const uint64_t expected[N_TYPES] = {
         0xfe0261e5cea30df8u, 0x21251085cd421010u, 0xa83a21ce40d8b8f0u, 0x30195e2c9ea4fa99u,
         0x4d7f9e504482590cu, 0xebe633b60dc88b8bu, 0x33bb32d60ab42897u, 0x277cc6800b7637afu,
-        0x6c622bee4849857eu, 0xb73750a719588001u, 0x7f56eecb9c8d69f9u,
+        0x6c622bee4849857eu, 0xb73750a719588001u, 0x7f56eecb9c8d69f9u, 0xa61eee2c0f196f77u,
+        0x15161d1ec4968798u,
     };
     enum { COLS = 512 };
     uint8_t row[4 * COLS];

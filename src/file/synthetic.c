@@ -68,6 +68,8 @@ static const struct {
     {DTYPE_Q4_K,
      21.25 * 2341.5 + 28.125},    /* 32 .. 63 times -7.5 .. 7.5; half the minima off by 1 */
     {DTYPE_Q6_K, 341.5 * 2341.5}, /* 32 .. 63 times -32 .. 31 */
+    {DTYPE_IQ4_NL, 4548},         /* the levels' */
+    {DTYPE_IQ4_XS, 573.5 * 4548}, /* 16 .. 31 times the levels */
 };
 
 static const double scale_mean_square = 1 + 21.0 / 1024; /* of 25, 27 .. 39 over 32 */

@@ -141,6 +141,17 @@ HASH_FN void synthetic_q6_k(const synthetic_stream *stream, uint64_t block, uint
     }
 }
 
+/* {d, scales_h, scales_l[4], q[128]}: scales of 16 to 31, stored plus 32. */
+HASH_FN void synthetic_iq4_xs(const synthetic_stream *stream, uint64_t block, uint8_t out[136])
+{
+    uint64_t counter = block * 17, bits = synthetic_word(stream, counter);
+    synthetic_put16(out, synthetic_scale(stream, bits, (bits & 8) != 0));
+    synthetic_put16(out + 2, 0xffff);
+    for (int i = 0; i < 4; i++)
+        out[4 + i] = (uint8_t)(bits >> (8 + 8 * i));
+    synthetic_put_words(stream, counter + 1, 16, 0, out + 8);
+}
+
 /* Block `block` (element index / elements in a block) of a quantised type. Types that cannot be
  * made leave `out` alone. */
 HASH_FN void synthetic_block(const synthetic_stream *stream, dtype type, uint64_t block,
@@ -151,6 +162,7 @@ HASH_FN void synthetic_block(const synthetic_stream *stream, dtype type, uint64_
         synthetic_q8_0(stream, block, out);
         break;
     case DTYPE_Q4_0:
+    case DTYPE_IQ4_NL:
         synthetic_nibbles(stream, block, 0.0f, 0, out);
         break;
     case DTYPE_Q4_1:
@@ -167,6 +179,9 @@ HASH_FN void synthetic_block(const synthetic_stream *stream, dtype type, uint64_
         break;
     case DTYPE_Q6_K:
         synthetic_q6_k(stream, block, out);
+        break;
+    case DTYPE_IQ4_XS:
+        synthetic_iq4_xs(stream, block, out);
         break;
     default:
         break;
