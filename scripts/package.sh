@@ -119,7 +119,7 @@ make_wheel() {
     rm -rf "$folder"
     QUIPU_GPU=$2 _PYTHON_HOST_PLATFORM=linux-$machine PATH=$python:$PATH "$python/pip" wheel --no-deps --no-build-isolation \
         --disable-pip-version-check -w "$folder" -C "build-dir=build-package/$1" . >"$folder.log" 2>&1 &&
-        PATH=$python:$PATH "$python/auditwheel" repair --plat "manylinux_${OLDEST_GLIBC/./_}_$machine" -w "$3" \
+        PATH=$python:$PATH "$python/auditwheel" repair --plat auto -w "$3" \
             "$folder"/*.whl >>"$folder.log" 2>&1 || {
         cat "$folder.log" >&2
         return 1
