@@ -20,8 +20,8 @@ extern "C" {
 #endif
 
 /* Element types. F32, F16 (IEEE binary16), BF16 (the upper half of an F32), F8 (E4M3), F64, I32 and
- * I64 are plain; the others hold blocks: of 32 (Q*_0, Q*_1, IQ4_NL), 64 (NVFP4) or 256 elements
- * (Q*_K, IQ*, TQ*) as GGUF files do, or of 128 in F8 with a scale in F32 (F8_128). */
+ * I64 are plain; the others hold blocks: of 32 (Q*_0, Q*_1, IQ4_NL, MXFP4), 64 (NVFP4) or 256
+ * elements (Q*_K, IQ*, TQ*) as GGUF files do, or of 128 in F8 with a scale in F32 (F8_128). */
 typedef enum dtype {
     DTYPE_F32,
     DTYPE_F16,
@@ -55,6 +55,7 @@ typedef enum dtype {
     DTYPE_IQ2_S,
     DTYPE_IQ1_S,
     DTYPE_IQ1_M,
+    DTYPE_MXFP4,
     DTYPE_COUNT
 } dtype;
 

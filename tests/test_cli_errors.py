@@ -121,6 +121,22 @@ def models_that_are_refused():
     refused('"num_local_experts" is set', {"num_local_experts": 8}, "logits", "--ids", "1")
 
 
+def experts_that_do_not_fit():
+    """Of gpt-oss: sinks of the wrong size, a number of experts that the tensors do not have, a limit below 0."""
+    folder = Path(TEMPORARY, "experts")
+    shutil.copytree(MODELS / "gpt-oss", folder)
+    config = json.loads((folder / "config.json").read_text())
+
+    def refused(said, changes):
+        (folder / "config.json").write_text(json.dumps(config | changes))
+        expect(1, said, "info", "-m", str(folder))
+
+    refused('"model.layers.0.self_attn.sinks" must be BF16 [8]',
+            {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 8})
+    refused('"model.layers.0.mlp.router.weight" must be BF16 [8, 64]', {"num_local_experts": 8})
+    refused('"swiglu_limit" must be at least 0', {"swiglu_limit": -1})
+
+
 def windows():
     """Where attention slides over 8 positions, the last token of 24 is reached through two layers from the latest
     15 alone, on every machine."""
@@ -251,4 +267,4 @@ def writing_fails():
     check(status == 1 and "No space left" in err, err)
 
 
-sys.exit(run_parts(bad_input, models_that_are_refused, windows, without_a_gpu, environment_and_precedence, writing_fails))
+sys.exit(run_parts(bad_input, models_that_are_refused, experts_that_do_not_fit, windows, without_a_gpu, environment_and_precedence, writing_fails))

@@ -82,7 +82,7 @@ static void check_decoded(const record *golden)
 static void test_decode_equals_ggml(void **state)
 {
     (void)state;
-    assert_int_equal(for_each_record(DECODE, check_decoded), 26);
+    assert_int_equal(for_each_record(DECODE, check_decoded), 27);
 }
 
 static void check_encoded(const record *golden)
@@ -104,7 +104,7 @@ static void check_encoded(const record *golden)
 static void test_encode_equals_ggml(void **state)
 {
     (void)state;
-    assert_int_equal(for_each_record(ENCODE, check_encoded), 9);
+    assert_int_equal(for_each_record(ENCODE, check_encoded), 10);
 }
 
 static double rms_error(const float *got, const float *want, uint32_t n)
@@ -153,7 +153,7 @@ static const struct {
     {DTYPE_Q8_1, 0.007},   {DTYPE_Q8_K, 0.0085},  {DTYPE_Q6_K, 0.019},   {DTYPE_Q5_1, 0.045},
     {DTYPE_Q5_0, 0.050},   {DTYPE_Q4_1, 0.090},   {DTYPE_Q4_0, 0.100},   {DTYPE_Q4_K, 0.076},
     {DTYPE_Q5_K, 0.038},   {DTYPE_Q3_K, 0.17},    {DTYPE_Q2_K, 0.30},    {DTYPE_F8, 0.030},
-    {DTYPE_F8_128, 0.028}, {DTYPE_IQ4_NL, 0.090}, {DTYPE_IQ4_XS, 0.080},
+    {DTYPE_F8_128, 0.028}, {DTYPE_IQ4_NL, 0.090}, {DTYPE_IQ4_XS, 0.080}, {DTYPE_MXFP4, 0.15},
 };
 enum { N_BOUNDS = sizeof bounds / sizeof *bounds };
 

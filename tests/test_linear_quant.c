@@ -22,7 +22,7 @@ static const dtype types[] = {DTYPE_Q8_0,    DTYPE_Q4_0,   DTYPE_Q4_1,    DTYPE_
                               DTYPE_Q2_K,    DTYPE_Q3_K,   DTYPE_Q4_K,    DTYPE_Q5_K,   DTYPE_Q6_K,
                               DTYPE_IQ4_NL,  DTYPE_IQ4_XS, DTYPE_NVFP4,   DTYPE_TQ1_0,  DTYPE_TQ2_0,
                               DTYPE_IQ3_XXS, DTYPE_IQ3_S,  DTYPE_IQ2_XXS, DTYPE_IQ2_XS, DTYPE_IQ2_S,
-                              DTYPE_IQ1_S,   DTYPE_IQ1_M};
+                              DTYPE_IQ1_S,   DTYPE_IQ1_M,  DTYPE_MXFP4};
 enum { N_TYPES = sizeof types / sizeof *types, BLOCK = 32 };
 enum { NEXT_TYPE = SANITIZED ? 3 : 1 }; /* every kind of blocks; test_op_check has all types */
 
@@ -80,7 +80,7 @@ static int scales_at(dtype type, int *count)
         [DTYPE_NVFP4] = {0, 0},   [DTYPE_TQ1_0] = {52, 1}, [DTYPE_TQ2_0] = {64, 1},
         [DTYPE_IQ3_XXS] = {0, 1}, [DTYPE_IQ3_S] = {0, 1},  [DTYPE_IQ2_XXS] = {0, 1},
         [DTYPE_IQ2_XS] = {0, 1},  [DTYPE_IQ2_S] = {0, 1},  [DTYPE_IQ1_S] = {0, 1},
-        [DTYPE_IQ1_M] = {0, 0},
+        [DTYPE_IQ1_M] = {0, 0},   [DTYPE_MXFP4] = {0, 0},
     };
     *count = scales[type].count;
     return scales[type].at;
@@ -108,6 +108,7 @@ static problem problem_make(dtype type, int64_t rows, int64_t in, int64_t out, b
             uint16_t half = f32_to_f16(random_normal() * 0.01f);
             memcpy(p.weight + i + at + 2 * s, &half, sizeof half);
         }
+        if (type == DTYPE_MXFP4) p.weight[i] = (uint8_t)(p.weight[i] % 16 + 112);
         if (type == DTYPE_IQ1_M) scatter_half(f32_to_f16(random_normal() * 0.01f), p.weight + i);
     }
     p.x = random_floats(rows * in);
@@ -281,6 +282,8 @@ static float scale_of_16(dtype type, const uint8_t *b, int j)
         return d *
                (float)(((b[4 + sub / 2] >> sub % 2 * 4 & 15) | (pair(b, 2) >> 2 * sub & 3) << 4) -
                        32);
+    case DTYPE_MXFP4:
+        return ldexpf(1, b[0] - 128);
     case DTYPE_NVFP4:
         return (b[j] & 127) == 127 ? 0 : f8_to_f32(b[j] & 127) / 2;
     case DTYPE_IQ3_XXS:
@@ -313,7 +316,7 @@ static void levels_of_grid(dtype type, const uint8_t *b, int sub, levels *l)
     bool two =
         type == DTYPE_NVFP4 || type == DTYPE_IQ2_XS || type == DTYPE_IQ2_S || type == DTYPE_IQ1_M;
     dtype_decode(type, b, values, dtype_block_elements(type));
-    if (type == DTYPE_IQ4_NL) s[1] = s[0];
+    if (type == DTYPE_IQ4_NL || type == DTYPE_MXFP4) s[1] = s[0];
     for (int i = 0; i < BLOCK; i++)
         l->w[i] = s[i / 16] != 0 ? (int)lrintf(values[BLOCK * sub + i] / s[i / 16]) : 0;
     set_scales(l, two ? 2 : 1, s[0], s[1], false, 0, 0);
@@ -525,7 +528,9 @@ static void test_extremes(void **state)
             for (size_t i = 0; i < 16 * 512 / (size_t)dtype_block_elements(types[t]); i++) {
                 uint8_t halves[4];
                 memcpy(halves, p.weight + i * block + at, (size_t)count * 2);
+                const uint8_t e = p.weight[i * block]; /* of MXFP4 */
                 memset(p.weight + i * block, fills[f], block);
+                if (types[t] == DTYPE_MXFP4) p.weight[i * block] = e;
                 memcpy(p.weight + i * block + at, halves, (size_t)count * 2);
             }
             for (int i = 0; i < 5 * 512; i++)

@@ -77,8 +77,8 @@ static void test_presets(void **state)
         {"tiny-qwen2", 0.0079},     {"tiny-qwen3", 0.0025},      {"tiny-smollm3", 0.0030},
         {"tiny-mistral", 0.0024},   {"tiny-gemma2", 0.0025},     {"tiny-gemma3", 0.0025},
         {"tiny-granite", 0.0016},   {"qwen3-30b-a3b", 30.5321},  {"olmoe-1b-7b", 6.9191},
-        {"tiny-qwen3moe", 0.0081},  {"tiny-olmoe", 0.0039},      {"tiny-mixtral", 0.0042},
-        {"wide", 0.5453},
+        {"gpt-oss-20b", 20.9079},   {"tiny-qwen3moe", 0.0081},   {"tiny-olmoe", 0.0039},
+        {"tiny-mixtral", 0.0042},   {"tiny-gpt-oss", 0.0038},    {"wide", 0.5453},
     };
     size_t i = 0;
     for (const synthetic_config *c; (c = synthetic_preset((int)i)); i++) {

@@ -42,7 +42,8 @@ static weight_slot find_slot(const model_config *config, text_slice name, int64_
     bool in_layer = sscanf(text, "blk.%lld.%n", &n, &after) == 1 && after > 0;
     for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
         const weight_info *info = weight_get_info((weight_slot)slot);
-        snprintf(expected, sizeof expected, "%s.weight", info->name);
+        snprintf(expected, sizeof expected, "%s.weight",
+                 family_gguf_name(config->family, (weight_slot)slot));
         if (info->per_layer != in_layer || strcmp(text + after, expected) != 0) continue;
         *layer = n;
         return n >= 0 && n < config->n_layers ? (weight_slot)slot : WEIGHT_COUNT;
@@ -129,7 +130,7 @@ static qp_status add_slot(convert_job *job, weight_slot slot, int64_t layer, boo
         t.rank = each.rank;
         memcpy(t.shape, each.shape, sizeof t.shape);
     }
-    const char *suffix = bias ? "bias" : "weight", *stem = info->name;
+    const char *suffix = bias ? "bias" : "weight", *stem = family_gguf_name(c->family, slot);
     if (!fuse(c, &t, &stem)) return QP_OK;
     if (info->per_layer)
         snprintf(name, sizeof name, "blk.%lld.%s.%s", (long long)layer, stem, suffix);

@@ -42,7 +42,7 @@ static const struct {
 static const struct {
     uint32_t id;
     const char *name;
-} foreign_types[] = {{24, "I8"}, {25, "I16"}, {39, "MXFP4"}, {41, "Q1_0"}};
+} foreign_types[] = {{24, "I8"}, {25, "I16"}, {41, "Q1_0"}};
 
 const char *gguf_type_name(gguf_type type)
 {

@@ -42,9 +42,11 @@ static const synthetic_config presets[] = {
 {"tiny-granite",   "granite",     256,   2,    8,   2,  64,   512,    512,   2048,  1e-5,   10000.0,   0,  true,     0,   0, 0},
 {"qwen3-30b-a3b",  "qwen3moe",   2048,  48,   32,   4, 128,   768, 151936,  40960,  1e-6, 1000000.0,   0,  false,    0, 128, 8},
 {"olmoe-1b-7b",    "olmoe",      2048,  16,   16,  16, 128,  1024,  50304,   4096,  1e-5,   10000.0,   0,  false,    0,  64, 8},
+{"gpt-oss-20b",    "gpt-oss",    2880,  24,   64,   8,  64,  2880, 201088, 131072,  1e-5,  150000.0,   0,  false,  128,  32, 4},
 {"tiny-qwen3moe",  "qwen3moe",    256,   2,    8,   4, 128,   256,    512,   2048,  1e-6,   10000.0,   0,  false,    0,  16, 4},
 {"tiny-olmoe",     "olmoe",       256,   2,    4,   4,  64,   256,    512,   2048,  1e-5,   10000.0,   0,  false,    0,   8, 2},
 {"tiny-mixtral",   "mixtral",     256,   2,    8,   4,  64,   512,    512,   2048,  1e-5,   10000.0,   0,  false,    0,   4, 2},
+{"tiny-gpt-oss",   "gpt-oss",     288,   4,    4,   2,  64,    96,    512,   2048,  1e-5,  150000.0,   0,  false,  100,   8, 2},
 {"wide",           "llama",      8192,   2,   64,   8, 128,  3584,   4096,   8192,  1e-5,  500000.0,   8,  false,    0,   0, 0},
 };
 /* clang-format on */
@@ -70,6 +72,7 @@ static const struct {
     {DTYPE_Q6_K, 341.5 * 2341.5}, /* 32 .. 63 times -32 .. 31 */
     {DTYPE_IQ4_NL, 4548},         /* the levels' */
     {DTYPE_IQ4_XS, 573.5 * 4548}, /* 16 .. 31 times the levels */
+    {DTYPE_MXFP4, 34.25},         /* twice the numbers' */
 };
 
 static const double scale_mean_square = 1 + 21.0 / 1024; /* of 25, 27 .. 39 over 32 */
@@ -231,7 +234,8 @@ synthetic_stream synthetic_stream_of(const synthetic_spec *spec, uint64_t tensor
                                      synthetic_distribution distribution)
 {
     double square = mean_square_of(type);
-    if (dtype_is_quantized(type) && type != DTYPE_F8_128) square *= scale_mean_square;
+    if (dtype_is_quantized(type) && type != DTYPE_F8_128 && type != DTYPE_MXFP4)
+        square *= scale_mean_square;
     return (synthetic_stream){
         .key = hash_mix(hash_mix(spec->seed) ^ tensor_id),
         .mean = distribution.mean,

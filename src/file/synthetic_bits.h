@@ -152,6 +152,18 @@ HASH_FN void synthetic_iq4_xs(const synthetic_stream *stream, uint64_t block, ui
     synthetic_put_words(stream, counter + 1, 16, 0, out + 8);
 }
 
+/* {e, q[16]}: powers of two around the unit, with its square as their mean square. */
+HASH_FN void synthetic_mxfp4(const synthetic_stream *stream, uint64_t block, uint8_t out[17])
+{
+    uint64_t counter = block * 3, bits = synthetic_word(stream, counter);
+    uint32_t unit;
+    memcpy(&unit, &stream->unit, sizeof unit);
+    const uint64_t mantissa = (unit & 0x7fffff) | 0x800000; /* m = mantissa / 2^23 */
+    const uint64_t share = (mantissa * mantissa - ((uint64_t)1 << 46)) >> 22; /* m^2 - 1, 24 bits */
+    out[0] = (uint8_t)((unit >> 23) + 1 + ((bits >> 40) * 3 < share));
+    synthetic_put_words(stream, counter + 1, 2, 0, out + 1);
+}
+
 /* Block `block` (element index / elements in a block) of a quantised type. Types that cannot be
  * made leave `out` alone. */
 HASH_FN void synthetic_block(const synthetic_stream *stream, dtype type, uint64_t block,
@@ -182,6 +194,9 @@ HASH_FN void synthetic_block(const synthetic_stream *stream, dtype type, uint64_
         break;
     case DTYPE_IQ4_XS:
         synthetic_iq4_xs(stream, block, out);
+        break;
+    case DTYPE_MXFP4:
+        synthetic_mxfp4(stream, block, out);
         break;
     default:
         break;

@@ -180,7 +180,14 @@ static void replace_parts(match *m)
     match_put(m, 0, &attend);
 }
 
+static const char *refuse_parts(const match *m)
+{
+    const bool sums = match_operand(m, 0, "lse")->kind != OPERAND_NONE;
+    return sums ? "sinks need the sums of attention" : NULL;
+}
+
 const rewrite rewrite_parts = {
     .summary = "attention in parts of the positions, which are merged where there are several",
     .of = {{OP_PAGED_PREFILL}},
+    .refuses = refuse_parts,
     .replace = replace_parts};

@@ -17,7 +17,7 @@ bool lower_goes_by_rows(op_code op)
 {
     return op == OP_LINEAR || op == OP_RMS_NORM || op == OP_SILU_AND_MUL || op == OP_ALL_REDUCE ||
            op == OP_GELU_AND_MUL || op == OP_ADD || op == OP_SCALE || op == OP_ROUTE ||
-           op == OP_LINEAR_EXPERTS;
+           op == OP_LINEAR_EXPERTS || op == OP_ATTENTION_SINKS;
 }
 
 static void look(void *context, plan_node *node)
@@ -53,7 +53,8 @@ static int add_twin(tail *t, const plan_operand *of)
                                                   [PLAN_ROUTER_LOGITS] = "router_out",
                                                   [PLAN_EXPERT_IDS] = "experts_out",
                                                   [PLAN_EXPERT_SHARES] = "shares_out",
-                                                  [PLAN_EXPERTS] = "ffn_out"};
+                                                  [PLAN_EXPERTS] = "ffn_out",
+                                                  [PLAN_ATTN_SUMS] = "attn_sums_out"};
     if (of->id == PLAN_X) return PLAN_X_OUT;
     plan_tensor like = t->m->draft->program->tensors[of->id];
     like.dims[0] = (plan_dim){"n_wanted", "nw", -AXIS_WANTED};
@@ -65,11 +66,13 @@ static int add_twin(tail *t, const plan_operand *of)
 static void gather(tail *t, const plan_operand *from, int to)
 {
     plan_node node = match_begin(t->m, WANTED_ATTEND, OP_EMBEDDING);
+    plan_operand rows = *from;
+    rows.heads = 0; /* whole rows, also of what is seen as heads */
     node.layer = -1;
     node_tensor(&node, "ids", PLAN_OUTPUT_ROWS);
     node_tensor(&node, "table", PLAN_X);
     node.operands[op_tensor_index(op_get(OP_EMBEDDING), "table")] =
-        from->id == PLAN_X ? (plan_operand){.kind = OPERAND_TENSOR, .id = PLAN_X} : *from;
+        from->id == PLAN_X ? (plan_operand){.kind = OPERAND_TENSOR, .id = PLAN_X} : rows;
     node_tensor(&node, "out", (plan_tensor_id)to);
     match_add_after(t->m, WANTED_ATTEND, &node);
 }

@@ -141,6 +141,7 @@ qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, q
         .n_experts = from->n_experts,
         .n_experts_used = from->n_experts_used,
         .experts_normalised = family->experts_normalised,
+        .swiglu = family->swiglu,
     };
     out->scales = config_usual_scales(out);
     if (family->local_rope) {

@@ -44,6 +44,11 @@ typedef struct model_scales {
     double attention_cap, logits_cap; /* values v become cap * tanh(v / cap); 0: they stay */
 } model_scales;
 
+/* silu_and_mul's parameters, where they are not the usual ones; alpha 0: they are. */
+typedef struct model_swiglu {
+    double alpha, limit, added;
+} model_swiglu;
+
 typedef struct model_config {
     const struct model_family *family;
     const char *name; /* for people: general.name, the folder's or the preset's name */
@@ -75,6 +80,7 @@ typedef struct model_config {
     int64_t n_experts;       /* of a layer; 0: the model is dense */
     int64_t n_experts_used;  /* by a token */
     bool experts_normalised; /* the shares of those add up to 1 */
+    model_swiglu swiglu;
 } model_config;
 
 /* A context within which no window matters: every machine and every plan computes it. */

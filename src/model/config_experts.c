@@ -1,6 +1,7 @@
 /* The numbers of a mixture of experts, by config.json and by a GGUF file's keys. */
 #include "model/config_read.h"
 
+#include <math.h>
 #include <stdio.h>
 
 const char *config_experts_key(const cJSON *json)
@@ -41,6 +42,9 @@ qp_status config_read_experts(const cJSON *json, const char *where, model_config
     TRY(require_count(json, "num_experts_per_tok", where, &out->n_experts_used, error));
     TRY(require_count(json, family->expert_size_key, where, &out->intermediate_size, error));
     TRY(refuse_dense_layers(json, where, error));
+    out->swiglu = family->swiglu;
+    if (family->swiglu.alpha > 0)
+        TRY(json_get_double(json, "swiglu_limit", where, &out->swiglu.limit, error));
     out->experts_normalised = family->experts_normalised && !family->experts_switch;
     if (!family->experts_switch) return QP_OK;
     return json_get_bool(json, "norm_topk_prob", where, &out->experts_normalised, error);
@@ -88,6 +92,7 @@ qp_status config_read_gguf_experts(const gguf *file, model_config *out, qp_error
     TRY(read_key(file, architecture, "expert_used_count", &out->n_experts_used, error));
     TRY(read_key(file, architecture, "expert_feed_forward_length", &out->intermediate_size, error));
     out->experts_normalised = out->family->experts_normalised;
+    out->swiglu = out->family->swiglu;
     return QP_OK;
 }
 
@@ -104,5 +109,7 @@ qp_status config_check_experts(const model_config *c, const char *where, qp_erro
                          "%s: the experts that a token uses must be 1 to %lld of %lld, found %lld",
                          where, (long long)most, (long long)c->n_experts,
                          (long long)c->n_experts_used);
-    return QP_OK;
+    if (c->swiglu.limit >= 0 && isfinite(c->swiglu.limit)) return QP_OK;
+    return error_set(error, QP_FORMAT, "%s: \"swiglu_limit\" must be at least 0, found %g", where,
+                     c->swiglu.limit);
 }

@@ -122,12 +122,13 @@ static qp_status read_architecture(const gguf *file, model_config *out, qp_error
 }
 
 /* As llama.cpp computes it: attn_factor comes on top of YaRN's own. */
-static void read_yarn(key_reader *r, double factor, rope_config *rope)
+static void read_yarn(key_reader *r, double factor, bool exact, rope_config *rope)
 {
     double attention = 1;
     rope->scaling = ROPE_YARN;
     rope->factor = factor;
     rope->beta_fast = 32, rope->beta_slow = 1;
+    rope->beta_exact = exact;
     if (factor == 0) require(r, "rope.scaling.factor");
     read_double(r, "rope.scaling.yarn_beta_fast", &rope->beta_fast);
     read_double(r, "rope.scaling.yarn_beta_slow", &rope->beta_slow);
@@ -163,7 +164,7 @@ static void read_rope(key_reader *r, const model_config *config, rope_config *ro
     read_double(r, "rope.scale_linear", &factor); /* the key's older name */
     read_double(r, "rope.scaling.factor", &factor);
     if (kind.data && slice_is(kind, "yarn")) {
-        read_yarn(r, factor, rope);
+        read_yarn(r, factor, config->family->yarn_exact, rope);
         return;
     }
     bool none = !kind.data || slice_is(kind, "none") || slice_is(kind, "longrope");

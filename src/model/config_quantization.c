@@ -81,6 +81,7 @@ qp_status config_read_quantization(const cJSON *json, const char *where, model_c
     TRY(json_get_string(json, "quant_method", where, &method, error));
     TRY(json_get_string(json, "fmt", where, &format, error));
     TRY(json_get_string(json, "quant_algo", where, &algorithm, error));
+    if (strcmp(method, "mxfp4") == 0 && out->family->experts) return QP_OK; /* by its tensors */
     if (strcmp(format, "e4m3") != 0) return refuse(where, format, error);
     if (strcmp(method, "compressed-tensors") == 0) return read_compressed(json, where, out, error);
     if (strcmp(method, "modelopt") == 0 && strcmp(algorithm, "FP8") != 0)

@@ -84,24 +84,24 @@ static void join_experts(weight_slot slot, tensor *view)
                             : tensor_1d(view->data, view->type, rows);
 }
 
-/* A router with NaN would choose experts by chance. */
-static qp_status check_router(const model *m, int64_t layer, const tensor *router, qp_error *error)
+/* A router with NaN would choose experts by chance, a sink with NaN hide every position. */
+static qp_status check_finite(const model *m, weight_slot slot, int64_t layer, bool bias,
+                              const tensor *view, qp_error *error)
 {
     enum { PIECE = 256 };
-    const int64_t all = tensor_elements(router), piece = router->rank == 2 ? router->shape[1] : all;
+    const int64_t all = tensor_elements(view), piece = view->rank == 2 ? view->shape[1] : all;
     float values[PIECE];
-    if (!router->data || piece % dtype_block_elements(router->type)) return QP_OK;
+    if (!view->data || piece % dtype_block_elements(view->type)) return QP_OK;
     for (int64_t i = 0, n; i < all; i += n) {
         n = all - i < PIECE ? all - i : PIECE;
-        dtype_decode(router->type, (const char *)router->data + dtype_row_bytes(router->type, i),
-                     values, n);
+        dtype_decode(view->type, (const char *)view->data + dtype_row_bytes(view->type, i), values,
+                     n);
         for (int64_t k = 0; k < n; k++) {
             char name[160];
             if (isfinite(values[k])) continue;
-            source_name(&m->source, WEIGHT_ROUTER, layer, false, name, sizeof name);
+            source_name(&m->source, slot, layer, bias, name, sizeof name);
             return error_set(error, QP_FORMAT,
-                             "%s: tensor \"%s\" has the value %g for expert %lld; a router must be "
-                             "finite",
+                             "%s: tensor \"%s\" has the value %g in row %lld; it must be finite",
                              m->path, name, (double)values[k], (long long)((i + k) / piece));
         }
     }
@@ -128,7 +128,7 @@ static qp_status bind_bias(model *m, weight_slot slot, int64_t layer, tensor *bi
     m->weight_bytes += tensor_bytes(bias);
     TRY(check_shape(m, slot, layer, true, bias, error));
     join_experts(slot, bias);
-    return slot == WEIGHT_ROUTER ? check_router(m, layer, bias, error) : QP_OK;
+    return slot == WEIGHT_ROUTER ? check_finite(m, slot, layer, true, bias, error) : QP_OK;
 }
 
 /* A stored output projection of a tied model must be the embedding once more: programs differ in
@@ -163,7 +163,8 @@ static qp_status bind_weight(model *m, weight_slot slot, int64_t layer, qp_error
     if (weight->weight.rank == 0) return report_missing(m, slot, layer, false, error);
     TRY(check_shape(m, slot, layer, false, &weight->weight, error));
     join_experts(slot, &weight->weight);
-    if (slot == WEIGHT_ROUTER) TRY(check_router(m, layer, &weight->weight, error));
+    if (slot == WEIGHT_ROUTER || slot == WEIGHT_ATTN_SINKS)
+        TRY(check_finite(m, slot, layer, false, &weight->weight, error));
     m->weight_bytes += tensor_bytes(&weight->weight);
     return bind_bias(m, slot, layer, &weight->bias, error);
 }

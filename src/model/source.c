@@ -3,6 +3,7 @@
 
 #include "model/family/family.h"
 #include "model/fp8.h"
+#include "model/joined_experts.h"
 #include "tensor/codec.h"
 
 #include <stdio.h>
@@ -25,7 +26,7 @@ static const char *stored_name(const weight_source *source, weight_slot slot)
 {
     const family_fused *fused = fused_of(source, slot);
     if (fused) return source->gguf ? fused->gguf : fused->json;
-    if (!source->safetensors) return weight_get_info(slot)->name;
+    if (!source->safetensors) return family_gguf_name(source->config->family, slot);
     return source->config->family->tensors[slot];
 }
 
@@ -34,7 +35,11 @@ void source_name(const weight_source *source, weight_slot slot, int64_t layer, b
 {
     const char *stem = stored_name(source, slot);
     const char *suffix = bias ? "bias" : "weight";
-    if (!weight_get_info(slot)->per_layer)
+    const size_t length = strlen(stem);
+    if (source->safetensors && stem[length - 1] == '.')
+        snprintf(name, size, "%s%lld.%.*s%s", json_layer, (long long)layer, (int)length - 1, stem,
+                 bias ? "_bias" : "");
+    else if (!weight_get_info(slot)->per_layer)
         snprintf(name, size, "%s.%s", stem, suffix);
     else if (source->safetensors)
         snprintf(name, size, "%s%lld.%s.%s", json_layer, (long long)layer, stem, suffix);
@@ -56,6 +61,14 @@ static void expert_name(const weight_source *source, weight_slot slot, int64_t l
     source_name(source, slot, layer, bias, all, sizeof all);
     const char *star = strchr(all, '*');
     snprintf(name, size, "%.*s%lld%s", (int)(star - all), all, (long long)expert, star + 1);
+}
+
+/* Whether safetensors have one tensor for all experts of a layer: joined_experts.h. */
+static bool is_joined(const weight_source *source, weight_slot slot)
+{
+    const char *stem = stored_name(source, slot);
+    return source->safetensors && weight_get_info(slot)->per_expert && stem &&
+           stem[strlen(stem) - 1] == '.';
 }
 
 /* Norms, biases and routers are F32. With a quantised type, v and the down projection of every
@@ -341,6 +354,68 @@ static void read_experts(const weight_source *source, weight_slot slot, int64_t 
     }
 }
 
+/* --- Experts that have one tensor. --- */
+
+static qp_status find_joined(const weight_source *source, weight_slot slot, int64_t layer,
+                             joined_experts *out, qp_error *error)
+{
+    char name[160];
+    const int64_t step = slot == WEIGHT_DOWN_EXPERTS ? 1 : 2;
+    source_name(source, slot, layer, false, name, sizeof name);
+    return joined_experts_find(source->safetensors, name, source->config->n_experts, step,
+                               slot == WEIGHT_UP_EXPERTS, out, error);
+}
+
+typedef struct join_task {
+    const joined_experts *experts;
+    const tensor *view;
+} join_task;
+
+static void join_share(void *context, int worker, int n_workers)
+{
+    const join_task *task = context;
+    int64_t begin, end;
+    thread_share(task->view->shape[0], worker, n_workers, &begin, &end);
+    if (begin < end)
+        joined_experts_read(task->experts, begin, end - begin, tensor_row(task->view, begin));
+}
+
+static qp_status get_joined(weight_source *source, weight_slot slot, int64_t layer,
+                            const char *name, tensor *out, qp_error *error)
+{
+    joined_experts x;
+    TRY(find_joined(source, slot, layer, &x, error));
+    if (x.type == DTYPE_COUNT) return QP_OK;
+    tensor view = tensor_2d(NULL, x.type, x.n_experts * (x.rows / x.step), x.columns);
+    if (!source->options->sizes_only) {
+        TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
+        join_task task = {&x, &view};
+        thread_pool_run(source->options->pool, join_share, &task);
+    }
+    *out = tensor_split(view, 0, x.n_experts);
+    return QP_OK;
+}
+
+/* Biases of gate and up lie in turn, as their rows do. */
+static qp_status get_joined_bias(weight_source *source, weight_slot slot, const char *name,
+                                 tensor *out, qp_error *error)
+{
+    tensor all = {0};
+    TRY(safetensors_get_tensor(source->safetensors, name, &all, error));
+    if (all.rank != 2 || slot == WEIGHT_DOWN_EXPERTS || all.shape[1] % 2) {
+        *out = all;
+        return QP_OK;
+    }
+    tensor view = tensor_2d(NULL, all.type, all.shape[0], all.shape[1] / 2);
+    const size_t element = dtype_block_bytes(all.type);
+    TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
+    const char *from = (const char *)all.data + (slot == WEIGHT_UP_EXPERTS ? element : 0);
+    for (int64_t i = 0; i < tensor_elements(&view); i++)
+        memcpy((char *)view.data + (size_t)i * element, from + 2 * (size_t)i * element, element);
+    *out = view;
+    return QP_OK;
+}
+
 /* --- Matrices in FP8, as F8_128 or BF16. --- */
 
 /* The type in which the matrix is seen. */
@@ -429,6 +504,9 @@ static qp_status get_stored(weight_source *source, weight_slot slot, int64_t lay
         return split_fused(source, slot, name, &stored, out, error);
     }
     if (!source->safetensors) return make_synthetic(source, slot, layer, bias, name, out, error);
+    if (is_joined(source, slot))
+        return bias ? get_joined_bias(source, slot, name, out, error)
+                    : get_joined(source, slot, layer, name, out, error);
     if (is_split_by_expert(source, slot))
         return stack_experts(source, slot, layer, bias, name, out, error);
     if (!bias && fp8_is_stored(source->safetensors, name))
@@ -486,6 +564,10 @@ void source_read_rows(const weight_source *source, weight_slot slot, int64_t lay
     if (view->data) {
         read_stored(source, (const char *)view->data + (size_t)begin * bytes, (size_t)rows * bytes,
                     dst);
+    } else if (is_joined(source, slot)) {
+        joined_experts x;
+        if (find_joined(source, slot, layer, &x, NULL) == QP_OK)
+            joined_experts_read(&x, begin, rows, dst);
     } else if (is_split_by_expert(source, slot)) {
         read_experts(source, slot, layer, bias, view, begin, rows, bytes, dst);
     } else if (source->safetensors && !bias && fp8_is_stored(source->safetensors, name)) {
@@ -539,11 +621,21 @@ static int64_t cut_layer(const weight_source *source, text_slice *name)
     return layer;
 }
 
+/* Whether a stem has all of the name. */
+static bool is_whole_name(const char *stem)
+{
+    return stem && stem[strlen(stem) - 1] == '.';
+}
+
 /* Cuts a stem off, in which '*' is the number of an expert. */
 static bool cut_stem(const weight_source *source, text_slice *name, const char *stem)
 {
     const char *star = strchr(stem, '*');
     char before[160];
+    if (is_whole_name(stem)) {
+        snprintf(before, sizeof before, "%.*s", (int)strlen(stem) - 1, stem);
+        return cut_prefix(name, before);
+    }
     if (!star) return cut_prefix(name, stem);
     snprintf(before, sizeof before, "%.*s", (int)(star - stem), stem);
     if (!cut_prefix(name, before)) return false;
@@ -559,6 +651,9 @@ static bool is_slot(const weight_source *source, weight_slot slot, text_slice na
     if (!family_has(c->family, slot)) return false;
     if (!cut_stem(source, &name, stem)) return false;
     bool biased = (c->biases | c->biases_if_any) >> slot & 1;
+    if (name.length == 0 || (biased && slice_is(name, "_bias"))) return is_whole_name(stem);
+    if (slice_is(name, "_blocks") || slice_is(name, "_scales"))
+        return is_whole_name(stem) && weight_get_info(slot)->per_expert;
     return slice_is(name, ".weight") || (biased && slice_is(name, ".bias"));
 }
 

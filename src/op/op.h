@@ -57,7 +57,8 @@ enum {
      OP_TYPE(Q5_0) | OP_TYPE(Q5_1) | OP_TYPE(Q2_K) | OP_TYPE(Q3_K) | OP_TYPE(Q4_K) |               \
      OP_TYPE(Q5_K) | OP_TYPE(Q6_K) | OP_TYPE(F8_128) | OP_TYPE(IQ4_NL) | OP_TYPE(IQ4_XS) |         \
      OP_TYPE(NVFP4) | OP_TYPE(TQ1_0) | OP_TYPE(TQ2_0) | OP_TYPE(IQ3_XXS) | OP_TYPE(IQ3_S) |        \
-     OP_TYPE(IQ2_XXS) | OP_TYPE(IQ2_XS) | OP_TYPE(IQ2_S) | OP_TYPE(IQ1_S) | OP_TYPE(IQ1_M))
+     OP_TYPE(IQ2_XXS) | OP_TYPE(IQ2_XS) | OP_TYPE(IQ2_S) | OP_TYPE(IQ1_S) | OP_TYPE(IQ1_M) |       \
+     OP_TYPE(MXFP4))
 
 typedef struct op_tensor {
     const char *name;

@@ -123,6 +123,9 @@ static void declare_activations(plan_builder *b)
     builder_tensor(b, PLAN_X, "x", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
     builder_tensor(b, PLAN_ATTN, "attn", PLAN_ACTIVATION, o->act_type,
                    DIMS(n, {"qkv_hidden_units", "(nh + 2 nkvh) dh", config_qkv_hidden_units(c)}));
+    if (family_has(c->family, WEIGHT_ATTN_SINKS))
+        builder_tensor(b, PLAN_ATTN_SUMS, "attn_sums", PLAN_ACTIVATION, DTYPE_F32,
+                       DIMS(n, {"n_heads", "nh", c->n_heads}));
     if (c->n_experts)
         declare_experts(b);
     else
@@ -412,6 +415,18 @@ void llama_append(plan_builder *b)
     llama_paging(append);
 }
 
+/* What sinks leave of attention's output, where heads have them. */
+static void attend_sinks(plan_builder *b, plan_node *attend)
+{
+    const model_config *c = &b->program->config;
+    if (!family_has(c->family, WEIGHT_ATTN_SINKS)) return;
+    node_tensor(attend, "lse", PLAN_ATTN_SUMS);
+    plan_node *sinks = builder_node(b, OP_ATTENTION_SINKS);
+    node_heads(sinks, "v", PLAN_ATTN, 0, config_q_hidden_units(c), c->n_heads, "n_heads");
+    node_tensor(sinks, "lse", PLAN_ATTN_SUMS);
+    node_weight(sinks, "sinks", WEIGHT_ATTN_SINKS);
+}
+
 static void attention(plan_builder *b)
 {
     const model_config *c = &b->program->config;
@@ -429,6 +444,7 @@ static void attention(plan_builder *b)
     llama_paging(attend);
     node_heads(attend, "out", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
     llama_attention_params(b, attend);
+    attend_sinks(b, attend);
     scale_residual(b, PLAN_ATTN, q, "q_hidden_units");
     gather_attention(b);
 
@@ -490,6 +506,7 @@ static void route(plan_builder *b)
 static void mix_experts(plan_builder *b)
 {
     static const char *const one_row[] = {"1", "hidden_size"};
+    const model_swiglu *swiglu = &b->program->config.swiglu;
     const int64_t d = b->program->config.hidden_size;
     norm_before(b, "ffn_norm", WEIGHT_FFN_NORM);
     route(b);
@@ -503,6 +520,11 @@ static void mix_experts(plan_builder *b)
     node_bias(up, "bias", WEIGHT_GATE_EXPERTS);
     node_bias(up, "up_bias", WEIGHT_UP_EXPERTS);
     node_tensor(up, "out", PLAN_EXPERTS);
+    if (swiglu->alpha > 0) {
+        node_param(up, "alpha", swiglu->alpha);
+        node_param(up, "limit", swiglu->limit);
+        node_param(up, "added", swiglu->added);
+    }
 
     builder_kernel(b, "ffn_down");
     plan_node *down = builder_node(b, OP_LINEAR_EXPERTS);

@@ -128,6 +128,7 @@ typedef enum plan_tensor_id {
     PLAN_SUMS_NEXT, /* the same of the next pass, cleared in this one */
     PLAN_X_NORM,
     PLAN_ATTN,
+    PLAN_ATTN_SUMS, /* log-sum-exps of attention's scores, for sinks */
     PLAN_PART_VALUES,
     PLAN_PART_SUMS,
     PLAN_FFN,

@@ -3,7 +3,7 @@
  * One block holds 32, 128 or 256 values ("K" formats). d, m, dmin and s are F16 bits unless said
  * otherwise; x[i] is value i. A byte is drawn from its high bit to its low bit. Layouts and
  * formulas are ggml's; what GGUF files hold. Kernels read the structs in place: GGUF aligns tensors
- * by 32 and every size here is even (a multiple of 4 for Q8_K).
+ * by 32 and every size here is even (a multiple of 4 for Q8_K), but MXFP4's.
  */
 #ifndef QUIPU_TENSOR_CODEC_BLOCKS_H
 #define QUIPU_TENSOR_CODEC_BLOCKS_H
@@ -172,6 +172,14 @@ typedef struct block_iq4_xs {
     uint8_t qs[BLOCK_K / 2];
 } block_iq4_xs;
 
+/* Numbers of FP4 (E2M1) with a scale that is a power of two, nibbles as in Q4_0:
+ *
+ * x[i] = 2^(e - 128) * twice the number q[i] */
+typedef struct block_mxfp4 {
+    uint8_t e;
+    uint8_t qs[BLOCK_32 / 2];
+} block_mxfp4;
+
 /* Four numbers of FP4 (E2M1) groups of 16 with a scale each, E4M3 without a sign; 0x7f is 0.
  *
  *   d[j]             scale of values 16j .. 16j+15           j = 0..3
@@ -278,6 +286,7 @@ static_assert(sizeof(block_q6_k) == BLOCK_BYTES_Q6_K, "Q6_K");
 static_assert(sizeof(block_q8_k) == BLOCK_BYTES_Q8_K, "Q8_K");
 static_assert(sizeof(block_iq4_nl) == BLOCK_BYTES_IQ4_NL, "IQ4_NL");
 static_assert(sizeof(block_iq4_xs) == BLOCK_BYTES_IQ4_XS, "IQ4_XS");
+static_assert(sizeof(block_mxfp4) == BLOCK_BYTES_MXFP4, "MXFP4");
 static_assert(sizeof(block_nvfp4) == BLOCK_BYTES_NVFP4, "NVFP4");
 static_assert(sizeof(block_tq1_0) == BLOCK_BYTES_TQ1_0, "TQ1_0");
 static_assert(sizeof(block_tq2_0) == BLOCK_BYTES_TQ2_0, "TQ2_0");

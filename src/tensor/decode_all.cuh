@@ -18,6 +18,7 @@ DECODE_FN bool decode_levels_or_grids(dtype type, const uint8_t *row, int64_t i,
         return true;
         CASE(IQ4_NL, iq4_nl)
         CASE(IQ4_XS, iq4_xs)
+        CASE(MXFP4, mxfp4)
         CASE(NVFP4, nvfp4)
         CASE(TQ1_0, tq1_0)
         CASE(TQ2_0, tq2_0)

@@ -1,4 +1,5 @@
-/* Decoding of the formats of levels, for decode.cuh: IQ4_NL, IQ4_XS, NVFP4, TQ1_0 and TQ2_0. */
+/* Decoding of the formats of levels, for decode.cuh: IQ4_NL, IQ4_XS, MXFP4, NVFP4, TQ1_0 and TQ2_0.
+ */
 #ifndef QUIPU_TENSOR_DECODE_LEVELS_CUH
 #define QUIPU_TENSOR_DECODE_LEVELS_CUH
 
@@ -38,6 +39,17 @@ DECODE_FN void decode_iq4_xs(const uint8_t *row, int64_t i, float *out)
     const int high = (int)(decode_u16(block + 2) >> 2 * sub & 3);
     const float scale = __fmul_rn(decode_f16(block), (float)((low | high << 4) - 32));
     decode_iq4(block + 8 + 16 * sub, (int)(i % 32), scale, out);
+}
+
+DECODE_FN void decode_mxfp4(const uint8_t *row, int64_t i, float *out)
+{
+    const uint8_t *block = row + i / 32 * BLOCK_BYTES_MXFP4;
+    const uint32_t e = block[0];
+    const float scale = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+    const decode_bytes bytes = decode_u64(block + 1 + (int)(i % 16));
+    for (int j = 0; j < 8; j++)
+        out[j] = __fmul_rn(scale,
+                           decode_fp4_level(decode_byte(bytes, j) >> (int)(i % 32) / 16 * 4 & 15));
 }
 
 DECODE_FN void decode_nvfp4(const uint8_t *row, int64_t i, float *out)

@@ -156,6 +156,18 @@ def write_later(out):
     write_best_of_ggml(out, ("IQ4_NL", "IQ4_XS"))
 
 
+def write_mxfp4(out):
+    own = np.random.default_rng(39)
+    blocks = own.integers(0, 255, (32, 17), dtype=np.uint8)  # 255 is no exponent
+    blocks[:8, 0] = [0, 1, 2, 127, 253, 254, 128, 3]
+    record(out, "MXFP4", DECODE, blocks, dequantize(blocks, Type.MXFP4).astype(np.float32).ravel())
+    rows = own.standard_normal((32, 32)).astype(np.float32)
+    rows *= (2.0 ** own.integers(-100, 100, (32, 1))).astype(np.float32)
+    rows[0] = 0
+    rows[1, 0] = np.nextafter(np.float32(4), np.float32(0))  # its logarithm rounds to 2
+    record(out, "MXFP4", ENCODE, quantize(rows, Type.MXFP4), rows.ravel())
+
+
 def main():
     default = os.path.join(os.path.dirname(__file__), "..", "golden", "codec.bin")
     with open(sys.argv[1] if len(sys.argv) > 1 else default, "wb") as out:
@@ -163,6 +175,7 @@ def main():
         write_encoded(out)
         write_best_of_ggml(out, ("Q4_K", "Q6_K", "Q2_K", "Q3_K", "Q5_K"))
         write_later(out)
+        write_mxfp4(out)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import gguf
 import numpy as np
 
-from model_experts import add_gguf_keys, gguf_experts
+from model_experts import MXFP4, add_gguf_keys, gguf_experts, gpt_oss_gguf, in_mxfp4
 from model_variants import llama
 from model_weights import MERGES, SPECIAL, TEMPLATE, sizes, vocabulary
 
@@ -58,7 +58,7 @@ def gguf_architecture(config):
     """general.architecture of a config.json's model."""
     kind = config["model_type"]
     return {"mistral": "llama", "ministral": "llama", "gemma3_text": "gemma3", "mixtral": "llama",
-            "qwen3_moe": "qwen3moe"}.get(kind, kind)
+            "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}.get(kind, kind)
 
 
 def gguf_tensors(config, weights):
@@ -77,7 +77,7 @@ def gguf_tensors(config, weights):
         if "norm" in name and config["model_type"].startswith("gemma"):
             values = values + 1
         tensors[gguf_name(name, config)] = np.ascontiguousarray(values)
-    return gguf_experts(tensors)
+    return gpt_oss_gguf(tensors) if config["model_type"] == "gpt_oss" else gguf_experts(tensors)
 
 
 def write_gemma(writer, config):
@@ -113,8 +113,8 @@ def write_gguf(path, arch, config, tensors, types, split=0, add_tokenizer=None):
     writer.add_vocab_size(vocab)
     if config.get("sliding_window") and "layer_types" in config:
         writer.add_sliding_window(config["sliding_window"])
-        writer.add_sliding_window_pattern([kind == "sliding_attention"
-                                           for kind in config["layer_types"]])
+        if config["model_type"] != "gpt_oss":  # whose architecture says which layers slide
+            writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
     if config["model_type"].startswith("gemma"):
         write_gemma(writer, config)
     if config["model_type"] == "granite":
@@ -151,11 +151,11 @@ def write_gguf(path, arch, config, tensors, types, split=0, add_tokenizer=None):
     for name, values in tensors.items():
         if values.dtype == np.uint8:
             writer.add_tensor(name, values, raw_dtype=types(name))
-        elif values.ndim == 1:
+        elif values.ndim == 1 or name.endswith(".bias"):
             writer.add_tensor(name, values)
         else:
-            blocks = gguf.quants.quantize(values, types(name))
-            writer.add_tensor(name, blocks, raw_dtype=types(name))
+            kind = MXFP4 if in_mxfp4(config) and "_exps.weight" in name else types(name)
+            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 import transformers
 
-from model_experts import EXPERT_GGUF_VARIANTS, EXPERT_VARIANTS, checkpoint_weights
+from model_experts import EXPERT_GGUF_VARIANTS, EXPERT_VARIANTS, checkpoint_weights, in_mxfp4, stored_weights
 from model_gguf import (BLOCKS, GGUF_VARIANTS, add_gguf_tokenizer, decode_gguf, gguf_architecture, gguf_name, gguf_tensors, random_blocks,
                         write_gguf)
 from model_reference import TOLERANCE, difference, greedy_steps, prompt, reference_logits, sensitivity
@@ -91,6 +91,11 @@ def write_variant(name, seed):
         scratch = tempfile.TemporaryDirectory()
         reference = pathlib.Path(scratch.name) / name
         write_directory(reference, llama_config, weights)
+    elif in_mxfp4(config):
+        write_directory(path, config, stored_weights(config, weights))
+        scratch = tempfile.TemporaryDirectory()
+        reference = pathlib.Path(scratch.name) / name
+        write_directory(reference, {key: config[key] for key in config if key != "quantization_config"}, weights)
     else:
         write_directory(path, config, weights, "sharded" in storage)
         reference = path

@@ -89,6 +89,12 @@ const char *family_list_json(char *text, size_t size)
     return text;
 }
 
+const char *family_gguf_name(const model_family *family, weight_slot slot)
+{
+    if (slot == WEIGHT_FFN_NORM && family->gguf_ffn_norm) return family->gguf_ffn_norm;
+    return weight_get_info(slot)->name;
+}
+
 bool family_has(const model_family *family, weight_slot slot)
 {
     return family->tensors[slot] || family_fused_of(family, slot);

@@ -55,7 +55,8 @@ typedef struct model_family {
 
     /* In safetensors a layer's tensors begin with "model.layers.N.", and all end with ".weight" or
      * ".bias"; this is what stands between, NULL for weights that the family does not have. A '*'
-     * is the number of an expert, each of which has a tensor of its own. */
+     * is the number of an expert, each of which has a tensor of its own; a '.' at the end leaves
+     * ".weight" out (joined_experts.h). */
     const char *tensors[WEIGHT_COUNT];
     family_fused fused[FAMILY_MAX_FUSED]; /* of weights whose own names in safetensors are NULL */
     const char *unused[FAMILY_MAX_UNUSED + 1]; /* whole names after "model." or "model.layers.N.",
@@ -103,6 +104,10 @@ typedef struct model_family {
     const char *expert_size_key; /* the intermediate size of each */
     bool experts_normalised;     /* norm_topk_prob in GGUF */
     bool experts_switch;         /* config.json has norm_topk_prob; without it false */
+    model_swiglu swiglu;         /* its limit is swiglu_limit */
+
+    const char *gguf_ffn_norm; /* FFN_NORM in GGUF; NULL: its usual name */
+    bool yarn_exact;           /* in GGUF, bounds of yarn are not rounded to whole pairs */
 } model_family;
 
 #define FAMILY(NAME) extern const model_family family_##NAME;
@@ -166,6 +171,9 @@ const char *family_refusal_gguf(text_slice architecture);
 
 /* The tensor that holds a weight's rows beside others'; NULL: it has one of its own. */
 const family_fused *family_fused_of(const model_family *family, weight_slot slot);
+
+/* A weight's name in GGUF without "blk.N." and ".weight". */
+const char *family_gguf_name(const model_family *family, weight_slot slot);
 
 /* Whether the family has the weight. */
 bool family_has(const model_family *family, weight_slot slot);

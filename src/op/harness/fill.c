@@ -87,7 +87,7 @@ static const int scale_offsets[DTYPE_COUNT][2] = {
     [DTYPE_IQ4_XS] = {0, -1},  [DTYPE_NVFP4] = {-1, -1},  [DTYPE_TQ1_0] = {52, -1},
     [DTYPE_TQ2_0] = {64, -1},  [DTYPE_IQ3_XXS] = {0, -1}, [DTYPE_IQ3_S] = {0, -1},
     [DTYPE_IQ2_XXS] = {0, -1}, [DTYPE_IQ2_XS] = {0, -1},  [DTYPE_IQ2_S] = {0, -1},
-    [DTYPE_IQ1_S] = {0, -1},   [DTYPE_IQ1_M] = {-1, -1},
+    [DTYPE_IQ1_S] = {0, -1},   [DTYPE_IQ1_M] = {-1, -1},  [DTYPE_MXFP4] = {-1, -1},
 };
 
 /* Random bits, which are always a valid block, with scales of a usual magnitude. */
@@ -101,6 +101,7 @@ static void fill_block(dtype type, fill_kind fill, uint64_t seed, unsigned char 
             if ((block[i] & 0x7f) == 0x7f) block[i] ^= 1; /* no NaN */
         element_store(DTYPE_F32, block, 0, normal_value(hash_random(seed, 2, 0)) * 0x1p-6);
     }
+    if (type == DTYPE_MXFP4 && fill != FILL_ZEROS) block[0] = (unsigned char)(118 + block[0] % 8);
     for (int i = 0; i < 4 && type == DTYPE_NVFP4; i++)
         block[i] &= 0x1f;                              /* below 1/8 */
     for (int i = 0; i < 4 && type == DTYPE_IQ1_M; i++) /* its F16, about 0x2000, in four nibbles */

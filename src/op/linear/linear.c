@@ -105,6 +105,8 @@ static const char *const cases[] = {
     "n_rows=1 in_features=512 out_features=17 weight:IQ4_NL bias:- residual:-",
     "n_rows=2 in_features=512 out_features=17 weight:IQ4_XS bias:- residual:-",
     "n_rows=3 in_features=512 out_features=17 weight:NVFP4 bias:- residual:-",
+    "n_rows=1 in_features=96 out_features=40 weight:MXFP4 residual:-",
+    "n_rows=18 in_features=288 out_features=33 weight:MXFP4 bias:- residual:-",
     "n_rows=1 in_features=512 out_features=17 weight:TQ1_0 bias:- residual:-",
     "n_rows=2 in_features=512 out_features=17 weight:TQ2_0 bias:- residual:-",
     "n_rows=3 in_features=512 out_features=17 weight:IQ3_XXS bias:- residual:-",

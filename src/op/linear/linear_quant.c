@@ -66,7 +66,7 @@ static uint32_t spread_high_bits(uint32_t bits)
 INLINE void pack_blocks(const quant_format *f, const char *const blocks[4], int r, uint16_t *halves,
                         uint32_t *words)
 {
-    const size_t from = f->halves_at ? 0 : 2 * (size_t)f->halves;
+    const size_t from = f->halves_at ? 0 : (size_t)(f->bytes - 4 * f->words);
     const int squares = f->words / 4;
     for (int i = 0; i < 4; i++) {
         for (int h = 0; h < f->halves; h++)

@@ -51,7 +51,8 @@ typedef struct quant_format {
     int blocks;    /* blocks of 32 in a stored block */
     int bytes;     /* of a stored block */
     int words;     /* 32-bit words of a stored block besides the halves */
-    int halves;    /* fields of 16 bits of a stored block: F16 scales, and scales_h of IQ4_XS */
+    int halves;    /* fields of 16 bits of a stored block: F16 scales, scales_h of IQ4_XS,
+                    * and in the low byte e of MXFP4 */
     int halves_at; /* where in the stored block, in bytes */
     int groups;    /* scales for a block of 32: 1 or 2 */
     bool minimum;
@@ -82,7 +83,8 @@ typedef struct quant_format {
     X(IQ2_XS, iq2_xs, 8, 74, 18, 1, 0, 2, false, 43, 7)                                            \
     X(IQ2_S, iq2_s, 8, 82, 20, 1, 0, 2, false, 43, 7)                                              \
     X(IQ1_S, iq1_s, 8, 50, 12, 1, 0, 1, false, 9, 5)                                               \
-    X(IQ1_M, iq1_m, 8, 56, 14, 0, 0, 2, false, 9, 5)
+    X(IQ1_M, iq1_m, 8, 56, 14, 0, 0, 2, false, 9, 5)                                               \
+    X(MXFP4, mxfp4, 1, 17, 4, 1, 0, 1, false, 12, 5)
 
 enum {
 #define X(NAME, name, ...) QUANT_##NAME,

@@ -27,7 +27,7 @@ static const char *types_refusal(const program *p)
         "the megakernel reads models whose matrices are all BF16, all F16, all FP8 with a scale a "
         "row, or all in Q8_0, Q4_0, Q4_1, Q4_K and Q6_K, which may be mixed: only the output may "
         "be BF16 beside FP8, and the embedding, where it is not the output too, in any type but "
-        "NVFP4, IQ and TQ types beside FP8 and quantised ones";
+        "MXFP4, NVFP4, IQ and TQ types beside FP8 and quantised ones";
     const dtype narrow = mega_is_half(p) ? DTYPE_F16 : DTYPE_BF16;
     const bool quantized = mega_is_quantized(p);
     for (int i = 0; i < p->n_weights; i++) {

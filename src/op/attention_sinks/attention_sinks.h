@@ -1,0 +1,11 @@
+/* Call layout of attention_sinks: indices of its tensors. */
+#ifndef QUIPU_OP_ATTENTION_SINKS_H
+#define QUIPU_OP_ATTENTION_SINKS_H
+
+#include "op/op.h"
+
+enum { ATTENTION_SINKS_V, ATTENTION_SINKS_LSE, ATTENTION_SINKS_SINKS };
+
+op_kernel attention_sinks_reference;
+
+#endif

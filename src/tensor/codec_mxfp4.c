@@ -1,0 +1,63 @@
+/* The codec of MXFP4 (drawn in codec_blocks.h), of the Open Compute Project's microscaling formats.
+ * The float operations are gguf-py's, because files are compared bit for bit. */
+#include "tensor/codec_blocks.h"
+#include "tensor/codec_table.h"
+#include "tensor/float16.h"
+#include "tensor/grids.h"
+
+#include <math.h>
+#include <string.h>
+
+/* 2^(e - 128), which is subnormal for the two smallest. */
+static float scale_of(uint8_t e)
+{
+    return float_from_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
+}
+
+static void decode_mxfp4(const void *src, float *dst, int64_t n_blocks)
+{
+    const block_mxfp4 *block = src; /* of bytes: any alignment will do */
+    for (int64_t b = 0; b < n_blocks; b++, block++, dst += BLOCK_32) {
+        const float scale = scale_of(block->e);
+        for (int i = 0; i < BLOCK_32 / 2; i++) {
+            dst[i] = scale * (float)levels_fp4[block->qs[i] & 15];
+            dst[BLOCK_32 / 2 + i] = scale * (float)levels_fp4[block->qs[i] >> 4];
+        }
+    }
+}
+
+/* The exponent with which the largest value is at least 4, of the numbers up to 6. */
+static uint8_t exponent_of(const float *x)
+{
+    float most = 0;
+    for (int i = 0; i < BLOCK_32; i++)
+        if (fabsf(x[i]) > most) most = fabsf(x[i]);
+    if (most == 0) return 0;
+    const float e = floorf(log2f(most)) - 2 + 127;
+    return (uint8_t)(e > 0 ? e < 254 ? e : 254 : 0);
+}
+
+/* The nearest number, of equally near ones the first; 0 for NaN. */
+static uint8_t nearest(float x, float scale)
+{
+    int best = 0;
+    for (int i = 1; i < 16; i++) {
+        const float error = fabsf(scale * (float)levels_fp4[i] - x);
+        if (error < fabsf(scale * (float)levels_fp4[best] - x)) best = i;
+    }
+    return (uint8_t)best;
+}
+
+static void encode_mxfp4(const float *src, void *dst, int64_t n_blocks)
+{
+    block_mxfp4 *block = dst;
+    for (int64_t b = 0; b < n_blocks; b++, block++, src += BLOCK_32) {
+        block->e = exponent_of(src);
+        const float scale = scale_of(block->e);
+        for (int i = 0; i < BLOCK_32 / 2; i++)
+            block->qs[i] =
+                (uint8_t)(nearest(src[i], scale) | nearest(src[BLOCK_32 / 2 + i], scale) << 4);
+    }
+}
+
+const codec codec_MXFP4 = {decode_mxfp4, encode_mxfp4};
