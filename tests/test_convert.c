@@ -115,7 +115,9 @@ static bool is_expressible(const char *name)
         {"qwen3-yarn", "rounded to whole pairs of a head"},
         {"gemma2-scalar", "has no key for \"query_pre_attn_scalar\""},
         {"gemma3", "have another one than 24"},
-        {"qwen3moe-shares", "\"norm_topk_prob\" is false"}};
+        {"qwen3moe-shares", "\"norm_topk_prob\" is false"},
+        {"gpt-oss", "bounds of YaRN"},
+        {"gpt-oss-mxfp4", "bounds of YaRN"}};
     for (size_t i = 0; i < sizeof inexpressible / sizeof *inexpressible; i++) {
         char path[512];
         if (strcmp(name, inexpressible[i][0]) != 0) continue;
