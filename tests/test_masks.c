@@ -69,11 +69,14 @@ static bool read_answer(request *r, strbuf *text, token_event *end)
 }
 
 /* A batcher without a thread, over an engine with a slot for each request. */
-static batcher *open_batcher(qp_engine **engine)
+static batcher *open_batcher(qp_engine **engine, bool invariant)
 {
     batcher *b;
-    *engine = open_engine((qp_engine_options){
-        .model = text_model, .context = 64, .max_sessions = FORMED + 1, .max_outputs = 16});
+    *engine = open_engine((qp_engine_options){.model = text_model,
+                                              .context = 64,
+                                              .max_sessions = FORMED + 1,
+                                              .max_outputs = 16,
+                                              .batch_invariant = invariant});
     assert_ok(batcher_create(&(batcher_options){0}, *engine, &b, &error));
     return b;
 }
@@ -89,7 +92,7 @@ static void a_mask_that_is_not_made_delays_nobody(void **state)
 {
     (void)state;
     qp_engine *engine;
-    batcher *b = open_batcher(&engine);
+    batcher *b = open_batcher(&engine, false);
     qp_grammar *form = open_form("root ::= [a-c]{200}");
     request *formed[FORMED], *plain;
     strbuf text = {0};
@@ -119,12 +122,42 @@ static void a_mask_that_is_not_made_delays_nobody(void **state)
     qp_engine_close(engine);
 }
 
+/* Where passes read either prompts or decode, the one that waits for its mask does not keep prompts
+ * back. */
+static void prompts_are_read_while_a_mask_is_made(void **state)
+{
+    (void)state;
+    qp_engine *engine;
+    batcher *b = open_batcher(&engine, true);
+    qp_grammar *form = open_form("root ::= [a-c]{200}");
+    request *formed = submit(engine, b, form);
+    strbuf text = {0};
+    token_event end = {0};
+    while (atomic_load(&formed->choices->written) == 0)
+        if (!batcher_turn(b)) usleep(100);
+    pthread_mutex_lock(&form->lock);
+    while (batcher_turn(b)) /* until it waits */
+        ;
+    request *plain = submit(engine, b, NULL);
+    while (!read_answer(plain, &text, &end))
+        assert_true(batcher_turn(b));
+    assert_int_equal(end.finish, QP_FINISH_LENGTH);
+    pthread_mutex_unlock(&form->lock);
+    turn_until_ended(b, formed, &text, &end);
+    request_release(formed);
+    request_release(plain);
+    strbuf_free(&text);
+    batcher_close(b);
+    qp_grammar_close(form);
+    qp_engine_close(engine);
+}
+
 /* It ends at once, although the thread has its text. */
 static void an_answer_that_waits_for_a_mask_can_be_cancelled(void **state)
 {
     (void)state;
     qp_engine *engine;
-    batcher *b = open_batcher(&engine);
+    batcher *b = open_batcher(&engine, false);
     qp_grammar *form = open_form("root ::= [a-c]+");
     strbuf text = {0};
     token_event end = {0};
@@ -148,7 +181,7 @@ static void a_mask_that_fails_ends_its_answer(void **state)
 {
     (void)state;
     qp_engine *engine;
-    batcher *b = open_batcher(&engine);
+    batcher *b = open_batcher(&engine, false);
     qp_grammar *form = open_form("root ::= [a-c]+");
     request *hopeless = submit(engine, b, form), *plain = submit(engine, b, NULL);
     strbuf text = {0};
@@ -213,13 +246,15 @@ static int32_t token_of(const char *text)
     return last;
 }
 
-/* Text 0 has the thread; 1 has taken work before, 2 has not: 2 is next although it asked last. */
+/* Text 0 has the thread; 1 has taken work before, the walk from the end of its inner rule; 2 has
+ * not, and is next although it asked last. */
 static void the_text_with_least_work_is_next(void **state)
 {
     (void)state;
     mask_maker *maker;
     progress_log log = {0};
-    qp_grammar *held = open_form("root ::= \"a\"+"), *other = open_form("root ::= ([a-c] \"b\")+"),
+    qp_grammar *held = open_form("root ::= \"a\"+"),
+               *other = open_form("root ::= (x \"b\")+\nx ::= [a-c]"),
                *third = open_form("root ::= [x-z]+");
     assert_ok(masks_open(note, &log, &maker, &error));
     begin(maker, other, &log.texts[1]);
@@ -276,6 +311,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mask_that_is_not_made_delays_nobody),
+        cmocka_unit_test(prompts_are_read_while_a_mask_is_made),
         cmocka_unit_test(an_answer_that_waits_for_a_mask_can_be_cancelled),
         cmocka_unit_test(a_mask_that_fails_ends_its_answer),
         cmocka_unit_test(the_text_with_least_work_is_next),

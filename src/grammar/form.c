@@ -101,7 +101,7 @@ static void walk(form *f, uint32_t start, uint32_t from, uint32_t to, size_t dep
     const token_trie *t = f->trie;
     stacks *s = &f->s;
     f->path[depth] = start;
-    for (uint32_t i = from, met = 1; i < to && s->failed == QP_OK; met++) {
+    for (uint32_t i = from, met = 0; i < to && s->failed == QP_OK; met++) {
         const trie_step *node = &t->nodes[i];
         if (met % FORM_WALK == 0 && !stacks_spend(s, 1)) return;
         const uint32_t next = stacks_step(s, f->path[node->depth - 1], node->byte);

@@ -221,12 +221,21 @@ typedef struct kinds {
     size_t decode, prompt, unread;
 } kinds;
 
+/* Whether the choice would decode, but its mask is being made. */
+static bool waits_for_mask(const choice *c)
+{
+    const uint32_t *mask;
+    qp_error why;
+    if (!c->form || !decodes(c) || !thought_is_over(&c->thought)) return false;
+    return masks_get(c->form, &mask, &why) == QP_OK && !mask;
+}
+
 static kinds count_kinds(const batcher *b)
 {
     kinds k = {0};
     for (size_t i = 0; i < b->running.count; i++) {
         const choice *c = b->running.items[i];
-        if (c->stopped) continue;
+        if (c->stopped || waits_for_mask(c)) continue;
         k.decode += decodes(c);
         k.prompt += !decodes(c);
         if (!decodes(c)) k.unread += c->count - c->session->count;
