@@ -108,13 +108,15 @@ static qp_status take_nodes(lowering *l, int begin, int end, qp_error *error)
 
 /* ---- groups in their order ------------------------------------------------------------------ */
 
-static qp_status no_kernel(op_code op, qp_error *error)
+static qp_status no_kernel(const program *p, op_code op, qp_error *error)
 {
+    const bool fused = p->options.fuse || p->options.sums;
     return error_set(error, QP_UNSUPPORTED, "the GPU has no kernel of %s for this model: %s",
                      op_get(op)->name,
-                     op_get(op)->cuda ? "use --device cpu"
-                                      : "fused operators run on a CPU and in the megakernel; "
-                                        "leave --fuse and --sums out");
+                     fused && !op_get(op)->cuda
+                         ? "fused operators run on a CPU and in the megakernel; leave --fuse and "
+                           "--sums out"
+                         : "use --device cpu");
 }
 
 /* Makes the group of the nodes from `at` on that one kernel launches, *count of them. */
@@ -130,7 +132,7 @@ static qp_status group_nodes(lowering *l, int at, lowered_group *g, int *count, 
     lower_call(l, at);
     if (node->op == OP_LINEAR) *count = lower_merge_products(l, at, g);
     g->kernel = cuda_ops_choose(l->ops, node->op, &l->calls[g->call]);
-    if (!g->kernel) return no_kernel(node->op, error);
+    if (!g->kernel) return no_kernel(l->program, node->op, error);
     const int fused = lower_fuse(l, at + *count, g);
     if (fused == 0) lower_narrow(l, at, g);
     *count += fused;

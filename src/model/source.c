@@ -1,16 +1,11 @@
 /* Where weights come from: see source.h. */
-#include "model/source.h"
-
 #include "model/family/family.h"
 #include "model/fp8.h"
-#include "model/joined_experts.h"
+#include "model/source_part.h"
 #include "tensor/codec.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* What the names of a layer's tensors begin with, before its number. */
-static const char json_layer[] = "model.layers.", gguf_layer[] = "blk.";
 
 /* The tensor that holds the weight's rows among others; NULL: it has one of its own. */
 static const family_fused *fused_of(const weight_source *source, weight_slot slot)
@@ -21,8 +16,7 @@ static const family_fused *fused_of(const weight_source *source, weight_slot slo
     return source->safetensors ? fused : NULL;
 }
 
-/* Without what comes before and after it. */
-static const char *stored_name(const weight_source *source, weight_slot slot)
+const char *source_stem(const weight_source *source, weight_slot slot)
 {
     const family_fused *fused = fused_of(source, slot);
     if (fused) return source->gguf ? fused->gguf : fused->json;
@@ -33,42 +27,18 @@ static const char *stored_name(const weight_source *source, weight_slot slot)
 void source_name(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
                  char *name, size_t size)
 {
-    const char *stem = stored_name(source, slot);
+    const char *stem = source_stem(source, slot);
     const char *suffix = bias ? "bias" : "weight";
     const size_t length = strlen(stem);
     if (source->safetensors && stem[length - 1] == '.')
-        snprintf(name, size, "%s%lld.%.*s%s", json_layer, (long long)layer, (int)length - 1, stem,
-                 bias ? "_bias" : "");
+        snprintf(name, size, SOURCE_JSON_LAYER "%lld.%.*s%s", (long long)layer, (int)length - 1,
+                 stem, bias ? "_bias" : "");
     else if (!weight_get_info(slot)->per_layer)
         snprintf(name, size, "%s.%s", stem, suffix);
     else if (source->safetensors)
-        snprintf(name, size, "%s%lld.%s.%s", json_layer, (long long)layer, stem, suffix);
+        snprintf(name, size, SOURCE_JSON_LAYER "%lld.%s.%s", (long long)layer, stem, suffix);
     else
-        snprintf(name, size, "%s%lld.%s.%s", gguf_layer, (long long)layer, stem, suffix);
-}
-
-/* Whether safetensors have a tensor for each expert: '*' in the name stands for its number. */
-static bool is_split_by_expert(const weight_source *source, weight_slot slot)
-{
-    const char *stem = stored_name(source, slot);
-    return source->safetensors && stem && strchr(stem, '*');
-}
-
-static void expert_name(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
-                        int64_t expert, char *name, size_t size)
-{
-    char all[160];
-    source_name(source, slot, layer, bias, all, sizeof all);
-    const char *star = strchr(all, '*');
-    snprintf(name, size, "%.*s%lld%s", (int)(star - all), all, (long long)expert, star + 1);
-}
-
-/* Whether safetensors have one tensor for all experts of a layer: joined_experts.h. */
-static bool is_joined(const weight_source *source, weight_slot slot)
-{
-    const char *stem = stored_name(source, slot);
-    return source->safetensors && weight_get_info(slot)->per_expert && stem &&
-           stem[strlen(stem) - 1] == '.';
+        snprintf(name, size, SOURCE_GGUF_LAYER "%lld.%s.%s", (long long)layer, stem, suffix);
 }
 
 /* Norms, biases and routers are F32. With a quantised type, v and the down projection of every
@@ -118,7 +88,7 @@ synthetic_stream source_synthetic_stream(const weight_source *source, weight_slo
                                distribution_of(source, slot, bias));
 }
 
-static qp_status own_memory(weight_source *source, size_t bytes, const char *name, void **data,
+qp_status source_own_memory(weight_source *source, size_t bytes, const char *name, void **data,
                             qp_error *error)
 {
     owned_buffer *owned = arena_alloc(source->arena, 1, sizeof *owned);
@@ -161,7 +131,7 @@ static qp_status make_synthetic(weight_source *source, weight_slot slot, int64_t
                   : norm ? tensor_1d(NULL, type, columns)
                          : tensor_2d(NULL, type, rows, columns);
     if (!source->options->sizes_only) {
-        TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
+        TRY(source_own_memory(source, tensor_bytes(&view), name, &view.data, error));
         fill_task task = {source, &view, synthetic_tensor_id(name),
                           distribution_of(source, slot, bias)};
         thread_pool_run(source->options->pool, fill_share, &task);
@@ -242,7 +212,7 @@ static qp_status split_fused(weight_source *source, weight_slot slot, const char
         const size_t row = tensor_bytes(fused) / (size_t)fused->shape[0];
         view.data = (char *)fused->data + (size_t)fused_row(source->config, slot, 0) * row;
     } else if (!source->options->sizes_only || fused->rank == 1) { /* biases are always made */
-        TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
+        TRY(source_own_memory(source, tensor_bytes(&view), name, &view.data, error));
         gather_fused(source, slot, fused, 0, view.shape[0], view.data);
     }
     *out = view;
@@ -275,143 +245,9 @@ static qp_status get_norm(weight_source *source, const char *name, const tensor 
     }
     view = tensor_1d(NULL, DTYPE_F32, stored->shape[0]);
     if (!source->options->sizes_only) {
-        TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
+        TRY(source_own_memory(source, tensor_bytes(&view), name, &view.data, error));
         read_norm(stored, view.data);
     }
-    *out = view;
-    return QP_OK;
-}
-
-/* --- Experts that have a tensor each. --- */
-
-/* The tensor of an expert, which must be like that of the first. */
-static qp_status find_expert(const weight_source *source, weight_slot slot, int64_t layer,
-                             bool bias, int64_t expert, const tensor *first, tensor *out,
-                             qp_error *error)
-{
-    char name[160], want[128], found[128];
-    *out = (tensor){0};
-    expert_name(source, slot, layer, bias, expert, name, sizeof name);
-    if (!bias && fp8_is_stored(source->safetensors, name))
-        return error_set(error, QP_UNSUPPORTED,
-                         "%s: tensor \"%s\" is in FP8, which quipu does not read of experts; use a "
-                         "copy in BF16, or a GGUF file",
-                         source->path, name);
-    TRY(safetensors_get_tensor(source->safetensors, name, out, error));
-    if (out->rank == 0)
-        return error_set(error, QP_FORMAT,
-                         "%s: tensor \"%s\" is missing; the model has experts 0 to %lld by its "
-                         "config",
-                         source->path, name, (long long)source->config->n_experts - 1);
-    if (!first || (out->type == first->type && out->rank == first->rank &&
-                   memcmp(out->shape, first->shape, (size_t)out->rank * sizeof *out->shape) == 0))
-        return QP_OK;
-    return error_set(error, QP_FORMAT, "%s: tensor \"%s\" must be %s as that of expert 0, found %s",
-                     source->path, name, tensor_describe(first, want, sizeof want),
-                     tensor_describe(out, found, sizeof found));
-}
-
-/* The experts' tensors in memory of their own, one after the other; without data where only sizes
- * are asked for. */
-static qp_status stack_experts(weight_source *source, weight_slot slot, int64_t layer, bool bias,
-                               const char *name, tensor *out, qp_error *error)
-{
-    tensor first, one;
-    const int64_t n = source->config->n_experts;
-    TRY(find_expert(source, slot, layer, bias, 0, NULL, &first, error));
-    const size_t bytes = tensor_bytes(&first);
-    for (int64_t e = 1; e < n; e++)
-        TRY(find_expert(source, slot, layer, bias, e, &first, &one, error));
-    if (first.rank != (bias ? 1 : 2))
-        return error_set(error, QP_FORMAT, "%s: tensors \"%s\" must have %d dimensions, found %d",
-                         source->path, name, bias ? 1 : 2, first.rank);
-    tensor view = bias ? tensor_2d(NULL, first.type, n, first.shape[0])
-                       : tensor_3d(NULL, first.type, n, first.shape[0], first.shape[1]);
-    if (bias || !source->options->sizes_only)
-        TRY(own_memory(source, (size_t)n * bytes, name, &view.data, error));
-    for (int64_t e = 0; view.data && e < n; e++) {
-        TRY(find_expert(source, slot, layer, bias, e, &first, &one, error));
-        memcpy((char *)view.data + (size_t)e * bytes, one.data, bytes);
-        if (!bias) buffer_release_pages(one.data, bytes);
-    }
-    *out = view;
-    return QP_OK;
-}
-
-/* Rows [begin, begin + rows) of all experts' rows. */
-static void read_experts(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
-                         const tensor *view, int64_t begin, int64_t rows, size_t row_bytes,
-                         char *dst)
-{
-    const int64_t each = view->shape[0] / source->config->n_experts;
-    for (int64_t row = begin, n; row < begin + rows; row += n, dst += (size_t)n * row_bytes) {
-        tensor one = {0};
-        n = each - row % each < begin + rows - row ? each - row % each : begin + rows - row;
-        if (find_expert(source, slot, layer, bias, row / each, NULL, &one, NULL) != QP_OK) return;
-        const char *at = (const char *)one.data + (size_t)(row % each) * row_bytes;
-        if (!safetensors_read(source->safetensors, at, (size_t)n * row_bytes, dst))
-            memcpy(dst, at, (size_t)n * row_bytes);
-    }
-}
-
-/* --- Experts that have one tensor. --- */
-
-static qp_status find_joined(const weight_source *source, weight_slot slot, int64_t layer,
-                             joined_experts *out, qp_error *error)
-{
-    char name[160];
-    const int64_t step = slot == WEIGHT_DOWN_EXPERTS ? 1 : 2;
-    source_name(source, slot, layer, false, name, sizeof name);
-    return joined_experts_find(source->safetensors, name, source->config->n_experts, step,
-                               slot == WEIGHT_UP_EXPERTS, out, error);
-}
-
-typedef struct join_task {
-    const joined_experts *experts;
-    const tensor *view;
-} join_task;
-
-static void join_share(void *context, int worker, int n_workers)
-{
-    const join_task *task = context;
-    int64_t begin, end;
-    thread_share(task->view->shape[0], worker, n_workers, &begin, &end);
-    if (begin < end)
-        joined_experts_read(task->experts, begin, end - begin, tensor_row(task->view, begin));
-}
-
-static qp_status get_joined(weight_source *source, weight_slot slot, int64_t layer,
-                            const char *name, tensor *out, qp_error *error)
-{
-    joined_experts x;
-    TRY(find_joined(source, slot, layer, &x, error));
-    if (x.type == DTYPE_COUNT) return QP_OK;
-    tensor view = tensor_2d(NULL, x.type, x.n_experts * (x.rows / x.step), x.columns);
-    if (!source->options->sizes_only) {
-        TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
-        join_task task = {&x, &view};
-        thread_pool_run(source->options->pool, join_share, &task);
-    }
-    *out = tensor_split(view, 0, x.n_experts);
-    return QP_OK;
-}
-
-/* Biases of gate and up lie in turn, as their rows do. */
-static qp_status get_joined_bias(weight_source *source, weight_slot slot, const char *name,
-                                 tensor *out, qp_error *error)
-{
-    tensor all = {0};
-    TRY(safetensors_get_tensor(source->safetensors, name, &all, error));
-    if (all.rank != 2 || slot == WEIGHT_DOWN_EXPERTS || all.shape[1] % 2) {
-        *out = all;
-        return QP_OK;
-    }
-    tensor view = tensor_2d(NULL, all.type, all.shape[0], all.shape[1] / 2);
-    const size_t element = dtype_block_bytes(all.type);
-    TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
-    const char *from = (const char *)all.data + (slot == WEIGHT_UP_EXPERTS ? element : 0);
-    for (int64_t i = 0; i < tensor_elements(&view); i++)
-        memcpy((char *)view.data + (size_t)i * element, from + 2 * (size_t)i * element, element);
     *out = view;
     return QP_OK;
 }
@@ -481,7 +317,7 @@ static qp_status get_fp8(weight_source *source, weight_slot slot, int64_t layer,
     source->n_fp8_kept += view.type == DTYPE_F8_128;
     source->n_fp8_by_blocks += view.type == DTYPE_F8_128 && matrix.block_columns < matrix.columns;
     if (!source->options->sizes_only) {
-        TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
+        TRY(source_own_memory(source, tensor_bytes(&view), name, &view.data, error));
         decode_task task = {source, slot, &matrix, &view};
         thread_pool_run(source->options->pool, decode_share, &task);
         if (source->options->progress)
@@ -504,11 +340,8 @@ static qp_status get_stored(weight_source *source, weight_slot slot, int64_t lay
         return split_fused(source, slot, name, &stored, out, error);
     }
     if (!source->safetensors) return make_synthetic(source, slot, layer, bias, name, out, error);
-    if (is_joined(source, slot))
-        return bias ? get_joined_bias(source, slot, name, out, error)
-                    : get_joined(source, slot, layer, name, out, error);
-    if (is_split_by_expert(source, slot))
-        return stack_experts(source, slot, layer, bias, name, out, error);
+    if (source_experts(source, slot) != SOURCE_NO_EXPERTS)
+        return source_get_experts(source, slot, layer, bias, name, out, error);
     if (!bias && fp8_is_stored(source->safetensors, name))
         return get_fp8(source, slot, layer, name, out, error);
     tensor view = {0};
@@ -531,7 +364,7 @@ static qp_status widen_bias(weight_source *source, const char *name, tensor *bia
     tensor wide = *bias;
     if (bias->rank == 0 || bias->type == DTYPE_F32) return QP_OK;
     wide = tensor_make(NULL, DTYPE_F32, bias->rank, bias->shape);
-    TRY(own_memory(source, tensor_bytes(&wide), name, &wide.data, error));
+    TRY(source_own_memory(source, tensor_bytes(&wide), name, &wide.data, error));
     dtype_decode(bias->type, bias->data, wide.data, tensor_elements(bias));
     *bias = wide;
     return QP_OK;
@@ -564,12 +397,8 @@ void source_read_rows(const weight_source *source, weight_slot slot, int64_t lay
     if (view->data) {
         read_stored(source, (const char *)view->data + (size_t)begin * bytes, (size_t)rows * bytes,
                     dst);
-    } else if (is_joined(source, slot)) {
-        joined_experts x;
-        if (find_joined(source, slot, layer, &x, NULL) == QP_OK)
-            joined_experts_read(&x, begin, rows, dst);
-    } else if (is_split_by_expert(source, slot)) {
-        read_experts(source, slot, layer, bias, view, begin, rows, bytes, dst);
+    } else if (source_experts(source, slot) != SOURCE_NO_EXPERTS) {
+        source_read_experts(source, slot, layer, bias, view, begin, rows, dst);
     } else if (source->safetensors && !bias && fp8_is_stored(source->safetensors, name)) {
         fp8_matrix matrix;
         if (fp8_find(source->safetensors, source->config, name, &matrix, NULL) == QP_OK)
@@ -585,133 +414,6 @@ void source_read_rows(const weight_source *source, weight_slot slot, int64_t lay
         synthetic_fill(&source->synthetic, synthetic_tensor_id(name), view->type,
                        distribution_of(source, slot, bias), dst, begin, rows, columns);
     }
-}
-
-/* --- Tensors of the file that are no weight. --- */
-
-static bool cut_prefix(text_slice *name, const char *prefix)
-{
-    size_t length = strlen(prefix);
-    if (name->length < length || memcmp(name->data, prefix, length) != 0) return false;
-    name->data += length;
-    name->length -= length;
-    return true;
-}
-
-/* The number that a name begins with, which is cut off; -1: none. */
-static int64_t cut_number(text_slice *name)
-{
-    const char *digits = name->data;
-    int64_t number = 0;
-    while (name->length && name->data - digits < 9 && *name->data >= '0' && *name->data <= '9') {
-        number = 10 * number + (*name->data - '0');
-        name->data++, name->length--;
-    }
-    return name->data == digits ? -1 : number;
-}
-
-/* The number of the layer that a tensor's name begins with, which is cut off; -1: none. */
-static int64_t cut_layer(const weight_source *source, text_slice *name)
-{
-    text_slice rest = *name;
-    if (!cut_prefix(&rest, source->safetensors ? json_layer : gguf_layer)) return -1;
-    const int64_t layer = cut_number(&rest);
-    if (layer < 0 || !cut_prefix(&rest, ".")) return -1;
-    *name = rest;
-    return layer;
-}
-
-/* Whether a stem has all of the name. */
-static bool is_whole_name(const char *stem)
-{
-    return stem && stem[strlen(stem) - 1] == '.';
-}
-
-/* Cuts a stem off, in which '*' is the number of an expert. */
-static bool cut_stem(const weight_source *source, text_slice *name, const char *stem)
-{
-    const char *star = strchr(stem, '*');
-    char before[160];
-    if (is_whole_name(stem)) {
-        snprintf(before, sizeof before, "%.*s", (int)strlen(stem) - 1, stem);
-        return cut_prefix(name, before);
-    }
-    if (!star) return cut_prefix(name, stem);
-    snprintf(before, sizeof before, "%.*s", (int)(star - stem), stem);
-    if (!cut_prefix(name, before)) return false;
-    const int64_t expert = cut_number(name);
-    return expert >= 0 && expert < source->config->n_experts && cut_prefix(name, star + 1);
-}
-
-/* Whether a name, its layer cut off, is that of the slot's weight, or of its bias. */
-static bool is_slot(const weight_source *source, weight_slot slot, text_slice name)
-{
-    const model_config *c = source->config;
-    const char *stem = stored_name(source, slot);
-    if (!family_has(c->family, slot)) return false;
-    if (!cut_stem(source, &name, stem)) return false;
-    bool biased = (c->biases | c->biases_if_any) >> slot & 1;
-    if (name.length == 0 || (biased && slice_is(name, "_bias"))) return is_whole_name(stem);
-    if (slice_is(name, "_blocks") || slice_is(name, "_scales"))
-        return is_whole_name(stem) && weight_get_info(slot)->per_expert;
-    return slice_is(name, ".weight") || (biased && slice_is(name, ".bias"));
-}
-
-static bool is_rope_divisors(const weight_source *source, text_slice name)
-{
-    if (source->config->rope.scaling != ROPE_LONGROPE) return slice_is(name, "rope_freqs.weight");
-    return slice_is(name, "rope_factors_short.weight") ||
-           slice_is(name, "rope_factors_long.weight");
-}
-
-static bool is_known(const weight_source *source, text_slice name, int64_t layer)
-{
-    for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
-        if (weight_get_info((weight_slot)slot)->per_layer == (layer >= 0) &&
-            is_slot(source, (weight_slot)slot, name))
-            return true;
-    }
-    if (layer < 0 && source->gguf && is_rope_divisors(source, name)) return true;
-    if (layer < 0) cut_prefix(&name, "model.");
-    for (const char *const *unused = source->config->family->unused; *unused; unused++) {
-        if (slice_is(name, *unused)) return true;
-    }
-    return false;
-}
-
-static qp_status check_known(const weight_source *source, const stored_tensor *stored,
-                             qp_error *error)
-{
-    const model_config *c = source->config;
-    char quoted[SLICE_QUOTE_SIZE];
-    text_slice rest = stored->name;
-    int64_t layer = cut_layer(source, &rest);
-    if (layer >= c->n_layers)
-        return error_set(error, QP_UNSUPPORTED,
-                         "%s: tensor \"%s\" belongs to layer %lld, but the model has the layers 0 "
-                         "to %lld by its config",
-                         source->path, slice_quote(stored->name, quoted), (long long)layer,
-                         (long long)c->n_layers - 1);
-    if (is_known(source, rest, layer)) return QP_OK;
-    if (source->safetensors && fp8_is_companion(source->safetensors, stored->name.data))
-        return QP_OK;
-    return error_set(
-        error, QP_UNSUPPORTED,
-        "%s: tensor \"%s\" is not one that a %s model with this config has; without it "
-        "the model would give other answers, so it is not left out",
-        source->path, slice_quote(stored->name, quoted), c->family->name);
-}
-
-qp_status source_check_unread(const weight_source *source, qp_error *error)
-{
-    if (source->gguf) {
-        for (size_t i = 0; i < gguf_tensor_count(source->gguf); i++)
-            TRY(check_known(source, gguf_tensor_at(source->gguf, i), error));
-    } else if (source->safetensors) {
-        for (size_t i = 0; i < safetensors_tensor_count(source->safetensors); i++)
-            TRY(check_known(source, safetensors_tensor_at(source->safetensors, i), error));
-    }
-    return QP_OK;
 }
 
 bool source_is_mapped(const weight_source *source, weight_slot slot, int64_t layer,

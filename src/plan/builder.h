@@ -80,6 +80,14 @@ void builder_tensor(plan_builder *b, plan_tensor_id id, const char *name, plan_k
 /* Writes the steps of a Llama-family forward pass: llama.c. */
 void llama_forward(plan_builder *b);
 
+/* Its parts: the tensors (llama_tensors.c); gate, up and activation of the chosen experts, and the
+ * sum of their down projections (llama_experts.c). */
+void llama_tensors(plan_builder *b);
+void llama_mix_experts(plan_builder *b);
+
+/* Whether there are ranks that exchange rows. */
+bool llama_gathers(const plan_builder *b);
+
 /* The output and the down projection, and attention's operands and parameters, which other forms
  * have too. */
 void llama_paging(plan_node *node);
@@ -88,6 +96,9 @@ void llama_attention_params(const plan_builder *b, plan_node *node);
 
 /* Parts of a layer that other forms have too. */
 void llama_norm(plan_builder *b, const char *step, weight_slot weight);
+
+/* The same of x in families that have this norm; in the others products read x. */
+void llama_norm_before(plan_builder *b, const char *step, weight_slot norm);
 void llama_qkv(plan_builder *b);
 void llama_qk_norm(plan_builder *b);
 void llama_rope(plan_builder *b);

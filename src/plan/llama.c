@@ -11,147 +11,33 @@
  *     experts, shares  [n_tokens, top_k]    which they are, and how much each counts
  *     ffn     [n_tokens, top_k, intermediate_size]  what the activation leaves of each
  *
- * Pages of their own write the same pass with other operators: llama_flashinfer.c, llama_padded.c.
+ * The tensors are declared in llama_tensors.c, the mixture is in llama_experts.c. Pages of their
+ * own write the same pass with other operators: llama_flashinfer.c, llama_padded.c.
  *
  * Rules rewrite what this page writes (src/lower): for few tokens several of its nodes are one
  * operator.
  *
  * With several ranks each computes its own heads and its own part of the FFN (attn and ffn have
- * these columns alone). In the cut `gather` each also computes its own columns of x, from the rows
+ * only these columns). In the cut `gather` each also computes its own columns of x, from the rows
  * of all ranks:
  *
  *     attn_all  [n_tokens, q_hidden_units of all ranks]   gathered before the output projection
  *     ffn_all   [n_tokens, intermediate_size of all]      gathered before the down projection
  *
  * and x is gathered after both. In the cut `reduce` the output and the down projection make partial
- * sums, which an all-reduce adds; rank 0 alone adds residual and bias. The logits' columns are
+ * sums, which an all-reduce adds; only rank 0 adds residual and bias. The logits' columns are
  * gathered in both.
  */
 #include "plan/builder.h"
 
 #include "model/family/family.h"
-#include "op/adjust_logits/adjust_logits.h"
 
 #include <math.h>
 
-#define DIMS PLAN_DIMS
-
-/* Inputs of a pass, and tensors that outlive it: the RoPE table, the cache. */
-static void declare_inputs(plan_builder *b)
-{
-    const model_config *c = &b->program->config;
-    const plan_options *o = &b->program->options;
-    const plan_dim n = {"n_tokens", "n", -AXIS_TOKENS},
-                   sequences = {"n_sequences", "s", -AXIS_SEQUENCES};
-    const plan_dim ends = {"n_sequences + 1", "s + 1", -AXIS_SEQUENCE_ENDS};
-    const plan_dim outputs = {"n_outputs", "no", -AXIS_OUTPUTS};
-    const plan_dim wanted = {"n_wanted", "nw", -AXIS_WANTED};
-    const plan_dim cache[] = {{"n_pages", "np", -AXIS_PAGES},
-                              {"page_size", "ps", o->page_size},
-                              {"n_kv_heads", "nkvh", c->n_kv_heads},
-                              {"head_dim", "dh", c->head_dim}};
-    builder_tensor(b, PLAN_TOKEN_IDS, "tokens", PLAN_INPUT, DTYPE_I32, DIMS(n));
-    builder_tensor(b, PLAN_POSITION_IDS, "pos", PLAN_INPUT, DTYPE_I32, DIMS(n));
-    builder_tensor(b, PLAN_ROPE_ROWS, "rope_rows", PLAN_INPUT, DTYPE_I32, DIMS(n));
-    builder_tensor(b, PLAN_QO_INDPTR, "qo_indptr", PLAN_INPUT, DTYPE_I32, DIMS(ends));
-    builder_tensor(b, PLAN_KV_INDPTR, "kv_indptr", PLAN_INPUT, DTYPE_I32, DIMS(ends));
-    builder_tensor(b, PLAN_KV_INDICES, "kv_indices", PLAN_INPUT, DTYPE_I32,
-                   DIMS({"n_page_refs", "npr", -AXIS_PAGE_REFS}));
-    builder_tensor(b, PLAN_KV_LAST_PAGE_LEN, "kv_last_page_len", PLAN_INPUT, DTYPE_I32,
-                   DIMS(sequences));
-    builder_tensor(b, PLAN_OUTPUT_ROWS, "output_rows", PLAN_INPUT, DTYPE_I32, DIMS(wanted));
-    builder_tensor(b, PLAN_SEEDS, "seeds", PLAN_INPUT, DTYPE_I64, DIMS(outputs));
-    builder_tensor(b, PLAN_SAMPLE_POSITIONS, "sample_pos", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
-    builder_tensor(b, PLAN_TEMPERATURES, "temperatures", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
-    builder_tensor(b, PLAN_TOP_KS, "top_ks", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
-    builder_tensor(b, PLAN_TOP_PS, "top_ps", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
-    builder_tensor(b, PLAN_MIN_PS, "min_ps", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
-    builder_tensor(b, PLAN_LAST, "last", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
-    builder_tensor(b, PLAN_SLOTS, "slots", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
-    builder_tensor(b, PLAN_USES, "uses", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
-    builder_tensor(b, PLAN_REPETITIONS, "repetitions", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
-    builder_tensor(b, PLAN_PRESENCES, "presences", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
-    builder_tensor(b, PLAN_FREQUENCIES, "frequencies", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
-    builder_tensor(b, PLAN_ROPE_TABLE, "cos_sin", PLAN_TABLE, DTYPE_F32,
-                   DIMS({"n_positions", "c", -AXIS_POSITIONS}, {"rotary_dim", "dr", c->rope.dim}));
-    if (c->rope_local.dim)
-        builder_tensor(
-            b, PLAN_ROPE_LOCAL, "cos_sin_local", PLAN_TABLE, DTYPE_F32,
-            DIMS({"n_positions", "c", -AXIS_POSITIONS}, {"rotary_dim", "dr", c->rope_local.dim}));
-    builder_tensor(b, PLAN_K_CACHE, "k_cache", PLAN_CACHE, o->kv_type, 4, cache);
-    builder_tensor(b, PLAN_V_CACHE, "v_cache", PLAN_CACHE, o->kv_type, 4, cache);
-}
-
-/* What outlives passes of a sequence beside its cache: a slot for each. */
-static void declare_states(plan_builder *b)
-{
-    const plan_dim slots = {"n_slots", "nsl", b->program->options.max_sequences};
-    const plan_dim vocab = {"vocab_size", "v", b->program->config.vocab_size};
-    builder_tensor(b, PLAN_HISTORY, "history", PLAN_STATE, DTYPE_I32, DIMS(slots, vocab));
-    builder_tensor(b, PLAN_BIAS, "bias", PLAN_STATE, DTYPE_F32, DIMS(slots, vocab));
-    builder_tensor(b, PLAN_ALLOWED, "allowed", PLAN_STATE, DTYPE_I32,
-                   DIMS(slots, {"n_words", "nw", ADJUST_MASK_WORDS(vocab.size)}));
-}
-
-/* Whether there are ranks that exchange rows. */
-static bool gathers(const plan_builder *b)
+bool llama_gathers(const plan_builder *b)
 {
     return b->program->options.ranks > 1 && b->program->options.cut == PLAN_GATHER;
 }
-
-/* In place of gate and up. */
-static void declare_experts(plan_builder *b)
-{
-    const model_config *c = &b->program->config;
-    const plan_dim n = {"n_tokens", "n", -AXIS_TOKENS}, k = {"top_k", "k", c->n_experts_used};
-    builder_tensor(b, PLAN_ROUTER_LOGITS, "router", PLAN_ACTIVATION, DTYPE_F32,
-                   DIMS(n, {"n_experts", "ne", c->n_experts}));
-    builder_tensor(b, PLAN_EXPERT_IDS, "experts", PLAN_ACTIVATION, DTYPE_I32, DIMS(n, k));
-    builder_tensor(b, PLAN_EXPERT_SHARES, "shares", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, k));
-    builder_tensor(b, PLAN_EXPERTS, "ffn", PLAN_ACTIVATION, DTYPE_F32,
-                   DIMS(n, k, {"intermediate_size", "di", c->intermediate_size}));
-}
-
-/* What layers work on. */
-static void declare_activations(plan_builder *b)
-{
-    const model_config *c = &b->program->config;
-    const plan_options *o = &b->program->options;
-    const plan_dim n = {"n_tokens", "n", -AXIS_TOKENS};
-    const plan_dim wanted = {"n_wanted", "nw", -AXIS_WANTED};
-    const plan_dim hidden = {"hidden_size", "d", c->hidden_size};
-    builder_tensor(b, PLAN_X, "x", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
-    builder_tensor(b, PLAN_ATTN, "attn", PLAN_ACTIVATION, o->act_type,
-                   DIMS(n, {"qkv_hidden_units", "(nh + 2 nkvh) dh", config_qkv_hidden_units(c)}));
-    if (family_has(c->family, WEIGHT_ATTN_SINKS))
-        builder_tensor(b, PLAN_ATTN_SUMS, "attn_sums", PLAN_ACTIVATION, DTYPE_F32,
-                       DIMS(n, {"n_heads", "nh", c->n_heads}));
-    if (c->n_experts)
-        declare_experts(b);
-    else
-        builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, o->act_type,
-                       DIMS(n, {"2 * intermediate_size", "2 di", 2 * c->intermediate_size}));
-    builder_tensor(b, PLAN_X_NORM, "x_", PLAN_ACTIVATION, o->act_type, DIMS(n, hidden));
-    builder_tensor(b, PLAN_X_OUT, "x_out", PLAN_OUTPUT, DTYPE_F32, DIMS(wanted, hidden));
-    if (gathers(b)) {
-        const model_config *whole = &b->program->whole;
-        builder_tensor(b, PLAN_ATTN_ALL, "attn_all", PLAN_ACTIVATION, DTYPE_F32,
-                       DIMS(n, {"all_q_hidden_units", "anh dh", config_q_hidden_units(whole)}));
-        builder_tensor(b, PLAN_FFN_ALL, "ffn_all", PLAN_ACTIVATION, DTYPE_F32,
-                       DIMS(n, {"all_intermediate_size", "adi", whole->intermediate_size}));
-    }
-}
-
-/* What comes after the layers: logits, and the token chosen. */
-static void declare_outputs(plan_builder *b)
-{
-    const model_config *c = &b->program->config;
-    const plan_dim outputs = {"n_outputs", "no", -AXIS_OUTPUTS};
-    builder_tensor(b, PLAN_LOGITS, "logits", PLAN_OUTPUT, DTYPE_F32,
-                   DIMS(outputs, {"vocab_size", "v", c->vocab_size}));
-    builder_tensor(b, PLAN_NEXT, "next", PLAN_OUTPUT, DTYPE_I32, DIMS(outputs));
-}
-#undef DIMS
 
 /* x_ = the norm of `from`. */
 static void llama_norm_of(plan_builder *b, const char *step, plan_tensor_id from,
@@ -194,9 +80,7 @@ static void scale_residual(plan_builder *b, plan_tensor_id id, int64_t count, co
     node_param(node, "factor", factor);
 }
 
-/* x_ = the norm of x, in families that have one before attention or the MLP; else products read x.
- */
-static void norm_before(plan_builder *b, const char *step, weight_slot norm)
+void llama_norm_before(plan_builder *b, const char *step, weight_slot norm)
 {
     if (family_has(b->program->config.family, norm)) llama_norm(b, step, norm);
 }
@@ -271,7 +155,7 @@ static void project_back(plan_builder *b, weight_slot weight, plan_tensor_id in,
         project_and_norm(b, weight, post, in, count, symbol);
         return;
     }
-    if (gathers(b)) {
+    if (llama_gathers(b)) {
         project_own(b, weight, in == PLAN_FFN ? PLAN_FFN_ALL : PLAN_ATTN_ALL);
         return;
     }
@@ -290,7 +174,7 @@ static void project_back(plan_builder *b, weight_slot weight, plan_tensor_id in,
 static void exchange(plan_builder *b, const char *step)
 {
     builder_graph(b, step);
-    if (gathers(b)) {
+    if (llama_gathers(b)) {
         gather(b, PLAN_X, b->program->shard.hidden.first, PLAN_X, b->program->shard.hidden);
         return;
     }
@@ -303,13 +187,13 @@ static void gather_attention(plan_builder *b)
 {
     const program_span heads = b->program->shard.heads;
     const int64_t dh = b->program->config.head_dim;
-    if (gathers(b))
+    if (llama_gathers(b))
         gather(b, PLAN_ATTN, 0, PLAN_ATTN_ALL, (program_span){heads.first * dh, heads.count * dh});
 }
 
 static void gather_ffn(plan_builder *b)
 {
-    if (gathers(b)) gather(b, PLAN_FFN, 0, PLAN_FFN_ALL, b->program->shard.intermediate);
+    if (llama_gathers(b)) gather(b, PLAN_FFN, 0, PLAN_FFN_ALL, b->program->shard.intermediate);
 }
 
 /* The rank's columns of the logits, and then those of all ranks. */
@@ -432,7 +316,7 @@ static void attention(plan_builder *b)
     const model_config *c = &b->program->config;
     const int64_t q = config_q_hidden_units(c);
 
-    norm_before(b, "attn_norm", WEIGHT_ATTN_NORM);
+    llama_norm_before(b, "attn_norm", WEIGHT_ATTN_NORM);
     llama_qkv(b);
     llama_qk_norm(b);
     llama_rope(b);
@@ -463,7 +347,7 @@ void llama_up(plan_builder *b)
 
     static const op_code activations[] = {
         [FAMILY_SILU] = OP_SILU_AND_MUL, [FAMILY_GELU_TANH] = OP_GELU_AND_MUL};
-    builder_graph_if(b, gathers(b) || b->program->config.scales.residual != 0, "activation");
+    builder_graph_if(b, llama_gathers(b) || b->program->config.scales.residual != 0, "activation");
     plan_node *gated = builder_node(b, activations[b->program->config.family->activation]);
     node_tensor(gated, "x", PLAN_FFN);
     node_columns(gated, "out", PLAN_FFN, 0, di, "intermediate_size");
@@ -475,7 +359,7 @@ static void feed_forward(plan_builder *b)
 {
     const int64_t di = b->program->config.intermediate_size;
 
-    norm_before(b, "ffn_norm", WEIGHT_FFN_NORM);
+    llama_norm_before(b, "ffn_norm", WEIGHT_FFN_NORM);
     llama_up(b);
 
     builder_kernel(b, "ffn_down");
@@ -483,65 +367,11 @@ static void feed_forward(plan_builder *b)
     exchange(b, "ffn_allreduce");
 }
 
-/* The experts of each token. */
-static void route(plan_builder *b)
-{
-    builder_kernel(b, "router");
-    plan_node *router = builder_node(b, OP_LINEAR);
-    node_tensor(router, "x", PLAN_X_NORM);
-    node_weight(router, "weight", WEIGHT_ROUTER);
-    node_bias(router, "bias", WEIGHT_ROUTER);
-    node_tensor(router, "out", PLAN_ROUTER_LOGITS);
-
-    builder_kernel(b, "route");
-    plan_node *choose = builder_node(b, OP_ROUTE);
-    node_tensor(choose, "logits", PLAN_ROUTER_LOGITS);
-    node_tensor(choose, "ids", PLAN_EXPERT_IDS);
-    node_tensor(choose, "shares", PLAN_EXPERT_SHARES);
-    node_param(choose, "normalised", b->program->config.experts_normalised);
-}
-
-/* The feed-forward network of a mixture: gate, up and activation of the chosen experts, and the sum
- * of their down projections. */
-static void mix_experts(plan_builder *b)
-{
-    static const char *const one_row[] = {"1", "hidden_size"};
-    const model_swiglu *swiglu = &b->program->config.swiglu;
-    const int64_t d = b->program->config.hidden_size;
-    norm_before(b, "ffn_norm", WEIGHT_FFN_NORM);
-    route(b);
-
-    builder_kernel(b, "ffn_up");
-    plan_node *up = builder_node(b, OP_LINEAR_EXPERTS);
-    node_blocks(up, "x", PLAN_X_NORM, 1, d, one_row);
-    node_tensor(up, "ids", PLAN_EXPERT_IDS);
-    node_weight(up, "weight", WEIGHT_GATE_EXPERTS);
-    node_weight(up, "up_weight", WEIGHT_UP_EXPERTS);
-    node_bias(up, "bias", WEIGHT_GATE_EXPERTS);
-    node_bias(up, "up_bias", WEIGHT_UP_EXPERTS);
-    node_tensor(up, "out", PLAN_EXPERTS);
-    if (swiglu->alpha > 0) {
-        node_param(up, "alpha", swiglu->alpha);
-        node_param(up, "limit", swiglu->limit);
-        node_param(up, "added", swiglu->added);
-    }
-
-    builder_kernel(b, "ffn_down");
-    plan_node *down = builder_node(b, OP_LINEAR_EXPERTS);
-    node_tensor(down, "x", PLAN_EXPERTS);
-    node_tensor(down, "ids", PLAN_EXPERT_IDS);
-    node_weight(down, "weight", WEIGHT_DOWN_EXPERTS);
-    node_bias(down, "bias", WEIGHT_DOWN_EXPERTS);
-    node_tensor(down, "shares", PLAN_EXPERT_SHARES);
-    node_tensor(down, "residual", PLAN_X);
-    node_blocks(down, "out", PLAN_X, 1, d, one_row);
-}
-
 static void llama_layer(plan_builder *b)
 {
     attention(b);
     if (b->program->config.n_experts)
-        mix_experts(b);
+        llama_mix_experts(b);
     else
         feed_forward(b);
 }
@@ -643,10 +473,7 @@ void llama_forward(plan_builder *b)
 {
     const plan_options *o = &b->program->options;
     const page page = page_of(o);
-    declare_inputs(b);
-    declare_states(b);
-    declare_activations(b);
-    declare_outputs(b);
+    llama_tensors(b);
     if (o->form == PLAN_FLASHINFER) llama_flashinfer_tensors(b);
     if (o->form == PLAN_PADDED) llama_padded_tensors(b);
     b->layer = -1;
