@@ -21,7 +21,7 @@ macro(gpu_test_image name source)
 endmacro()
 
 # Quantised weights: a bit 1 << FRAGMENT_... (vm/mega/fragments.h) for each type that a kernel reads. Kernels
-# for Q8_0 or Q4_0 alone, or for Q4_K beside Q6_K, have less code, which stays in the instruction cache; the
+# for only Q8_0 or only Q4_0, or for Q4_K beside Q6_K, have less code, which stays in the instruction cache; the
 # others read any mix.
 set(Q8_0 -DMEGA_QUANT_TYPES=0x02)
 set(Q4_0 -DMEGA_QUANT_TYPES=0x04)

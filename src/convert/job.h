@@ -15,7 +15,7 @@ typedef struct target {
     weight_slot slot; /* WEIGHT_COUNT: `data` is the source */
     int64_t layer;
     bool bias;
-    uint32_t fused;   /* the slots whose rows follow each other, `slot` the first; 0: it alone */
+    uint32_t fused;   /* the slots whose rows follow each other, `slot` the first; 0: only `slot` */
     const void *data; /* rows as stored; NULL: model_read_rows() makes them */
     dtype from, to;
     int rank;
