@@ -139,6 +139,7 @@ test_changed() {
         [ -z "$suites" ] || run_suites build-test -R "^(${suites%|})\$"
     fi
     check "layers" scripts/layers || true
+    check "new refusals have tests" scripts/refusals --since "$1" || true
     end_tally
 }
 

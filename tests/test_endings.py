@@ -123,6 +123,47 @@ def waits_for_input():
         for_signals(command[0], begin)
 
 
+def wait_in_open(child):
+    """Until the process is in open() and stays there, where the system says so."""
+    before, end = "", time.monotonic() + LONG
+    while time.monotonic() < end:
+        try:
+            now = Path(f"/proc/{child.pid}/syscall").read_text()
+        except OSError:
+            time.sleep(0.5)
+            return
+        if now == before and now.split()[0] in ("2", "56", "257"):  # open and openat of x86-64 and aarch64
+            return
+        before = now
+        time.sleep(0.02)
+    check(False, f"{child.args} does not open its pipe")
+
+
+def waits_for_disks():
+    """A pipe that nobody opens at its other end: the system call that opens it never returns."""
+    pipe = Path(TEMPORARY, "pipe")
+    os.mkfifo(pipe)
+    run = ("run", "-m", MODEL, "-n", "1")
+    for command in ([*run, "-f", pipe], [*run, "-p", "a", "--json-schema", pipe], [*run, "-p", "a", "--grammar", pipe],
+                    ["serve", "-m", MODEL, "--port", "0", "--api-key-file", pipe], ["trace", "-m", MODEL, "-p", "a", "-n", "1", "-o", pipe],
+                    ["schedule", "-m", MODEL, "--save", pipe]):
+        def begin():
+            child = start(*command)
+            child.stdin.close()
+            wait_in_open(child)
+            return child
+        for_signals(" ".join(map(str, command)), begin)
+    for command in (["run", "-m", pipe, "-p", "a"], ["plan", "-m", pipe], ["tokenize", "-m", pipe], ["schedule", "-m", MODEL, "--load", pipe],
+                    ["convert", "-m", MODEL, "-o", pipe]):
+        child = start(*command)
+        try:
+            err = child.communicate(b"", LONG)[1]
+            check(child.returncode != 0 and b"expected a" in err, f"{command}: {err}")
+        except subprocess.TimeoutExpired:
+            child.kill()
+            check(False, f"{command} waits for a pipe")
+
+
 def long_work():
     def answer():
         child = start("run", "-m", *SLOW, "-p", "one two", "-n", "100000")
@@ -157,4 +198,4 @@ def server():
         ends(f"serve, {number.name}", child, lambda child: child.send_signal(number))
 
 
-sys.exit(run_parts(waits_for_peers, waits_for_programs, waits_for_input, long_work, server))
+sys.exit(run_parts(waits_for_peers, waits_for_programs, waits_for_input, waits_for_disks, long_work, server))
