@@ -164,7 +164,7 @@ def check_tools_of_codex(s):
              {"type": "namespace", "name": "mcp__box", "tools": [{"type": "function", "name": "open", "parameters": SCHEMA}]},
              {"type": "web_search"}]
     for name, kind in (("apply_patch", "custom_tool_call"), ("mcp__box__open", "function_call")):
-        body = {"input": "x", "tools": tools, "tool_choice": {"type": "function", "name": name}, "temperature": 1}
+        body = {"input": "x", "tools": tools, "tool_choice": {"type": "function", "name": name}, "temperature": 1, "seed": 1}
         status, head, reply = s.request("POST", "/v1/responses", body)
         assert status == 200 and "web_search" in head.getheader("Warning"), reply
         call = next(i for i in reply["output"] if i["type"] != "message")

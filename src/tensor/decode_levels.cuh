@@ -3,26 +3,20 @@
 #ifndef QUIPU_TENSOR_DECODE_LEVELS_CUH
 #define QUIPU_TENSOR_DECODE_LEVELS_CUH
 
-/* Level `name` of 16, eight to a word, the first in the lowest byte. */
-DECODE_FN float decode_level(uint64_t low, uint64_t high, int name)
-{
-    return (float)(int8_t)((name < 8 ? low : high) >> 8 * (name & 7));
-}
-DECODE_FN float decode_iq4_level(int name)
-{
-    return decode_level(0xf6eaddcfbfad9881, 0x7159453526190d01, name);
-}
-DECODE_FN float decode_fp4_level(int name)
-{
-    return decode_level(0x0c08060403020100, 0xf4f8fafcfdfeff00, name);
-}
+#include "tensor/levels.h"
+
+#define LEVEL(level) level,
+static __device__ const int8_t decode_iq4_levels[16] = {LEVELS_IQ4(LEVEL)};
+static __device__ const int8_t decode_fp4_levels[16] = {LEVELS_FP4(LEVEL)};
+#undef LEVEL
 
 /* Value i of 32 whose nibbles lie in 16 bytes. */
 DECODE_FN void decode_iq4(const uint8_t *qs, int i, float scale, float *out)
 {
     const decode_bytes bytes = decode_u64(qs + i % 16);
     for (int j = 0; j < 8; j++)
-        out[j] = __fmul_rn(scale, decode_iq4_level(decode_byte(bytes, j) >> i / 16 * 4 & 15));
+        out[j] =
+            __fmul_rn(scale, (float)decode_iq4_levels[decode_byte(bytes, j) >> i / 16 * 4 & 15]);
 }
 
 DECODE_FN void decode_iq4_nl(const uint8_t *row, int64_t i, float *out)
@@ -48,8 +42,8 @@ DECODE_FN void decode_mxfp4(const uint8_t *row, int64_t i, float *out)
     const float scale = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
     const decode_bytes bytes = decode_u64(block + 1 + (int)(i % 16));
     for (int j = 0; j < 8; j++)
-        out[j] = __fmul_rn(scale,
-                           decode_fp4_level(decode_byte(bytes, j) >> (int)(i % 32) / 16 * 4 & 15));
+        out[j] = __fmul_rn(
+            scale, (float)decode_fp4_levels[decode_byte(bytes, j) >> (int)(i % 32) / 16 * 4 & 15]);
 }
 
 DECODE_FN void decode_nvfp4(const uint8_t *row, int64_t i, float *out)
@@ -59,8 +53,8 @@ DECODE_FN void decode_nvfp4(const uint8_t *row, int64_t i, float *out)
     const float scale = bits == 0x7f ? 0.0f : f8_to_f32((uint8_t)bits) * 0.5f;
     const decode_bytes bytes = decode_u64(block + 4 + 8 * sub);
     for (int j = 0; j < 8; j++)
-        out[j] =
-            __fmul_rn(scale, decode_fp4_level(decode_byte(bytes, j) >> (int)(i % 16) / 8 * 4 & 15));
+        out[j] = __fmul_rn(
+            scale, (float)decode_fp4_levels[decode_byte(bytes, j) >> (int)(i % 16) / 8 * 4 & 15]);
 }
 
 DECODE_FN void decode_tq1_0(const uint8_t *row, int64_t i, float *out)

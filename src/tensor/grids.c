@@ -4,7 +4,6 @@
 #define GRID const
 #include "tensor/grids.inc"
 
-const int8_t levels_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                               1,    13,   25,  38,  53,  69,  89,  113};
-
-const int8_t levels_fp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+#define LEVEL(level) level,
+const int8_t levels_iq4[16] = {LEVELS_IQ4(LEVEL)};
+const int8_t levels_fp4[16] = {LEVELS_FP4(LEVEL)};

@@ -8,6 +8,8 @@
 #ifndef QUIPU_TENSOR_GRIDS_H
 #define QUIPU_TENSOR_GRIDS_H
 
+#include "tensor/levels.h"
+
 #include <stdint.h>
 
 extern const uint32_t grid_iq1_s[2 * 2048];  /* also IQ1_M's */
@@ -17,8 +19,7 @@ extern const uint32_t grid_iq2_s[2 * 1024];
 extern const uint32_t grid_iq3_xxs[256]; /* of 4, 12, .. 52 and 62 */
 extern const uint32_t grid_iq3_s[512];   /* of the odd numbers below 16 */
 
-/* Levels of the formats with 4 bits a value: of IQ4_NL and IQ4_XS, and twice the numbers of FP4
- * (E2M1). */
+/* Those of levels.h. */
 extern const int8_t levels_iq4[16], levels_fp4[16];
 
 #endif

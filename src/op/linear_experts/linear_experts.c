@@ -104,7 +104,7 @@ static double derive(const op_call *call, const char *axis)
     return (double)used;
 }
 
-/* Distinct experts for each token, and some that no token chooses. */
+/* Distinct experts for each token: neighbours, from a random one on. */
 static void prepare(op_call *call, uint64_t seed)
 {
     const tensor *ids = &call->tensors[LINEAR_EXPERTS_IDS];
@@ -113,7 +113,7 @@ static void prepare(op_call *call, uint64_t seed)
         int32_t *id = tensor_row(ids, t);
         const int64_t first = (int64_t)(hash_random(seed, 0, (uint64_t)t) % (uint64_t)n_experts);
         for (int64_t j = 0; j < ids->shape[1]; j++)
-            id[j] = (int32_t)((first + j * j + j) % n_experts);
+            id[j] = (int32_t)((first + j) % n_experts);
     }
 }
 
