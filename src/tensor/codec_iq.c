@@ -7,6 +7,7 @@
 #include "tensor/float16.h"
 #include "tensor/float8.h"
 #include "tensor/grids.h"
+#include "tensor/levels.h"
 
 #include <string.h>
 

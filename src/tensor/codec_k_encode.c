@@ -3,7 +3,7 @@
  */
 #include "tensor/codec_k.h"
 #include "tensor/codec_k_search.h"
-#include "tensor/grids.h"
+#include "tensor/levels.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #include "tensor/codec_blocks.h"
 #include "tensor/codec_table.h"
 #include "tensor/float16.h"
-#include "tensor/grids.h"
+#include "tensor/levels.h"
 
 #include <math.h>
 #include <string.h>

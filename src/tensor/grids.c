@@ -1,5 +1,6 @@
-/* The tables of grids.h. */
+/* The tables of grids.h and levels.h. */
 #include "tensor/grids.h"
+#include "tensor/levels.h"
 
 #define GRID const
 #include "tensor/grids.inc"

@@ -8,8 +8,6 @@
 #ifndef QUIPU_TENSOR_GRIDS_H
 #define QUIPU_TENSOR_GRIDS_H
 
-#include "tensor/levels.h"
-
 #include <stdint.h>
 
 extern const uint32_t grid_iq1_s[2 * 2048];  /* also IQ1_M's */
@@ -18,8 +16,5 @@ extern const uint32_t grid_iq2_xs[2 * 512];
 extern const uint32_t grid_iq2_s[2 * 1024];
 extern const uint32_t grid_iq3_xxs[256]; /* of 4, 12, .. 52 and 62 */
 extern const uint32_t grid_iq3_s[512];   /* of the odd numbers below 16 */
-
-/* Those of levels.h. */
-extern const int8_t levels_iq4[16], levels_fp4[16];
 
 #endif

@@ -2,6 +2,8 @@
 #ifndef QUIPU_TENSOR_LEVELS_H
 #define QUIPU_TENSOR_LEVELS_H
 
+#include <stdint.h>
+
 /* clang-format off */
 /* Of IQ4_NL and IQ4_XS. */
 #define LEVELS_IQ4(X)                                                                              \
@@ -13,5 +15,7 @@
     X(0) X(1)  X(2)  X(3)  X(4)  X(6)  X(8)  X(12)                                                 \
     X(0) X(-1) X(-2) X(-3) X(-4) X(-6) X(-8) X(-12)
 /* clang-format on */
+
+extern const int8_t levels_iq4[16], levels_fp4[16];
 
 #endif
