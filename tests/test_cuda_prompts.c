@@ -86,7 +86,7 @@ static uint16_t narrow(dtype type, float value)
 static op_call silu_of(const tensor *x)
 {
     int64_t n = x->shape[0], features = x->shape[1] / 2;
-    op_call silu = {.end = n * features};
+    op_call silu = {.end = n * features, .params = {[SILU_AND_MUL_ALPHA] = 1}};
     silu.tensors[SILU_AND_MUL_X] = *x;
     silu.tensors[SILU_AND_MUL_OUT] = tensor_slice(*x, 1, 0, features);
     return silu;

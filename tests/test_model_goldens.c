@@ -7,6 +7,9 @@
  * off by a few percent.
  */
 #include "engine_test.h"
+#include "gpu_test.h"
+
+#include "inspect/diff/diff.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -127,12 +130,20 @@ static void check_golden(const golden *g, const char *exec, const char *cpu_mask
     qp_engine_close(engine);
 }
 
-static void run_all(const char *exec, const char *cpu_mask)
+static cJSON *read_manifest(void)
 {
     size_t length = 0;
     char *text = read_whole("golden/models/manifest.json", &length);
     assert_non_null(text);
     cJSON *manifest = cJSON_ParseWithLength(text, length);
+    assert_non_null(manifest);
+    free(text);
+    return manifest;
+}
+
+static void run_all(const char *exec, const char *cpu_mask)
+{
+    cJSON *manifest = read_manifest();
     double tolerance = cJSON_GetObjectItem(manifest, "tolerance")->valuedouble;
     int count = 0;
     const cJSON *item;
@@ -145,7 +156,6 @@ static void run_all(const char *exec, const char *cpu_mask)
     }
     assert_true(count >= 48);
     cJSON_Delete(manifest);
-    free(text);
 }
 
 static void references_agree_with_transformers(void **state)
@@ -163,11 +173,35 @@ static void fast_kernels_agree_with_transformers(void **state)
     run_all("operators", "all");
 }
 
+/* Every step on a GPU is within its operator's tolerance of the reference, and a whole pass, whose
+ * launches are fused, has the bits of its steps. */
+static void a_gpu_agrees_with_references(void **state)
+{
+    (void)state;
+    require_gpu();
+    cJSON *manifest = read_manifest();
+    const cJSON *item;
+    cJSON_ArrayForEach(item, cJSON_GetObjectItem(manifest, "cases"))
+    {
+        golden g = read_golden(item);
+        const diff_options options = {.model = g.path, .b = "cuda", .singles = 2};
+        strbuf found = {0};
+        bool equal = false;
+        qp_error error;
+        if (diff_print(&options, &found, &equal, &error) != QP_OK)
+            fail_msg("%s: %s", g.model, error.message);
+        if (!equal) fail_msg("%s:\n%s", g.model, strbuf_text(&found));
+        strbuf_free(&found);
+    }
+    cJSON_Delete(manifest);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(references_agree_with_transformers),
         cmocka_unit_test(fast_kernels_agree_with_transformers),
+        cmocka_unit_test(a_gpu_agrees_with_references),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

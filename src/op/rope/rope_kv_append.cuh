@@ -21,7 +21,19 @@ DEVICE_FN void rope_turn_into(dtype type, char *head, int a, int b, float cosine
     device_store(cache_type, slot, b, device_load(type, head, b));
 }
 
-/* All threads of a block; their number is a multiple of head_dim / 2. */
+/* Stores elements of k's heads from `first` on, which rope leaves as they are, in a slot. */
+DEVICE_FN void rope_append_rest(const tensor &k, int64_t t, int first, const tensor &k_cache,
+                                char *slot)
+{
+    int rest = (int)k.shape[2] - first;
+    for (int i = threadIdx.x; i < (int)k.shape[1] * rest; i += blockDim.x) {
+        int head = i / rest, at = first + i % rest;
+        device_store(k_cache.type, slot + head * k_cache.stride[2], at,
+                     device_load(k.type, device_row2(k, t, head), at));
+    }
+}
+
+/* All threads of a block; their number is a multiple of the pairs of a head. */
 DEVICE_FN void rope_kv_append_pairs(const op_call &rope, const op_call &append, int64_t t,
                                     const kv_place &place)
 {
@@ -43,6 +55,7 @@ DEVICE_FN void rope_kv_append_pairs(const op_call &rope, const op_call &append, 
         rope_turn_into(of_k ? k.type : q.type, row, a, b, cosine, sine, k_cache.type,
                        of_k ? slot + (head - n_q) * k_cache.stride[2] : nullptr);
     }
+    rope_append_rest(k, t, 2 * half, k_cache, slot);
 }
 
 DEVICE_FN void rope_kv_append_block(const op_call &rope, const op_call &append, int64_t t)
