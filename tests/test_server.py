@@ -304,7 +304,8 @@ def tokens_as_vllm_has_them(s):
     bos = s.post("/tokenize", {"prompt": info["bos_token"], "add_special_tokens": False})[1]["tokens"]
     assert bos == [1], bos
     assert s.post("/detokenize", {"tokens": plain})[1]["prompt"].strip() == "the cat"
-    assert s.get("/props")[1]["bos_token"] == info["bos_token"]
+    props = s.get("/props")[1]
+    assert props["bos_token"] == info["bos_token"] and props["model_path"].endswith(".gguf"), props
     refusal(s, "/tokenize", {}, "content")
 
 
@@ -401,6 +402,16 @@ def embeddings(s):
     mean = s.post("/api/embeddings", {"prompt": "the cat sat on a mat"})[1]["embedding"]
     length = sum(v * v for v in mean) ** 0.5
     assert all(abs(v / length - w) < 1e-6 for v, w in zip(mean, one["embedding"]))
+    mixed = [*s.post("/tokenize", {"content": "the cat", "add_special": True})[1]["tokens"], " sat on a mat"]
+    same, _ = ask([mixed, {"prompt_string": "the cat sat on a mat"}])
+    assert same[1]["embedding"] == one["embedding"] and len(same[0]["embedding"]) == size
+    for path, name in (("/embedding", "content"), ("/embeddings", "input")):
+        reply = s.post(path, {name: ["the cat sat on a mat", "a dog"]})[1]
+        assert [r["embedding"] for r in reply] == [[one["embedding"]], [several[0]["embedding"]]], reply
+    reply = s.post("/embedding", {"content": "the cat sat on a mat", "embd_normalize": -1})[1]
+    assert reply == [{"index": 0, "embedding": [mean]}], reply
+    refusal(s, "/embedding", {"content": "a", "embd_normalize": 1}, "embd_normalize")
+    refusal(s, "/embedding", {}, "input")
     for body, param in (({}, "input"), ({"input": []}, "input"), ({"input": ""}, "input"),
                         ({"input": [1, 99999]}, "input"), ({"input": "x", "dimensions": 8}, "dimensions"),
                         ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
@@ -430,6 +441,14 @@ def texts_are_ranked_by_their_vectors(s):
     refusal(s, "/v1/score", {"text_1": texts[:2], "text_2": texts}, "text_2")
     refusal(s, "/v1/rerank", {"query": "", "documents": texts}, "query")
     refusal(s, "/v1/rerank", {"query": "x", "documents": ["a", {"image": "b"}]}, "documents")
+    listed = s.post("/rerank", {"query": "mats", "texts": texts, "return_text": True})[1]
+    assert [r["index"] for r in listed] == order and listed[0]["text"] == texts[order[0]], listed
+    assert all(abs(r["score"] - cosines[r["index"]]) < 1e-6 for r in listed), listed
+    refusal(s, "/rerank", {"query": "x"}, "documents")
+    refusal(s, "/rerank", {"query": "x", "documents": texts, "texts": texts}, "documents")
+    for name in ("documents", "texts"):
+        refusal(s, "/rerank", {"query": "x", name: []}, name)
+    refusal(s, "/v1/score", {"text_1": [], "text_2": []}, "text_1")
 
 
 @test

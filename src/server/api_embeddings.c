@@ -29,12 +29,34 @@ static const field common_fields[] = {
     {0}};
 
 static const field openai_fields[] = {
-    FIELD("input", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY, AT(prompt),
-          .required = true, .least_items = 1, .schema = SCHEMA_TEXT,
-          .help = "a text, an array of token ids, or an array of these"),
+    FIELD("input", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY | JSON_OBJECT, AT(prompt),
+          .required = true, .least_items = 1,
+          .help = "a text, an array of token ids and texts, {\"prompt_string\": text}, or an array "
+                  "of these"),
     FIELD("encoding_format", .type = FIELD_READ, .types = JSON_STRING, .read = read_encoding,
           .schema = "{\"enum\": [\"float\", \"base64\", null]}",
           .help = "float, or base64: the bytes of float32 values, lowest first"),
+    {0}};
+
+static qp_status read_normalize(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    p->whole_vectors = value->valuedouble == -1;
+    if (p->whole_vectors || value->valuedouble == 2) return QP_OK;
+    return api_refuse(error, 400, name,
+                      "\"%s\" must be 2 (vectors of length 1) or -1 (as they are), found %.17g",
+                      name, value->valuedouble);
+}
+
+static const field llama_cpp_fields[] = {
+    FIELD("content", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY | JSON_OBJECT,
+          AT(prompt), .least_items = 1, .help = "what is embedded, as in input"),
+    FIELD("input", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY | JSON_OBJECT, AT(prompt),
+          .least_items = 1,
+          .help = "a text, an array of token ids and texts, {\"prompt_string\": text}, or an array "
+                  "of these"),
+    FIELD("embd_normalize", .type = FIELD_READ, .types = JSON_NUMBER, .read = read_normalize,
+          .help = "2: vectors of length 1; -1: vectors as they are"),
     {0}};
 
 static const field embed_fields[] = {
@@ -49,6 +71,7 @@ static const field old_fields[] = {FIELD("prompt", .type = FIELD_JSON, .types = 
                                    {0}};
 
 static const field *const openai_tables[] = {openai_fields, common_fields, NULL};
+static const field *const llama_cpp_tables[] = {llama_cpp_fields, common_fields, NULL};
 static const field *const embed_tables[] = {embed_fields, common_fields, NULL};
 static const field *const old_tables[] = {old_fields, common_fields, NULL};
 
@@ -75,7 +98,6 @@ qp_status embeddings_check(call *c, api_error *error)
 
 static qp_status read_embeddings(call *c, const cJSON *body, api_error *error)
 {
-    (void)body;
     const bool cuts = c->server->options->cut_embeddings;
     TRY(embeddings_check(c, error));
     if (c->p.dimensions > hidden_size(c) || (!cuts && dimensions(c) != hidden_size(c)))
@@ -85,7 +107,13 @@ static qp_status read_embeddings(call *c, const cJSON *body, api_error *error)
                           cuts ? ", or less"
                                : "; if the model was trained for shorter vectors (Matryoshka), "
                                  "start the server with --matryoshka");
-    return call_add_prompts(c, c->dialect == &ollama_embeddings ? "prompt" : "input", NULL, error);
+    const char *name = c->dialect == &ollama_embeddings ? "prompt"
+                       : json_get(body, "content")      ? "content"
+                                                        : "input";
+    if (!c->p.prompt)
+        return api_refuse(error, 400, name, "a request needs \"content\" or \"input\"");
+    c->p.mixed = c->dialect == &openai_embeddings || c->dialect == &llama_cpp_embeddings;
+    return call_add_prompts(c, name, NULL, error);
 }
 
 /* ---- Replies ------------------------------------------------------------------------------- */
@@ -96,7 +124,8 @@ static double scale_of(const call *c, const float *v)
     double sum = 0;
     for (int64_t i = 0; i < dimensions(c); i++)
         sum += (double)v[i] * (double)v[i];
-    return c->dialect == &ollama_embeddings || sum == 0 ? 1 : 1 / sqrt(sum);
+    const bool whole = c->p.whole_vectors || c->dialect == &ollama_embeddings;
+    return whole || sum == 0 ? 1 : 1 / sqrt(sum);
 }
 
 static void put_base64(const unsigned char *bytes, size_t n, strbuf *out)
@@ -163,6 +192,18 @@ static void whole_openai(call *c)
                   sum.prompt);
 }
 
+/* A list of vectors for each text: llama.cpp has models whose texts have one for each token. */
+static void whole_llama_cpp(call *c)
+{
+    strbuf_putc(&c->out, '[');
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        strbuf_printf(&c->out, "%s{\"index\":%zu,\"embedding\":[", i ? "," : "", i);
+        put_vector(c, i, &c->out);
+        strbuf_puts(&c->out, "]}");
+    }
+    strbuf_putc(&c->out, ']');
+}
+
 static void whole_embed(call *c)
 {
     const call_usage sum = call_sum_usage(c);
@@ -189,6 +230,10 @@ const dialect openai_embeddings = {.fields = openai_tables,
                                    .stream_type = "application/json",
                                    .read = read_embeddings,
                                    .whole = whole_openai};
+const dialect llama_cpp_embeddings = {.fields = llama_cpp_tables,
+                                      .stream_type = "application/json",
+                                      .read = read_embeddings,
+                                      .whole = whole_llama_cpp};
 const dialect ollama_embed = {.fields = embed_tables,
                               .stream_type = "application/json",
                               .read = read_embeddings,

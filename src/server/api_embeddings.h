@@ -10,6 +10,6 @@ qp_status embeddings_check(call *c, api_error *error);
 /* How near texts are to each other: api_rerank.c. */
 extern const dialect rerank, score;
 
-extern const dialect openai_embeddings, ollama_embed, ollama_embeddings;
+extern const dialect openai_embeddings, llama_cpp_embeddings, ollama_embed, ollama_embeddings;
 
 #endif

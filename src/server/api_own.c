@@ -1,6 +1,8 @@
 /* Health, models, tokens and templates: see api_own.h. */
 #include "server/api_own.h"
 
+#include "engine/engine.h"
+
 #include "base/clock.h"
 #include "engine/sampling.h"
 #include "server/server_state.h"
@@ -91,6 +93,7 @@ void reply_props(server *s, exchange *x)
         cJSON_AddNumberToObject(values, qp_setting_name((qp_setting)i), sampling.value[i]);
     cJSON_AddNumberToObject(tree, "total_slots", (double)s->options->parallel);
     cJSON_AddStringToObject(tree, "model_alias", s->options->alias);
+    cJSON_AddStringToObject(tree, "model_path", model_path(s->engine->model));
     const char *source = s->vocabulary ? qp_chat_template(s->vocabulary) : NULL;
     cJSON_AddStringToObject(tree, "chat_template", source ? source : "");
     add_piece(tree, "bos_token", s->vocabulary, QP_ROLE_BOS);

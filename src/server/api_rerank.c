@@ -16,11 +16,15 @@
 static const field rerank_fields[] = {
     FIELD("model", .type = FIELD_STRING, AT(model), .help = "any name: the server has one model"),
     FIELD("query", .type = FIELD_STRING, AT(text), .required = true, .help = "what is looked for"),
-    FIELD("documents", .type = FIELD_JSON, .types = JSON_ARRAY, AT(prompt), .required = true,
-          .least_items = 1, .help = "texts, or objects with a text"),
+    FIELD("documents", .type = FIELD_JSON, .types = JSON_ARRAY, AT(prompt), .least_items = 1,
+          .help = "texts, or objects with a text"),
+    FIELD("texts", .type = FIELD_JSON, .types = JSON_ARRAY, AT(input), .least_items = 1,
+          .help = "the same; the reply is a list, as Hugging Face's text-embeddings-inference has "
+                  "it"),
     FIELD("top_n", .type = FIELD_INTEGER, AT(top_n), .high = 1 << 30,
           .help = "how many of the nearest are in the reply; none, or 0: all"),
     FIELD("return_documents", .type = FIELD_BOOL, AT(echo), .help = "the reply has the texts, too"),
+    FIELD("return_text", .type = FIELD_BOOL, AT(echo), .help = "the same"),
     {0}};
 
 static const field score_fields[] = {
@@ -59,17 +63,26 @@ static qp_status add_texts(call *c, const char *name, const cJSON *given, size_t
     if (!cJSON_IsArray(given)) TRY(add_text(c, name, given, error));
     if (cJSON_IsArray(given)) cJSON_ArrayForEach(item, given) TRY(add_text(c, name, item, error));
     *n = c->n_prompts - before;
-    return QP_OK;
+    return *n ? QP_OK : api_refuse(error, 400, name, "\"%s\" is empty", name);
+}
+
+static const cJSON *documents(const call *c)
+{
+    return c->p.input ? c->p.input : c->p.prompt;
 }
 
 static qp_status read_rerank(call *c, const cJSON *body, api_error *error)
 {
     size_t n;
+    const char *name = c->p.input ? "texts" : "documents";
     (void)body;
+    if (!c->p.input == !c->p.prompt)
+        return api_refuse(error, 400, "documents",
+                          "a request needs \"documents\", or \"texts\" in place of them");
     TRY(embeddings_check(c, error));
     if (!*c->p.text) return api_refuse(error, 400, "query", "\"query\" must not be empty");
     TRY(call_add_text(c, c->p.text, error));
-    return add_texts(c, "documents", c->p.prompt, &n, error);
+    return add_texts(c, name, documents(c), &n, error);
 }
 
 /* c->state: how many texts are the first of a pair. */
@@ -123,12 +136,14 @@ static void put_usage(const call *c, strbuf *out)
 
 static void put_result(const call *c, const ranked *r, strbuf *out)
 {
-    strbuf_printf(out, "{\"index\":%zu,\"relevance_score\":%.9g", r->index, r->score);
+    const bool list = c->p.input;
+    strbuf_printf(out, "{\"index\":%zu,\"%s\":%.9g", r->index, list ? "score" : "relevance_score",
+                  r->score);
     if (c->p.echo) {
-        const char *text = text_of(cJSON_GetArrayItem(c->p.prompt, (int)r->index));
-        strbuf_puts(out, ",\"document\":{\"text\":");
+        const char *text = text_of(cJSON_GetArrayItem(documents(c), (int)r->index));
+        strbuf_puts(out, list ? ",\"text\":" : ",\"document\":{\"text\":");
         json_put_string(out, text, strlen(text));
-        strbuf_putc(out, '}');
+        if (!list) strbuf_putc(out, '}');
     }
     strbuf_putc(out, '}');
 }
@@ -142,15 +157,18 @@ static void whole_rerank(call *c)
     for (size_t i = 0; all && i < n; i++)
         all[i] = (ranked){i, cosine(c, 0, i + 1)};
     if (all) qsort(all, n, sizeof *all, by_score);
-    strbuf_printf(&c->out, "{\"id\":\"rerank-%s\",\"object\":\"list\",\"model\":", c->id);
-    put_model(c, &c->out);
-    strbuf_puts(&c->out, ",\"results\":[");
+    if (!c->p.input) {
+        strbuf_printf(&c->out, "{\"id\":\"rerank-%s\",\"object\":\"list\",\"model\":", c->id);
+        put_model(c, &c->out);
+        strbuf_puts(&c->out, ",\"results\":");
+    }
+    strbuf_putc(&c->out, '[');
     for (size_t i = 0; all && i < most; i++) {
         if (i) strbuf_putc(&c->out, ',');
         put_result(c, &all[i], &c->out);
     }
     strbuf_putc(&c->out, ']');
-    put_usage(c, &c->out);
+    if (!c->p.input) put_usage(c, &c->out);
     free(all);
 }
 

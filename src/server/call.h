@@ -33,7 +33,8 @@ typedef struct parameters {
     const char *model;
     bool stream, include_usage, echo, ignore_eos, special, parse_special, add_special, with_pieces;
     bool logprobs, raw, token_ids, timings, progress, verbose;
-    bool base64;   /* embeddings as base64 */
+    bool base64;        /* embeddings as base64 */
+    bool whole_vectors; /* embeddings are not scaled to length 1 */
     bool mixed;    /* a prompt may hold ids and texts, and texts may be {"prompt_string": text} */
     bool no_tools; /* tools must not be called */
     bool thoughts_in_text, no_thoughts;           /* thoughts stay content, or are not sent */
