@@ -153,7 +153,8 @@ static qp_status answer(const cJSON *request, cJSON *out, qp_error *error)
         form_warm(f, json_get(request, "cold") ? 0 : 1000000000);
         cJSON_AddNumberToObject(out, "open_warm", (double)(clock_ns() - begin) * 1e-3);
         if (measure(f, json_get(request, "measure")->valuestring, out, error) != QP_OK)
-            cJSON_AddStringToObject(out, "unmeasured", error->message); /* the form has no such text */
+            cJSON_AddStringToObject(out, "unmeasured",
+                                    error->message); /* the form has no such text */
     }
     cJSON *accepted = cJSON_AddArrayToObject(out, "accepted");
     cJSON_ArrayForEach(text, json_get(request, "accept"))
