@@ -440,6 +440,8 @@ typedef struct qp_convert_options {
     const char *type;  /* "BF16", "Q8_0", "Q4_K_M", ...: llama.cpp's names and mixes; NULL: types
                         * stay as they are */
     bool pure;         /* all matrices in the usual type of the mix, as far as their rows allow */
+    bool clamp;        /* where a row has values that the new type cannot hold, those beyond 65504
+                        * become that, with a warning; else QP_UNSUPPORTED */
     int threads;       /* default: the processors this process may use */
     const volatile int *cancel; /* set from a signal handler or another thread; may be NULL */
     void (*log)(void *context, qp_log_level level, const char *message); /* may be NULL */

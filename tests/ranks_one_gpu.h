@@ -9,6 +9,8 @@
 
 #include "machines_test.h"
 
+#include "engine/ranks.h"
+
 #include <stdlib.h>
 
 enum {
@@ -27,13 +29,14 @@ static inline void one_gpu_prepare(void)
 static inline qp_engine_options one_gpu_options(const char *model, int ranks)
 {
     static const char gpus[] = "0,0,0,0,0,0,0,0";
+    engine_ranks_beside = ranks > 1;
     return (qp_engine_options){.size = sizeof(qp_engine_options),
                                .model = model,
                                .device = "cuda",
                                .exec = "megakernel",
                                .ranks = ranks,
                                .gpus = ranks > 1 ? gpus + 2 * (ONE_GPU_MAX_RANKS - ranks) : NULL,
-                               .exchange = ranks > 1 ? "beside" : "auto",
+                               .exchange = ranks > 1 ? "peers" : "auto",
                                .workers = ONE_GPU_BLOCKS / ranks};
 }
 

@@ -532,6 +532,11 @@ static void values_that_are_no_numbers_are_refused(void **state)
     assert_ok(qp_convert(&as_it_is, &error));
 }
 
+static void remember_warning(void *context, qp_log_level level, const char *message)
+{
+    if (level == QP_LOG_WARNING) snprintf(context, 256, "%s", message);
+}
+
 /* F16 ends at 65504, and so do the scales of blocks: larger values would become infinities. */
 static void values_that_a_type_cannot_hold_are_refused(void **state)
 {
@@ -555,12 +560,15 @@ static void values_that_a_type_cannot_hold_are_refused(void **state)
         refuses(options, QP_UNSUPPORTED, "too large for");
         assert_non_null(strstr(error.message, name));
         assert_int_equal(access(copy, F_OK), -1);
+        char said[256] = "";
+        options.clamp = true;
+        options.log = remember_warning;
+        options.log_context = said;
+        assert_ok(qp_convert(&options, &error));
+        assert_non_null(strstr(said, name));
+        assert_non_null(strstr(said, "1 values beyond 65504"));
+        assert_int_equal(unlink(copy), 0);
     }
-}
-
-static void remember_warning(void *context, qp_log_level level, const char *message)
-{
-    if (level == QP_LOG_WARNING) snprintf(context, 256, "%s", message);
 }
 
 static void losses_are_told(void **state)

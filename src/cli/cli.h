@@ -42,7 +42,7 @@ typedef struct cli_settings {
     int format;
     /* convert */
     const char *type;
-    bool pure;
+    bool pure, clamp;
     /* plan and shapes */
     int64_t tokens, sequences, ranks, rank, batch, kv_partitions;
     int cut, ranks_by; /* indices into cli_cuts, and into auto, threads, mpi, messages */

@@ -10,6 +10,7 @@ qp_status command_convert(const cli_call *call)
                                   .out = s->out,
                                   .type = s->type,
                                   .pure = s->pure,
+                                  .clamp = s->clamp,
                                   .threads = (int)s->threads,
                                   .cancel = &cli_interrupted,
                                   .log = cli_log,

@@ -327,6 +327,9 @@ static const option_spec convert_options[] = {
              "without it types stay as they are"},
     {"pure", 0, OPTION_FLAG_AT(SETTINGS, pure),
      .help = "all matrices in that type, without the mix"},
+    {"clamp", 0, OPTION_FLAG_AT(SETTINGS, clamp),
+     .help = "weights that the type cannot hold become the largest of F16, 65504, with a warning; "
+             "without it they are refused"},
     {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
     {0}};

@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 
 enum { PIECE_BYTES = 4 << 20 }; /* of a tensor, as floats, for each thread */
+#define F16_MOST 65504.0f
 
 /* --- Rows. --- */
 
@@ -29,9 +30,10 @@ typedef struct piece {
     int64_t first, rows;
     char *out;                 /* [rows] as they will be stored */
     char *stored;              /* [threads] a row as it is stored; of the types' larger size */
-    float *values;             /* [threads][columns] */
+    float *values;             /* [threads][2][columns]: before and after */
     _Atomic int64_t bad_row;   /* a row that holds a value that is not finite; -1: none */
     _Atomic int64_t large_row; /* a row whose values the new type cannot hold; -1: none */
+    _Atomic int64_t n_clamped; /* values of such rows, where the options say so */
 } piece;
 
 /* The old tensor's row for row `row` of the new one. Rotary embedding pairs neighbours 2i and 2i +
@@ -82,6 +84,40 @@ static bool all_finite(const float *values, int64_t n)
     return bad == 0;
 }
 
+/* Encodes a row; false: the type cannot hold it. F16, and the scales of blocks, end at 65504. */
+static bool encode_row(const target *t, const float *values, char *out, float *decoded)
+{
+    dtype_encode(t->to, values, out, t->columns);
+    dtype_decode(t->to, out, decoded, t->columns);
+    return all_finite(decoded, t->columns);
+}
+
+static int64_t clamp(float *values, int64_t n)
+{
+    int64_t clamped = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (fabsf(values[i]) <= F16_MOST) continue;
+        values[i] = copysignf(F16_MOST, values[i]);
+        clamped++;
+    }
+    return clamped;
+}
+
+/* Converts a stored row; `values`, `decoded`: room for it as floats. */
+static void convert_row(piece *p, int64_t row, const char *stored, char *out, float *values,
+                        float *decoded)
+{
+    const target *t = p->target;
+    dtype_decode(t->from, stored, values, t->columns);
+    if (!all_finite(values, t->columns)) p->bad_row = row;
+    bool holds = encode_row(t, values, out, decoded);
+    if (!holds && p->job->options->clamp) {
+        p->n_clamped += clamp(values, t->columns);
+        holds = encode_row(t, values, out, decoded);
+    }
+    if (!holds) p->large_row = row;
+}
+
 static void convert_share(void *context, int worker, int n_workers)
 {
     piece *p = context;
@@ -95,18 +131,13 @@ static void convert_share(void *context, int worker, int n_workers)
         return;
     }
     char *stored = p->stored + (size_t)worker * from_bytes;
-    float *values = p->values + (size_t)worker * (size_t)t->columns;
+    float *values = p->values + (size_t)worker * 2 * (size_t)t->columns;
     for (int64_t i = begin; i < end; i++) {
         char *out = p->out + (size_t)i * to_bytes;
         int64_t row = source_row(t, p->first + i);
         read_rows(p, row, 1, t->from == t->to ? out : stored);
         if (t->from == t->to) continue;
-        dtype_decode(t->from, stored, values, t->columns);
-        if (!all_finite(values, t->columns)) p->bad_row = row;
-        dtype_encode(t->to, values, out, t->columns);
-        /* F16, and the scales of blocks, end at 65504. */
-        dtype_decode(t->to, out, values, t->columns);
-        if (!all_finite(values, t->columns)) p->large_row = row;
+        convert_row(p, row, stored, out, values, values + t->columns);
     }
 }
 
@@ -144,7 +175,7 @@ static qp_status too_large(const piece *p, qp_error *error)
     return error_set(
         error, QP_UNSUPPORTED,
         "tensor %.*s: row %lld holds %g, which is too large for %s (F16 and the scales "
-        "of blocks end at 65504); give --type BF16 or F32",
+        "of blocks end at 65504); give --type BF16 or F32, or --clamp",
         (int)t->name.length, t->name.data, row, most, dtype_name(t->to));
 }
 
@@ -155,18 +186,21 @@ static qp_status write_tensor(convert_job *job, const target *t, qp_error *error
     size_t to_bytes = dtype_row_bytes(t->to, t->columns);
     int64_t at_once = rows_of_piece(job, t);
     buffer out = {0}, stored = {0}, values = {0};
+    int64_t n_clamped = 0;
     qp_status status = buffer_alloc(&out, (size_t)at_once * to_bytes, "rows", error);
     if (status == QP_OK) status = buffer_alloc(&stored, threads * from_bytes, "rows", error);
     if (status == QP_OK)
-        status = buffer_alloc(&values, threads * (size_t)t->columns * sizeof(float), "rows", error);
+        status =
+            buffer_alloc(&values, threads * 2 * (size_t)t->columns * sizeof(float), "rows", error);
     for (int64_t row = 0; status == QP_OK && row < t->rows; row += at_once) {
         int64_t rows = t->rows - row < at_once ? t->rows - row : at_once;
-        piece p = {job, t, row, rows, out.data, stored.data, values.data, -1, -1};
+        piece p = {job, t, row, rows, out.data, stored.data, values.data, -1, -1, 0};
         thread_pool_run(job->pool, convert_share, &p);
         if (p.bad_row >= 0)
             status = not_finite(t, p.bad_row, error);
         else if (p.large_row >= 0)
             status = too_large(&p, error);
+        n_clamped += p.n_clamped;
         if (status == QP_OK)
             status = gguf_writer_data(job->writer, out.data, (size_t)rows * to_bytes, error);
         progress_advance(&job->progress, (size_t)rows * to_bytes);
@@ -177,6 +211,9 @@ static qp_status write_tensor(convert_job *job, const target *t, qp_error *error
     buffer_free(&out);
     buffer_free(&stored);
     buffer_free(&values);
+    if (n_clamped)
+        strbuf_printf(&job->warnings, "tensor %.*s: %lld values beyond %g were changed to it\n",
+                      (int)t->name.length, t->name.data, (long long)n_clamped, (double)F16_MOST);
     /* A mapped file's pages are not needed again after they were read. */
     if (t->data && t->slot < WEIGHT_COUNT) model_release_weight(job->model, t->slot, t->layer);
     return status;
@@ -225,6 +262,7 @@ static void tell_warnings(convert_job *job)
         options->log(options->log_context, QP_LOG_WARNING, line);
         line = end ? end + 1 : NULL;
     }
+    strbuf_clear(&job->warnings);
 }
 
 static void on_progress(void *context, const progress *progress)
@@ -269,6 +307,7 @@ static qp_status run(convert_job *job, qp_error *error)
     TRY(convert_put_keys(job, error));
     tell_warnings(job);
     TRY(write_tensors(job, error));
+    tell_warnings(job);
     return copy_settings(options, error);
 }
 

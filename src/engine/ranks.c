@@ -44,13 +44,16 @@ static qp_status read_gpus(const char *text, bool mpi, engine_ranks *out, qp_err
     return QP_OK;
 }
 
+bool engine_ranks_beside;
+
 static qp_status read_exchange(const char *name, engine_ranks *out, qp_error *error)
 {
-    static const char *const names[] = {"auto", "peers", "nccl", "host", "beside"};
+    static const char *const names[] = {"auto", "peers", "nccl", "host"};
     out->exchange = CUDA_BY_AUTO;
     if (!name) return QP_OK;
-    for (int by = CUDA_BY_AUTO; by <= CUDA_BY_BESIDE; by++) {
-        out->exchange = (cuda_exchange_by)by;
+    for (int by = CUDA_BY_AUTO; by <= CUDA_BY_HOST; by++) {
+        const bool beside = by == CUDA_BY_PEERS && engine_ranks_beside;
+        out->exchange = beside ? CUDA_BY_BESIDE : (cuda_exchange_by)by;
         if (strcmp(name, names[by]) == 0) return QP_OK;
     }
     return error_set(error, QP_INVALID,

@@ -29,6 +29,9 @@ void engine_ranks_close(engine_ranks *ranks);
 qp_status engine_ranks_device(const engine_ranks *ranks, cuda_device *out, qp_error *error);
 qp_status engine_ranks_connect(engine_ranks *ranks, cuda_device *first, qp_error *error);
 
+/* For tests: "peers" are ranks beside each other on one GPU, CUDA_BY_BESIDE. */
+extern bool engine_ranks_beside;
+
 /* Numbers of GPUs, such as "0,2", and how GPUs exchange rows; NULL: as if they were not given. */
 qp_status engine_ranks_read_gpus(const char *gpus, const char *exchange, engine_ranks *out,
                                  qp_error *error);
