@@ -21,6 +21,7 @@ test    python3-numpy       /usr/bin/python3 -c "import numpy"
 test    python3-pytest      /usr/bin/python3 -c "import pytest"
 test    mypy                /usr/bin/python3 -c "import mypy"
 test    python3-pydantic    /usr/bin/python3 -c "import pydantic"
+test    python3-sphinx      /usr/bin/python3 -c "import sphinx"
 test    python3-jsonschema  /usr/bin/python3 -c "import jsonschema"
 test    openmpi-bin         command -v mpirun
 test    groff               command -v groff

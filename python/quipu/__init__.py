@@ -1,5 +1,7 @@
 """quipu: Llama-family models on CPUs and NVIDIA GPUs.
 
+A program::
+
     import quipu
 
     with quipu.Model("model.gguf") as model:

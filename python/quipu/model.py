@@ -514,6 +514,8 @@ class Model:
         order. Sequences may join and leave from call to call. A call raises before anything is run
         where a token, a session or the memory does not allow it.
 
+        Until all have ended::
+
             batch = [quipu.Sequence(model.session(), model.tokenize(text),
                                     sampler=model.sampler(), max_tokens=64) for text in texts]
             while batch:

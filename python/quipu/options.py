@@ -1,4 +1,4 @@
-"""The options of a model, a plan, a schedule and an answer: what type checkers see of **options."""
+"""The options of a model, a plan, a schedule and an answer: the keyword arguments that type checkers see."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ class ScheduleOptions(TypedDict, total=False):
 class Tensor:
     """A tensor of a pass, as a step has left it: see on_tensor of Model.
 
-    name    "layers.3.attn_qkv.qkv": layer, step and tensor
-    pass_   number of the pass, from 0 on
-    data    the values: F32 and F16 as such, BF16 as float32, ids as int32 or int64, FP8 as uint8
-    dtype   as it is stored: "F32", "BF16", ...
+    Members::
+
+        name    "layers.3.attn_qkv.qkv": layer, step and tensor
+        pass_   number of the pass, from 0 on
+        data    the values: F32 and F16 as such, BF16 as float32, ids as int32 or int64, FP8 as uint8
+        dtype   as it is stored: "F32", "BF16", ...
     """
 
     name: str
@@ -123,11 +125,13 @@ class SamplingOptions(TypedDict, total=False):
 class GenerateOptions(SamplingOptions, total=False):
     """Options of an answer. `sampling` takes the place of the settings of Sampling.
 
-    max_tokens   most tokens of the answer; 0: until the context is full
-    schema       the answer is JSON of this schema; Generation.parsed() reads it
-    logprobs     Generation.logprobs has the log-probability of each token, and of so many of the
-                 likeliest
-    special      control tokens appear in the text
+    Besides those of Sampling::
+
+        max_tokens   most tokens of the answer; 0: until the context is full
+        schema       the answer is JSON of this schema; Generation.parsed() reads it
+        logprobs     Generation.logprobs has the log-probability of each token, and of so many of the
+                     likeliest
+        special      control tokens appear in the text
     """
 
     max_tokens: int
@@ -140,9 +144,11 @@ class GenerateOptions(SamplingOptions, total=False):
 class ChatOptions(GenerateOptions, total=False):
     """Options of an answer to a conversation.
 
-    tools       [{"type": "function", "function": {"name", "description", "parameters"}}, ...]:
-                what the model may call; Generation.tool_calls has its calls
-    variables   further variables of the chat template, such as {"enable_thinking": False}
+    Besides those of GenerateOptions::
+
+        tools       [{"type": "function", "function": {"name", "description", "parameters"}}, ...]:
+                    what the model may call; Generation.tool_calls has its calls
+        variables   further variables of the chat template, such as {"enable_thinking": False}
     """
 
     tools: Sequence[Mapping[str, Any]] | None

@@ -167,6 +167,7 @@ class Sampler:
         self._mask = (np.packbits(mask, bitorder="little"),)
 
     def close(self) -> None:
+        """Frees it; it cannot choose further tokens."""
         self._native.close()
 
     def __enter__(self) -> Sampler:

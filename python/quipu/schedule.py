@@ -40,9 +40,11 @@ def _mix(x: int) -> int:
 class Schedule:
     """A forward pass as queues of instructions, one queue for each worker.
 
-    instructions   INSTRUCTION (workers, longest): row w is the queue of worker w, and zeros after its end
-    lengths        int32 (workers): how many of them are in the queue
-    per_pass       uint32 (counters): the signals that each counter gets in a pass
+    Members::
+
+        instructions   INSTRUCTION (workers, longest): row w is the queue of worker w, and zeros after its end
+        lengths        int32 (workers): how many of them are in the queue
+        per_pass       uint32 (counters): the signals that each counter gets in a pass
 
     The arrays may be changed. Model.reschedule() proves a schedule sound before it runs: each row of each
     tensor is written once and before it is read, and no worker waits for ever. A schedule belongs to the
@@ -73,6 +75,7 @@ class Schedule:
 
     @property
     def workers(self) -> int:
+        """The number of queues."""
         return len(self.lengths)
 
     @property

@@ -60,13 +60,15 @@ def serve(model: str | os.PathLike[str], *, host: str = "127.0.0.1", port: int =
           **options: Unpack[ModelOptions]) -> Server:
     """Starts the server of `quipu serve` in this process, on threads of its own, and returns when it answers.
 
-    host, port      where it listens; port 0: one that is free
-    name            the model's name in replies; by default that of its file
-    api_key         that clients need; without one, only this computer is served, unless `insecure`
-    origin          whose pages may call: an origin, "localhost" or "*"
-    drain_seconds   that answers under way have to end when it is closed
+    Arguments::
 
-    Options are those of Model; `max_sessions` answers are made at a time.
+        host, port      where it listens; port 0: one that is free
+        name            the model's name in replies; by default that of its file
+        api_key         that clients need; without one, only this computer is served, unless `insecure`
+        origin          whose pages may call: an origin, "localhost" or "*"
+        drain_seconds   that answers under way have to end when it is closed
+
+    Options are those of Model; `max_sessions` answers are made at a time::
 
         with quipu.serve("llama3.2:1b", port=0) as server:
             print(server.url)

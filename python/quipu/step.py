@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 class Sequence(Stepped):
     """A session, the tokens that it reads next, and the sampler that chooses what follows.
 
-    session      its tokens, and their part of the KV cache; it belongs to one Sequence at a time
-    tokens       what it reads first, such as a prompt
-    sampler      chooses the tokens that follow; None: the tokens are only read
-    max_tokens   that are chosen at most; 0: until the context is full
-    interval     about how many are chosen in a step; 0: as many as cost nothing
-    like         another sequence: when that has read all its tokens, this one's session, which is
-                 empty, becomes a fork of that one's, and the sampler chooses from the same logits
-    every_row    on_logits is called after each token of `tokens`, not only after the last
-    on_logits    on_logits(index, row): the logits after token `index` of the tokens that the step
-                 reads, float32 (vocab_size,), read-only: a view of the library's memory without a
-                 copy, valid during the call
-    on_token     on_token(token), for each token as it is chosen; False ends the sequence
+    Arguments::
+
+        session      its tokens, and their part of the KV cache; it belongs to one Sequence at a time
+        tokens       what it reads first, such as a prompt
+        sampler      chooses the tokens that follow; None: the tokens are only read
+        max_tokens   that are chosen at most; 0: until the context is full
+        interval     about how many are chosen in a step; 0: as many as cost nothing
+        like         another sequence: when that has read all its tokens, this one's session, which is
+                     empty, becomes a fork of that one's, and the sampler chooses from the same logits
+        every_row    on_logits is called after each token of `tokens`, not only after the last
+        on_logits    on_logits(index, row): the logits after token `index` of the tokens that the step
+                     reads, float32 (vocab_size,), read-only: a view of the library's memory without a
+                     copy, valid during the call
+        on_token     on_token(token), for each token as it is chosen; False ends the sequence
 
     After a step `pending` are the tokens that are still to be read, `chosen` those that the step
     chose and `made` all that were chosen so far. `done` says that nothing follows: a stop token came
@@ -52,6 +54,7 @@ class Sequence(Stepped):
 
     @property
     def wants_logits(self) -> bool:  # type: ignore[override]
+        """Whether on_logits was given."""
         return self.on_logits is not None
 
     def receive_logits(self, index: int, row: Floats) -> None:

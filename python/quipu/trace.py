@@ -69,6 +69,7 @@ class Trace:
         return self._text(lib.QP_TRACE_HTML)
 
     def close(self) -> None:
+        """Frees the record; nothing more is recorded."""
         self._native.close()
 
     def __enter__(self) -> Trace:

@@ -1,13 +1,10 @@
 """The Python programs of README.md and doc/LIBRARY.md run as printed."""
 
-import inspect
-import pydoc
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import quipu
 from test_quipu import TEXT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,14 +40,3 @@ def test_example_of_answers(tmp_path):
     found = subprocess.run(program, input="the cat\n\na dog\n", text=True, capture_output=True, timeout=120)
     assert found.returncode == 0, found.stderr
     assert found.stdout.count(" tokens, ") == 2 and "the cat\n" in found.stdout and "a dog\n" in found.stdout
-
-
-def test_every_public_name_is_explained():
-    for name in quipu.__all__:
-        thing = getattr(quipu, name)
-        if inspect.isclass(thing) or inspect.isfunction(thing):
-            assert pydoc.getdoc(thing), name
-        for method, function in vars(thing).items() if inspect.isclass(thing) else ():
-            if not method.startswith("_") and inspect.isfunction(function) and method not in ("close", "cancel"):
-                assert pydoc.getdoc(function), f"{name}.{method}"
-        assert name == "__version__" or name in pydoc.render_doc(thing, renderer=pydoc.plaintext)
