@@ -92,6 +92,24 @@ def answers():
     check(modules[0]["parameters"] == 21624 and modules[-1]["class"] == "Linear", f"modules: {modules}")
     q_proj = next(m for m in modules if m["name"].endswith("self_attn.q_proj"))
     check((q_proj["in_features"], q_proj["out_features"], q_proj["count"]) == (24, 24, 2), q_proj)
+    layer = quipu("info", "-m", str(bare), "--module", "model.layers.1")[1]
+    check(layer.splitlines()[1].startswith("LlamaDecoderLayer(") and "(q_proj): Linear" in layer, layer)
+    leaf = quipu("info", "-m", str(bare), "--module", "lm_head", "--json")[1]
+    check(json.loads(leaf)["modules"] == [modules[-1]], leaf)
+    expect(2, 'no module "model.layers.2"', "info", "-m", str(bare), "--module", "model.layers.2")
+    name, _, config = quipu("info", "-m", str(bare), "--config")[1].partition(" ")
+    printed = json.loads(config)
+    own = json.loads((bare / "config.json").read_text())
+    check(name == "LlamaConfig" and len(printed) == 26 and own.items() <= printed.items(), config)
+    check(printed["head_dim"] == 8 and list(printed) == sorted(printed) and '"rope_theta": 10000.0' in config, config)
+    scaled = json.loads(quipu("info", "-m", "synthetic:llama-3.2-1b", "--config")[1].partition(" ")[2])
+    check(scaled["rope_scaling"]["factor"] == 32 and scaled["rope_scaling"]["rope_type"] == "llama3", scaled)
+    tokens = json.loads(quipu("info", "-m", MODEL, "--config")[1].partition(" ")[2])
+    check((tokens["bos_token_id"], tokens["num_hidden_layers"], tokens["rms_norm_eps"]) == (1, 2, 1e-5), tokens)
+    names = [op["name"] for op in json.loads(quipu("ops", "list", "--of", "llama-3.1-8b", "--plan", "flashinfer",
+                                                   "--json")[1])]
+    check(names[:3] == ["embedding", "rms_norm", "add_rms_norm"] and "paged_decode" in names, names)
+    check("rms_norm" in quipu("ops", "list", "--of", MODEL)[1], "ops list --of a file")
     expect(2, "a JSON file has no weights", "logits", "-m", str(bare / "config.json"), "--ids", "1")
     expect(1, "expected model.safetensors", "logits", "-m", str(bare), "--ids", "1")
     check(json.loads(quipu("info", "-m", MODEL, "--json")[1])["n_layers"] == 2, "info --json")
@@ -335,6 +353,39 @@ def traces():
     expect(2, "from 1 to 65536", *trace, "-n", "0")
 
 
+def described_steps():
+    """What `trace --describe` says of each step is what a trace in parts has, of a config.json too; and in parts
+    of threads a product is cut for all workers."""
+    config = Path(TEMPORARY) / "described.json"
+    shutil.copy(MODELS / "llama-text/config.json", config)
+    path = Path(TEMPORARY) / "parts.json"
+    told, step = {}, ""
+    for line in quipu("trace", "-m", str(config), "--describe")[1].splitlines()[1:]:
+        if not line.startswith("---"):
+            step = line[:15].strip() or step
+            told.setdefault(step, []).append(line[83:99].split()[0] if step != "adjust_logits" else "adjust_logits")
+    status, _, err = quipu("trace", "-m", str(config), "--ids", "1,2,3", "-n", "2", "--exec", "serial", "--tracks", "1",
+                           "-o", str(path))
+    check(status == 0 and "made up" in err, err)
+    ran = {}
+    for event in json.loads(path.read_text())["traceEvents"]:
+        if event["ph"] == "X" and event["cat"] == "work":
+            ran.setdefault(event["args"]["step"].split()[0], set()).add(event["name"])
+    for step, kinds in told.items():
+        if step in ran:
+            check(set(kinds) == ran[step], f"{step}: described as {kinds}, ran {ran[step]}")
+    check(ran.keys() - told.keys() <= {"sample"} and {"attention", "ffn_up", "lm_head"} <= ran.keys(), ran.keys())
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": 4096}))
+    status, _, err = quipu("trace", "-m", f"synthetic:{config}:F32", "--ids", "1,2,3", "-n", "2", "-t", "4", "--parts",
+                           "--layers", "1", "-o", str(path))
+    # Which worker runs a slice is left to chance: one that waits takes another's.
+    cuts = [event["args"]["inputs"] for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"
+            and event["name"] == "Linear" and event["args"]["step"].split()[0] == "lm_head"]
+    check(status == 0 and cuts == 8 * ["1x24, 1024x24"], f"a product cut for four workers, in two passes: {cuts} {err}")
+    expect(2, "cannot make type", "trace", "-m", f"synthetic:{config}:Q9", "--ids", "1")
+    expect(2, "multiple of 32 elements", "trace", "-m", f"synthetic:{config}:Q8_0", "--ids", "1")
+
+
 def operators():
     """Rows are in a file when they are known, so that a run which is cut off has told something."""
     for command in (["ops", "check"], ["ops", "bench", "rope", "linear", "-r", "1", "-t", "1"]):
@@ -348,4 +399,4 @@ def operators():
     check(len(ends) == 1 and rows[-1].endswith("0 failed"), rows)
 
 
-sys.exit(run_parts(operators, answers, speculation, texts, conversion, conversation, cut_model, traces))
+sys.exit(run_parts(operators, answers, speculation, texts, conversion, conversation, cut_model, traces, described_steps))

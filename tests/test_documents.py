@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The documents: links and their anchors lead somewhere, README.md names every page, sources and functions
 that a page names exist, each option of a command that a page shows is one of that command, and commands
-whose output is the same everywhere print what README.md and FORWARD-PASS.md show."""
+whose output is the same everywhere print what four pages show."""
 import re
 import subprocess
 import sys
@@ -112,9 +112,9 @@ def experiments():
 def outputs():
     """After "$ quipu ...": beginnings of lines; "..." stands for what is left out."""
     n = 0
-    for page in (ROOT / "README.md", ROOT / "doc/FORWARD-PASS.md"):
+    for page in [ROOT / name for name in ("README.md", "doc/FORWARD-PASS.md", "doc/PLANS.md", "doc/TRACES.md")]:
         for command, shown in re.findall(r"^    \$ (quipu .*)\n((?: {4}(?!\$ ).*\n)*)", page.read_text(encoding="utf-8"), re.M):
-            if not re.match(r"quipu (info|shapes|plan|schedule|logits|run) ", command):
+            if not re.match(r"quipu (info|shapes|plan|schedule|logits|run|trace [^\n]*--describe)", command) or "|" in command:
                 continue
             status, out, error = quipu(*command.split()[1:])
             check(status == 0, f"{page.name}: {command}: {error}")

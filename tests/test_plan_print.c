@@ -1,6 +1,6 @@
 /* What `quipu plan` prints: the table of a plan as JSON and as text, its bytes, and its shapes. */
+#include "inspect/kernels_print.h"
 #include "lower/lower.h"
-#include "lower/print.h"
 
 #include "plan/lifetime.h"
 #include "vm/machine.h"
@@ -150,8 +150,87 @@ static void layers_that_differ_are_printed_apart(void **state)
                                                 "--- layer 4\nattn_norm ", NULL});
     shapes_print_options shapes = {.model = o.model, .tokens = 7, .batch = 1};
     assert_ok(plan_print_shapes(&shapes, &text, &error));
-    expect_printed(&text, (const char *const[]){"--- each of 5 layers, 1 of them without rope\n",
-                                                "\nrope ", NULL});
+    expect_printed(&text, (const char *const[]){"--- each of the layers 0 to 2, 4\nattn_norm ",
+                                                "\nrope ", "--- layer 3\nattn_norm ", NULL});
+    shapes = (shapes_print_options){
+        .model = "synthetic:tiny", .tokens = 7, .batch = 1, .form = PLAN_FLASHINFER};
+    assert_ok(plan_print_shapes(&shapes, &text, &error));
+    expect_printed(&text,
+                   (const char *const[]){"--- layer 0\nattn_norm       rms_norm ",
+                                         "--- layer 1\nattn_norm       add_rms_norm ", NULL});
+}
+
+/* More tokens than the context has room for are refused, and the default gives way. */
+static void tokens_fit_in_the_context(void **state)
+{
+    (void)state;
+    strbuf text = {0};
+    plan_print_options o = print_options(false);
+    o.context = 100;
+    o.tokens = 101;
+    assert_int_equal(plan_print_lifetimes(&o, &text, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "101 tokens: 1 sequence of 100 positions holds 100"));
+    strbuf_free(&text);
+    o.sequences = 2;
+    assert_ok(plan_print_lifetimes(&o, &text, &error));
+    strbuf_free(&text);
+    o.sequences = 1;
+    o.tokens = 0;
+    assert_ok(plan_print_lifetimes(&o, &text, &error));
+    expect_printed(&text, (const char *const[]){"n_tokens                      100\n", NULL});
+    shapes_print_options shapes = {
+        .model = "synthetic:tiny", .tokens = 2049, .batch = 1, .form = PLAN_PADDED};
+    assert_int_equal(plan_print_shapes(&shapes, &text, &error), QP_INVALID);
+    strbuf_free(&text);
+}
+
+/* The modules of an engine made of FlashInfer's operators, and what runs for them. */
+static void kernels_stand_beside_their_modules(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *module, *theirs, *ours;
+        int n_layers;
+    } want[] = {
+        {"embed_tokens", "F.embedding", "embedding", 0},
+        {"input_layernorm", "rmsnorm", "rms_norm", 1},
+        {"input_layernorm", "fused_add_rmsnorm", "add_rms_norm", 1},
+        {"self_attn.qkv_proj", "F.linear", "linear", 2},
+        {"self_attn.rotary_emb", "apply_rope_with_cos_sin_cache_inplace", "rope", 2},
+        {"self_attn.attn", "append_paged_kv_cache", "kv_append", 2},
+        {"self_attn.attn", "BatchPrefillWithRaggedKVCacheWrapper", "ragged_prefill", 2},
+        {"self_attn.attn", "BatchPrefillWithPagedKVCacheWrapper", "paged_prefill", 2},
+        {"self_attn.attn", "merge_state", "merge_state", 2},
+        {"self_attn.attn", "BatchDecodeWithPagedKVCacheWrapper", "paged_decode", 2},
+        {"self_attn.o_proj", "F.linear", "linear", 2},
+        {"post_attention_layernorm", "fused_add_rmsnorm", "add_rms_norm", 2},
+        {"mlp.gate_up_proj", "F.linear", "linear", 2},
+        {"mlp.act_fn", "act_and_mul_kernel (silu_and_mul)", "silu_and_mul", 2},
+        {"mlp.down_proj", "F.linear", "linear", 2},
+        {"norm", "fused_add_rmsnorm", "add_rms_norm", 0},
+        {NULL, "x[rows]", "embedding", 0},
+        {"logits_processor", "torch.matmul", "linear", 0},
+    };
+    strbuf text = {0};
+    plan_print_options o = print_options(true);
+    o.form = PLAN_FLASHINFER;
+    assert_ok(kernels_print(&o, &text, &error));
+    cJSON *rows = cJSON_Parse(strbuf_text(&text));
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const cJSON *row = cJSON_GetArrayItem(rows, (int)i);
+        const cJSON *module = cJSON_GetObjectItem(row, "module");
+        assert_string_equal(module ? module->valuestring : "",
+                            want[i].module ? want[i].module : "");
+        assert_string_equal(cJSON_GetObjectItem(row, "flashinfer")->valuestring, want[i].theirs);
+        assert_string_equal(cJSON_GetObjectItem(row, "operator")->valuestring, want[i].ours);
+        assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(row, "layers")), want[i].n_layers);
+    }
+    cJSON_Delete(rows);
+    strbuf_free(&text);
+    o.json = false;
+    assert_ok(kernels_print(&o, &text, &error));
+    expect_printed(&text, (const char *const[]){"rmsnorm, layer 0 ", "rms_norm, layer 0 ",
+                                                "linear x 3: q_proj, k_proj, v_proj ", NULL});
 }
 
 static void the_table_in_text_has_every_part(void **state)
@@ -253,6 +332,23 @@ static void shapes_are_those_of_the_model(void **state)
     strbuf_free(&text);
 }
 
+static void prompts_of_a_rectangle_are_as_many_as_sequences(void **state)
+{
+    (void)state;
+    strbuf text = {0};
+    assert_ok(plan_print_shapes(
+        &(shapes_print_options){
+            .model = "synthetic:tiny", .tokens = 9, .batch = 5, .form = PLAN_PADDED, .json = true},
+        &text, &error));
+    cJSON *rows = cJSON_Parse(strbuf_text(&text));
+    assert_array(find_row(rows, "pad_rope", "padded_q", ""), "prefill", "[5, 4, 9, 64]");
+    assert_array(find_row(rows, "pad_rope", "padded_q", ""), "decode", "[5, 4, 1, 64]");
+    assert_array(find_row(rows, "embedding", "x", ""), "prefill", "[45, 256]");
+    assert_array(find_row(rows, "lm_head", "logits", ""), "prefill", "[5, 512]");
+    cJSON_Delete(rows);
+    strbuf_free(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -261,6 +357,9 @@ int main(void)
         cmocka_unit_test(the_table_in_text_has_every_part),
         cmocka_unit_test(layers_that_differ_are_printed_apart),
         cmocka_unit_test(shapes_are_those_of_the_model),
+        cmocka_unit_test(prompts_of_a_rectangle_are_as_many_as_sequences),
+        cmocka_unit_test(tokens_fit_in_the_context),
+        cmocka_unit_test(kernels_stand_beside_their_modules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

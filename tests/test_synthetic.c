@@ -17,19 +17,20 @@ static void test_names(void **state)
     qp_error error = {0};
     synthetic_spec spec;
     assert_true(synthetic_is_name("synthetic:tiny") && !synthetic_is_name("tiny.gguf"));
-    assert_ok(synthetic_parse("synthetic:llama-3.2-1b", &spec, &error));
+    assert_ok(synthetic_parse("synthetic:llama-3.2-1b", NULL, DTYPE_BF16, &spec, &error));
     assert_string_equal(spec.config->name, "llama-3.2-1b");
     assert_int_equal(spec.type, DTYPE_BF16);
     assert_int_equal(spec.seed, 0);
-    assert_ok(synthetic_parse("synthetic:tiny:q4_k:18446744073709551615", &spec, &error));
+    assert_ok(synthetic_parse("synthetic:tiny:q4_k:18446744073709551615", NULL, DTYPE_BF16, &spec,
+                              &error));
     assert_int_equal(spec.type, DTYPE_Q4_K);
     assert_int_equal(spec.other, DTYPE_Q4_K);
     assert_true(spec.seed == UINT64_MAX);
-    assert_ok(synthetic_parse("synthetic:tiny:Q4_0+q6_k:7", &spec, &error));
+    assert_ok(synthetic_parse("synthetic:tiny:Q4_0+q6_k:7", NULL, DTYPE_BF16, &spec, &error));
     assert_int_equal(spec.type, DTYPE_Q4_0);
     assert_int_equal(spec.other, DTYPE_Q6_K);
     assert_int_equal(spec.seed, 7);
-    assert_ok(synthetic_parse("synthetic:tiny:F8+BF16", &spec, &error));
+    assert_ok(synthetic_parse("synthetic:tiny:F8+BF16", NULL, DTYPE_BF16, &spec, &error));
     assert_int_equal(spec.type, DTYPE_F8_128);
     assert_int_equal(spec.other, DTYPE_BF16);
     static const struct {
@@ -54,7 +55,8 @@ static void test_names(void **state)
         {"tiny", "expected synthetic:PRESET"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_int_equal(synthetic_parse(wrong[i].text, &spec, &error), QP_INVALID);
+        assert_int_equal(synthetic_parse(wrong[i].text, NULL, DTYPE_BF16, &spec, &error),
+                         QP_INVALID);
         if (!strstr(error.message, wrong[i].message))
             fail_msg("expected \"%s\" in: %s", wrong[i].message, error.message);
     }
@@ -185,7 +187,7 @@ static void test_bits(void **state)
     uint8_t row[4 * COLS];
     synthetic_spec spec;
     qp_error error = {0};
-    assert_ok(synthetic_parse("synthetic:tiny:F32:42", &spec, &error));
+    assert_ok(synthetic_parse("synthetic:tiny:F32:42", NULL, DTYPE_BF16, &spec, &error));
     for (int t = 0; t < N_TYPES; t++) {
         synthetic_fill(&spec, synthetic_tensor_id("blk.0.ffn_up.weight"), types[t],
                        synthetic_distribution_of(spec.config, SYNTHETIC_LINEAR, COLS), row, 3, 1,

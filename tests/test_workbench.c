@@ -95,7 +95,7 @@ static void descriptions_are_json(void **state)
     assert_int_equal(cJSON_GetArraySize(json_get(linear, "tensors")), 5);
     cJSON_Delete(tree);
     strbuf_clear(&out);
-    assert_int_equal(workbench_list(0, true, &out, &error), QP_OK);
+    assert_int_equal(workbench_list(0, 0, true, &out, &error), QP_OK);
     assert_int_equal(json_parse(out.data, out.length, "out", &tree, &error), QP_OK);
     assert_int_equal(cJSON_GetArraySize(tree), OP_COUNT);
     const cJSON *item;

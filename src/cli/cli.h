@@ -62,9 +62,10 @@ typedef struct cli_settings {
     const char *save, *load, *html, *svg, *schedule, *network;
     const char *left_out; /* kinds to skip */
     /* info */
-    bool modules;
+    bool modules, config, list_kernels;
+    const char *module;
     /* trace */
-    bool table, parts;
+    bool table, parts, describe;
     int64_t tracks;
     /* diff */
     const char *machine_a, *machine_b, *start_after, *stop_after;
@@ -72,7 +73,7 @@ typedef struct cli_settings {
     /* ops */
     bool all, last, markdown;
     int page_format;
-    const char *variant, *kernel, *workload;
+    const char *variant, *kernel, *workload, *of;
     const char *arch;  /* of a GPU that need not be installed; NULL: of the GPU here */
     int kernel_device; /* index into cli_kernel_devices */
     int64_t timeout;

@@ -4,6 +4,7 @@
 #include "base/cpu.h"
 #include "base/platform.h"
 #include "base/status.h"
+#include "inspect/config_print.h"
 #include "inspect/measure.h"
 #include "inspect/modules_print.h"
 #include "inspect/start.h"
@@ -18,9 +19,11 @@ qp_status command_info(const cli_call *call)
     const char *model;
     char *text;
     TRY(cli_model_path(call, &model));
-    const bool json = call->settings->json;
-    TRY(call->settings->modules ? modules_describe(model, json, &text, call->error)
-                                : qp_describe_model(model, json, &text, call->error));
+    const cli_settings *s = call->settings;
+    const bool json = s->json;
+    TRY(s->config                 ? config_describe(model, &text, call->error)
+        : s->modules || s->module ? modules_describe(model, s->module, json, &text, call->error)
+                                  : qp_describe_model(model, json, &text, call->error));
     qp_status status = cli_write(text, strlen(text), call->error);
     free(text);
     return status;

@@ -5,6 +5,7 @@
 #include "base/option_cache.h"
 #include "base/status.h"
 #include "base/threads.h"
+#include "inspect/kernels_print.h"
 #include "workbench/workbench.h"
 
 /* Writes the text if it was made, and frees it. */
@@ -15,10 +16,32 @@ static qp_status print(strbuf *text, qp_status status, qp_error *error)
     return status;
 }
 
+/* The operators of a model's plan, which may be named by a preset; 0: no model was named. */
+static qp_status find_operators(const cli_call *call, uint64_t *operators)
+{
+    const cli_settings *s = call->settings;
+    char preset[128];
+    *operators = 0;
+    if (!s->of) return QP_OK;
+    plan_print_options options = {.sequences = 1,
+                                  .ranks = 1,
+                                  .page_size = 16,
+                                  .kv_type = cli_kv_types[0],
+                                  .form = (plan_form)s->plan_form};
+    snprintf(preset, sizeof preset, "synthetic:%.100s", s->of);
+    options.model = preset;
+    if (kernels_of_plan(&options, operators, call->error) == QP_OK) return QP_OK;
+    TRY(cli_hub_path(s->of, false, &options.model, call->error));
+    return kernels_of_plan(&options, operators, call->error);
+}
+
 qp_status command_ops_list(const cli_call *call)
 {
     strbuf text = {0};
-    qp_status status = workbench_list(cpu_features(0), call->settings->json, &text, call->error);
+    uint64_t only = 0;
+    TRY(find_operators(call, &only));
+    qp_status status =
+        workbench_list(cpu_features(0), only, call->settings->json, &text, call->error);
     return print(&text, status, call->error);
 }
 

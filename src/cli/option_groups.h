@@ -21,8 +21,9 @@ extern const option_group cli_fusing_options, cli_plan_options, cli_shapes_optio
     cli_bench_options, cli_convert_options;
 
 /* options_ops.c */
-extern const option_group cli_describe_options, cli_prompt_page_options, cli_kernel_options,
-    cli_check_options, cli_timing_options, cli_import_options, cli_improve_options;
+extern const option_group cli_list_options, cli_describe_options, cli_prompt_page_options,
+    cli_kernel_options, cli_check_options, cli_timing_options, cli_import_options,
+    cli_improve_options;
 
 /* options_serve.c */
 extern const option_group cli_serve_options, cli_access_options, cli_limit_options;

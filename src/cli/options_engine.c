@@ -29,10 +29,11 @@ const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};
 
 static const option_spec model_options[] = {
     {"model", 'm', OPTION_STRING_AT(SETTINGS, model), .argument = "MODEL", .hint = OPTION_HINT_FILE,
-     .help =
-         "a GGUF file, a Hugging Face directory, hf:OWNER/REPOSITORY[:FILE or TYPE], a short "
-         "name of `quipu pull`, or synthetic:PRESET[:TYPE[+OTHER][:SEED]]; the first word without "
-         "-m is the model, too; without a name the default model"},
+     .help = "a GGUF file, a Hugging Face directory, hf:OWNER/REPOSITORY[:FILE or TYPE], a short "
+             "name of `quipu pull`, or synthetic:PRESET[:TYPE[+OTHER][:SEED]], where a path to a "
+             "config.json may stand for "
+             "the preset; the first word without "
+             "-m is the model, too; without a name the default model"},
     {"hf", 0, OPTION_STRING_AT(SETTINGS, hub), .argument = "REPOSITORY", .single_dash = true,
      .excludes = "model",
      .help =
@@ -167,6 +168,10 @@ static const option_spec info_options[] = {
     {"modules", 0, OPTION_FLAG_AT(SETTINGS, modules),
      .help = "print the modules as a tree, as PyTorch does, with their parameters; a config.json "
              "is enough"},
+    {"module", 0, OPTION_STRING_AT(SETTINGS, module), .argument = "NAME",
+     .help = "print only this module and what is in it, such as model.layers.0"},
+    {"config", 0, OPTION_FLAG_AT(SETTINGS, config), .excludes = "modules module json",
+     .help = "print the configuration as transformers does, also of a GGUF file"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 const option_group cli_info_options = {"Output", info_options};

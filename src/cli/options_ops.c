@@ -13,6 +13,15 @@ static const char *const page_formats[] = {"text", "markdown", "json", NULL};
                     "where `quipu doctor` says so"                                                 \
     }
 
+static const option_spec list_options[] = {
+    {"of", 0, OPTION_STRING_AT(SETTINGS, of), .argument = "MODEL", .hint = OPTION_HINT_FILE,
+     .help = "only the operators of this model's forward pass: a preset of synthetic weights such "
+             "as llama-3.1-8b, or a model as -m takes it"},
+    CLI_PLAN_FORM,
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
+    {0}};
+const option_group cli_list_options = {"Operators", list_options};
+
 static const option_spec describe_options[] = {
     {"all", 0, OPTION_FLAG_AT(SETTINGS, all), .help = "describe every operator"},
     {"format", 0, OPTION_CHOICE_AT(SETTINGS, page_format), .choices = page_formats,

@@ -50,6 +50,9 @@ static const option_spec plan_options[] = {
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
      .fallback = "cpu", .argument = "DEVICE",
      .help = "cuda: show also the launches of a pass on a GPU and the exact memory of a run there"},
+    {"kernels", 0, OPTION_FLAG_AT(SETTINGS, list_kernels), .excludes = "device",
+     .help = "show the kernels of each module: FlashInfer's, and quipu's with the variants that "
+             "this CPU runs"},
     {"arch", 0, OPTION_STRING_AT(SETTINGS, arch), .argument = "ARCH",
      .help = "with --device cuda: the GPU's architecture, sm_90 or sm_100, if it is not the GPU of "
              "this machine"},
@@ -217,6 +220,10 @@ static const option_spec trace_options[] = {
     {"parts", 0, OPTION_FLAG_AT(SETTINGS, parts),
      .help = "run the instructions of --exec threads in their mathematical parts too: "
              "Linear, MatMul, ReduceMax, ..."},
+    {"describe", 0, OPTION_FLAG_AT(SETTINGS, describe), .excludes = "out html svg table parts",
+     .help =
+         "run nothing: print each step of the pass with its mathematics, and the operators that "
+         "a trace in parts shows of it"},
     {"svg", 0, OPTION_STRING_AT(SETTINGS, svg), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write a picture of the plan and of one typical pass"},
     {"table", 0, OPTION_FLAG_AT(SETTINGS, table),

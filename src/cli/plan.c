@@ -5,6 +5,7 @@
 #include "base/platform.h"
 #include "base/status.h"
 #include "inspect/cuda_print.h"
+#include "inspect/kernels_print.h"
 #include "lower/print.h"
 
 #include <string.h>
@@ -56,10 +57,17 @@ static qp_status tell_plan(const cli_call *call, plan_print_options *o, strbuf *
     return output_done(out, call->error);
 }
 
+/* 0: the command line leaves it to the default. */
+static int64_t asked_tokens(const cli_call *call)
+{
+    const int64_t *tokens = &call->settings->tokens;
+    return option_source_at(call->options, tokens) != OPTION_FROM_DEFAULT ? *tokens : 0;
+}
+
 qp_status command_plan(const cli_call *call)
 {
     const cli_settings *s = call->settings;
-    plan_print_options options = {.tokens = s->tokens,
+    plan_print_options options = {.tokens = asked_tokens(call),
                                   .context = s->context,
                                   .sequences = s->sequences,
                                   .ranks = s->ranks,
@@ -78,6 +86,8 @@ qp_status command_plan(const cli_call *call)
                                   .json = s->json};
     TRY(cli_model_path(call, &options.model));
     strbuf text = {0}, gpu = {0};
+    if (s->list_kernels)
+        return print(&text, kernels_print(&options, &text, call->error), call->error);
     qp_status status = print(&text, tell_plan(call, &options, &text, &gpu), call->error);
     strbuf_free(&gpu);
     return status;
@@ -86,7 +96,7 @@ qp_status command_plan(const cli_call *call)
 qp_status command_shapes(const cli_call *call)
 {
     const cli_settings *s = call->settings;
-    shapes_print_options options = {.tokens = s->tokens,
+    shapes_print_options options = {.tokens = asked_tokens(call),
                                     .batch = s->batch,
                                     .act_type = cli_act_types[s->act_type],
                                     .form = (plan_form)s->plan_form,

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/status.h"
+#include "inspect/steps_print.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -118,12 +119,47 @@ static qp_status check_together(const cli_call *call)
                      exec);
 }
 
+static qp_status describe(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    plan_print_options options = {.context = s->context,
+                                  .sequences = 1,
+                                  .ranks = 1,
+                                  .page_size = s->page_size,
+                                  .kv_type = cli_kv_types[s->kv_type],
+                                  .form = (plan_form)s->plan_form,
+                                  .fuse = s->fuse};
+    strbuf text = {0};
+    TRY(cli_model_path(call, &options.model));
+    qp_status status = steps_print(&options, &text, call->error);
+    if (status == QP_OK) status = cli_write(strbuf_text(&text), text.length, call->error);
+    strbuf_free(&text);
+    return status;
+}
+
+/* A config.json alone gets weights that are made up. */
+static qp_status take_config(const cli_call *call)
+{
+    static char name[4200];
+    const char *path, *dot;
+    TRY(cli_model_path(call, &path));
+    dot = strrchr(path, '.');
+    if (!dot || strcmp(dot, ".json") != 0 || strncmp(path, "synthetic:", 10) == 0) return QP_OK;
+    snprintf(name, sizeof name, "synthetic:%s%s", strchr(path, '/') ? "" : "./", path);
+    call->settings->model = name;
+    call->settings->hub = NULL;
+    fprintf(stderr, "quipu: %s has no weights: they are made up, as by -m %s\n", path, name);
+    return QP_OK;
+}
+
 qp_status command_trace(const cli_call *call)
 {
     qp_engine *engine = NULL;
     qp_tokens tokens = {0};
     choose_exec(call->settings);
+    if (call->settings->describe) return describe(call);
     TRY(check_together(call));
+    TRY(take_config(call));
     qp_status status = cli_open_engine(call, 1, &engine);
     if (status == QP_OK) status = cli_read_tokens(call, qp_engine_vocabulary(engine), &tokens);
     cli_catch_interrupt();

@@ -177,17 +177,31 @@ static char *cut_field(char *text, char end, char **rest)
     return text;
 }
 
-qp_status synthetic_parse(const char *text, synthetic_spec *out, qp_error *error)
+bool synthetic_config_path(const char *text, char *path, size_t size)
 {
-    char fields[96], *type = NULL, *other = NULL, *seed = NULL;
+    if (!synthetic_is_name(text)) return false;
+    const char *name = text + sizeof prefix - 1;
+    const size_t length = strcspn(name, ":"), json = sizeof ".json" - 1;
+    const bool named = length >= json && strncmp(name + length - json, ".json", json) == 0;
+    if (length >= size || !(named || memchr(name, '/', length))) return false;
+    memcpy(path, name, length);
+    path[length] = '\0';
+    return true;
+}
+
+qp_status synthetic_parse(const char *text, const synthetic_config *own, dtype usual,
+                          synthetic_spec *out, qp_error *error)
+{
+    char fields[4200], *type = NULL, *other = NULL, *seed = NULL;
     if (!synthetic_is_name(text) || strlen(text) >= sizeof fields)
         return error_set(error, QP_INVALID,
                          "%.100s: expected synthetic:PRESET[:TYPE[+OTHER][:SEED]], such as "
                          "synthetic:llama-3.2-1b:Q4_0",
                          text);
     strcpy(fields, text + sizeof prefix - 1);
-    synthetic_spec spec = {.type = DTYPE_BF16};
-    TRY(find_preset(text, cut_field(fields, ':', &type), &spec.config, error));
+    synthetic_spec spec = {.type = usual, .config = own};
+    char *name = cut_field(fields, ':', &type);
+    if (!own) TRY(find_preset(text, name, &spec.config, error));
     if (type) cut_field(type, ':', &seed);
     if (type) TRY(find_type(text, cut_field(type, '+', &other), &spec.type, error));
     spec.other = spec.type;

@@ -1,5 +1,5 @@
 /* Synthetic weights: a model of real dimensions without any file,
- * "synthetic:PRESET[:TYPE[+OTHER][:SEED]]".
+ * "synthetic:PRESET[:TYPE[+OTHER][:SEED]]", or with a config.json, or its folder, as the PRESET.
  *
  * Every stored bit is a pure function of (seed, tensor's name, element's index), so any number of
  * threads, on the CPU or the GPU (synthetic_bits.h), can make rows in any order and get the same
@@ -53,9 +53,15 @@ const synthetic_config *synthetic_preset(int i);
 /* Whether `text` names a synthetic model (begins with "synthetic:"). */
 bool synthetic_is_name(const char *text);
 
-/* Type BF16, no other and seed 0 where not given. QP_INVALID with the choices when the preset or
- * type is unknown, or when a type's block does not divide the preset's rows. */
-qp_status synthetic_parse(const char *text, synthetic_spec *out, qp_error *error);
+/* Copies the path of a name whose sizes are those of a file: it has a slash, or ends in .json.
+ * False: the name has a preset. */
+bool synthetic_config_path(const char *text, char *path, size_t size);
+
+/* Type BF16, no other and seed 0 where not given. `own`: the sizes and `type` the usual type of a
+ * name with a path; NULL: the name has a preset. QP_INVALID with the choices when the preset or
+ * type is unknown, or when a type's block does not divide the rows. */
+qp_status synthetic_parse(const char *text, const synthetic_config *own, dtype type,
+                          synthetic_spec *out, qp_error *error);
 
 /* What a tensor is for, which determines how large its values are. */
 typedef enum synthetic_role {

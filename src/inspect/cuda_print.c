@@ -9,6 +9,7 @@
 #include "vm/machine.h"
 #include "vm/mega/megakernel.h"
 #include "lower/lower.h"
+#include "lower/print.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +26,7 @@ typedef struct memory_view {
     machine_bytes operators; /* bytes of the machine `cuda` */
     machine_bytes bytes;     /* bytes with the megakernel too, if it runs the model */
     int64_t largest_context; /* 0: none fits */
+    int64_t tokens;          /* of the pass */
 } memory_view;
 
 /* Takes the memory of the GPU here, or the memory that was given. */
@@ -160,8 +162,7 @@ static qp_status print_run(memory_view *v, const cuda_print_options *o, pass_lau
                            strbuf *out, qp_error *error)
 {
     plan_options options = v->options;
-    if (o->context) options.context = o->context;
-    TRY(pass_launches_make(v->model, &options, o->tokens, o->sequences, o->arch, launches, error));
+    TRY(pass_launches_make(v->model, &options, v->tokens, o->sequences, o->arch, launches, error));
     look_around(v, o->memory);
     TRY(count(v, options.context, error));
     if (v->available) v->largest_context = find_largest(v);
@@ -181,15 +182,19 @@ qp_status cuda_print_run(const cuda_print_options *o, strbuf *out, qp_error *err
                       &sizes_only);
     pass_launches launches = {0};
     TRY(model_open(o->model, &sizes_only, &model, error));
-    memory_view v = {.model = model, .options = plan_default_options(model_get_config(model))};
-    v.options.max_tokens = o->tokens > o->sequences ? o->tokens : o->sequences;
+    memory_view v = {.model = model,
+                     .options = plan_default_options(model_get_config(model)),
+                     .tokens = o->tokens};
+    if (o->context) v.options.context = o->context;
+    qp_status status = plan_print_tokens(&v.tokens, v.options.context, o->sequences, error);
+    v.options.max_tokens = v.tokens > o->sequences ? v.tokens : o->sequences;
     v.options.max_sequences = v.options.max_outputs = o->sequences;
     v.options.page_size = o->page_size;
     v.options.kv_type = dtype_from_name(o->kv_type);
     v.options.ranks = o->ranks ? (int)o->ranks : 1;
     v.options.rank = (int)o->rank;
     v.options.cut = o->reduce ? PLAN_REDUCE : PLAN_GATHER;
-    qp_status status = lower_parse_rules(o->rules, &v.options, error);
+    if (status == QP_OK) status = lower_parse_rules(o->rules, &v.options, error);
     if (status == QP_OK) status = print_run(&v, o, &launches, out, error);
     pass_launches_free(&launches);
     model_close(model);

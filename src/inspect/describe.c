@@ -123,20 +123,6 @@ static void print_line(strbuf *out, const char *name, const char *value)
     strbuf_putc(out, '\n');
 }
 
-/* "0 to 2, 4, 6 to 9" */
-static void print_layers(const layer_set *set, int64_t n_layers, strbuf *out)
-{
-    const char *between = "";
-    for (int64_t first = 0, last; first < n_layers; first = last + 1) {
-        for (last = first; last < n_layers && layer_set_has(set, last);)
-            last++;
-        if (last == first) continue;
-        strbuf_printf(out, "%s%lld", between, (long long)first);
-        if (last - first > 1) strbuf_printf(out, " to %lld", (long long)last - 1);
-        between = ", ";
-    }
-}
-
 /* The positions that a token sees, and in which layers. */
 static void print_window(const model_config *c, strbuf *out)
 {
@@ -146,7 +132,7 @@ static void print_window(const model_config *c, strbuf *out)
         strbuf_puts(out, ", in some layers");
     } else if (!all) {
         strbuf_puts(out, ", in layers ");
-        print_layers(&c->windowed, c->n_layers, out);
+        layer_set_print(&c->windowed, c->n_layers, out);
     }
     strbuf_putc(out, '\n');
 }
@@ -155,7 +141,7 @@ static void print_no_rope(const model_config *c, strbuf *out)
 {
     if (layer_set_count(&c->no_rope, c->n_layers) == 0) return;
     strbuf_printf(out, "%-20s layers ", "without_rope");
-    print_layers(&c->no_rope, c->n_layers, out);
+    layer_set_print(&c->no_rope, c->n_layers, out);
     strbuf_putc(out, '\n');
 }
 

@@ -3,7 +3,7 @@
 #include "base/sized.h"
 #include "lower/print.h"
 
-enum { DEFAULT_TOKENS = 512, DEFAULT_PAGE_SIZE = 16 };
+enum { DEFAULT_PAGE_SIZE = 16 };
 
 static int64_t or_default(int64_t value, int64_t fallback)
 {
@@ -21,7 +21,7 @@ qp_status qp_describe_plan(const qp_plan_options *given, bool json, char **text,
         return error_set(error, QP_INVALID, "tokens must be 1 or more, found %lld",
                          (long long)o.tokens);
     const plan_print_options options = {.model = o.model,
-                                        .tokens = or_default(o.tokens, DEFAULT_TOKENS),
+                                        .tokens = o.tokens,
                                         .context = o.context,
                                         .sequences = or_default(o.sessions, 1),
                                         .ranks = 1,

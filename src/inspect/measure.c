@@ -250,7 +250,7 @@ static bool can_make(const char *preset, dtype type)
     char name[128];
     synthetic_spec spec;
     snprintf(name, sizeof name, "synthetic:%s:%s", preset, dtype_name(type));
-    return synthetic_parse(name, &spec, NULL) == QP_OK;
+    return synthetic_parse(name, NULL, DTYPE_BF16, &spec, NULL) == QP_OK;
 }
 
 static qp_status measure_types(measuring *m, qp_error *error)

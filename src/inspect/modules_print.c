@@ -215,12 +215,46 @@ static void sum_groups(module_rows *m)
     }
 }
 
-static void make_rows(const model *model, module_rows *m)
+/* Whether a module is this one: "model.layers.0" is that of "model.layers.*" for one layer. */
+static bool is_named(const module_row *row, const char *name, int64_t n_layers)
+{
+    const char *star = strchr(row->path, '*');
+    if (!star) return strcmp(row->path, name) == 0;
+    const size_t before = (size_t)(star - row->path);
+    char *end;
+    if (strncmp(row->path, name, before) != 0) return false;
+    const long layer = strtol(name + before, &end, 10);
+    return end > name + before && layer >= 0 && layer < n_layers && strcmp(star + 1, end) == 0;
+}
+
+/* Keeps one module and those in it. */
+static qp_status keep_only(module_rows *m, const char *name, qp_error *error)
+{
+    int first = 0, end;
+    while (first < m->n && !is_named(&m->rows[first], name, m->config->n_layers))
+        first++;
+    if (first == m->n)
+        return error_set(error, QP_INVALID,
+                         "no module \"%s\"; --modules lists them: model.embed_tokens, "
+                         "model.layers.0 to model.layers.%lld, model.layers.0.self_attn and so on",
+                         name, (long long)m->config->n_layers - 1);
+    for (end = first + 1; end < m->n && m->rows[end].depth > m->rows[first].depth;)
+        end++;
+    m->n = end - first;
+    memmove(m->rows, &m->rows[first], (size_t)m->n * sizeof *m->rows);
+    for (int i = m->n - 1; i >= 0; i--)
+        m->rows[i].depth -= m->rows[0].depth;
+    m->rows[0].name[0] = '\0';
+    return QP_OK;
+}
+
+static qp_status make_rows(const model *model, const char *only, module_rows *m, qp_error *error)
 {
     *m = (module_rows){.model = model, .config = model_get_config(model)};
     name_family(m);
     add_rows(m);
     sum_groups(m);
+    return only ? keep_only(m, only, error) : QP_OK;
 }
 
 /* "(q_proj): Linear(...)"; a layer's name says how many there are. */
@@ -240,12 +274,8 @@ static void print_row(const module_rows *m, int i, strbuf *out)
         strbuf_printf(out, "%*s%14lld\n", width, "", (long long)row->parameters);
 }
 
-static void print_text(const model *model, strbuf *out)
+static void print_text(const module_rows *m, strbuf *out)
 {
-    module_rows *m = malloc(sizeof *m);
-    out->failed |= !m;
-    if (!m) return;
-    make_rows(model, m);
     strbuf_printf(out, "%-*s%14s\n", COUNTS_AT, "", "parameters");
     for (int i = 0; i < m->n; i++) {
         const int next = i + 1 < m->n ? m->rows[i + 1].depth : 0;
@@ -253,15 +283,10 @@ static void print_text(const model *model, strbuf *out)
         for (int level = m->rows[i].depth - 1; level >= next; level--)
             strbuf_printf(out, "%*s)\n", 2 * level, "");
     }
-    free(m);
 }
 
-static void print_json(const model *model, strbuf *out)
+static void print_json(const module_rows *m, strbuf *out)
 {
-    module_rows *m = malloc(sizeof *m);
-    out->failed |= !m;
-    if (!m) return;
-    make_rows(model, m);
     cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "modules");
     for (int i = 0; i < m->n; i++) {
         const module_row *row = &m->rows[i];
@@ -276,21 +301,26 @@ static void print_json(const model *model, strbuf *out)
         if (row->tied) cJSON_AddStringToObject(item, "weight_of", row->tied);
     }
     output_json(root, out, NULL);
-    free(m);
 }
 
-qp_status modules_describe(const char *path, bool json, char **text, qp_error *error)
+qp_status modules_describe(const char *path, const char *only, bool json, char **text,
+                           qp_error *error)
 {
     const model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
     model *model = NULL;
     strbuf out = {0};
     *text = NULL;
-    qp_status status = model_open(path, &sizes_only, &model, error);
+    TRY(model_open(path, &sizes_only, &model, error));
+    module_rows *m = malloc(sizeof *m);
+    qp_status status = m ? make_rows(model, only, m, error)
+                         : error_no_memory(error, "the list of modules", sizeof *m);
     if (status == QP_OK) {
-        (json ? print_json : print_text)(model, &out);
+        (json ? print_json : print_text)(m, &out);
         *text = strbuf_take(&out);
         if (!*text) status = error_no_memory(error, "the list of modules", 0);
     }
+    strbuf_free(&out);
+    free(m);
     model_close(model);
     return status;
 }

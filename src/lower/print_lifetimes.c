@@ -206,6 +206,26 @@ static void legend_line(const char *brief, const char *symbol, int64_t size, str
     strbuf_printf(out, "%-16s  %-22s %10lld\n", brief, symbol, (long long)size);
 }
 
+/* What readers of the usual drawing of a pass find otherwise here. */
+static void print_differences(const program *p, strbuf *out)
+{
+    strbuf_puts(out, "attn_qkv and ffn_up are graphs because each product has a weight of its own; "
+                     "ffn holds gate beside up, as silu_and_mul reads it.\n"
+                     "setup is a graph because the host maps all inputs of the pass with it.\n");
+    if (p->options.form == PLAN_PADDED)
+        strbuf_puts(out, "pad_rope reads its positions in rope_rows, as rows of the table cos_sin; "
+                         "no step reads pos.\n");
+    else
+        strbuf_puts(out, "rope reads its positions in rope_rows, as rows of the table cos_sin; "
+                         "attention reads pos.\n");
+    if (p->options.ranks > 1 && p->options.cut == PLAN_GATHER)
+        strbuf_puts(out,
+                    "Ranks cut every product by its outputs and gather them (--cut gather), so "
+                    "attention, activation, attn_output and ffn_down touch the gathered tensors "
+                    "too; with --cut reduce ranks add partial sums in attn_allreduce and "
+                    "ffn_allreduce.\n");
+}
+
 static void print_legend(const program *p, strbuf *out)
 {
     if (p->options.sums)
@@ -213,11 +233,7 @@ static void print_legend(const program *p, strbuf *out)
                          "pass: each pass clears the sums of the next.\n\n");
     strbuf_puts(out, "+ created  o kept  m mapped from the host  r read  w written  x destroyed\n");
     strbuf_puts(out, "kernel: one operator  graph: several, or an exchange between ranks\n");
-    if (!p->options.fuse && !p->options.sums)
-        strbuf_puts(out, "attn_qkv and ffn_up are graphs because each product has a weight of its "
-                         "own; ffn holds gate beside up.\n"
-                         "rope reads its positions in rope_rows, as rows of the table cos_sin; "
-                         "attention reads pos.\n");
+    if (!p->options.fuse && !p->options.sums) print_differences(p, out);
     strbuf_putc(out, '\n');
     const char *seen[PLAN_MAX_TENSORS * TENSOR_MAX_RANK] = {"1"};
     int n_seen = 1;
@@ -400,41 +416,79 @@ static qp_status print_plan(const program *p, const plan_print_options *o, strbu
     return status;
 }
 
+qp_status plan_print_tokens(int64_t *tokens, int64_t context, int64_t sequences, qp_error *error)
+{
+    enum { USUAL = 512 };
+    const int64_t room = context * sequences;
+    if (*tokens == 0) *tokens = room < USUAL ? room : USUAL;
+    if (*tokens <= room || context < 1) return QP_OK; /* the plan says what is wrong with that */
+    return error_set(error, QP_INVALID,
+                     "%lld tokens: %lld sequence%s of %lld positions hold%s %lld; choose fewer, or "
+                     "a larger context",
+                     (long long)*tokens, (long long)sequences, sequences == 1 ? "" : "s",
+                     (long long)context, sequences == 1 ? "s" : "", (long long)room);
+}
+
+static qp_status check_types(const plan_print_options *o, qp_error *error)
+{
+    if (dtype_from_name(o->kv_type) == DTYPE_COUNT)
+        return error_set(error, QP_INVALID,
+                         "the KV cache must be F32, F16, BF16 or F8, found \"%s\"", o->kv_type);
+    if (!o->act_type || dtype_from_name(o->act_type) != DTYPE_COUNT) return QP_OK;
+    return error_set(error, QP_INVALID, "activations must be F32 or BF16, found \"%s\"",
+                     o->act_type);
+}
+
+static qp_status choose_options(const plan_print_options *o, const model_config *config,
+                                plan_options *out, qp_error *error)
+{
+    *out = plan_default_options(config);
+    if (o->context) out->context = o->context;
+    out->max_tokens = o->tokens;
+    TRY(plan_print_tokens(&out->max_tokens, out->context, o->sequences, error));
+    out->max_sequences = out->max_outputs = o->sequences;
+    if (out->max_tokens < out->max_sequences) out->max_tokens = out->max_sequences;
+    out->page_size = o->page_size;
+    out->kv_type = dtype_from_name(o->kv_type);
+    if (o->act_type) out->act_type = dtype_from_name(o->act_type);
+    out->ranks = (int)o->ranks;
+    out->rank = (int)o->rank;
+    out->cut = o->reduce ? PLAN_REDUCE : PLAN_GATHER;
+    out->form = o->form;
+    out->target = o->gpu ? PLAN_FOR_ANY : PLAN_FOR_CPU;
+    out->fuse = o->fuse;
+    out->sums = o->sums;
+    out->kv_partitions = o->kv_partitions;
+    return lower_parse_rules(o->rules, out, error);
+}
+
+qp_status plan_print_open(const plan_print_options *o, model **model, program *out, qp_error *error)
+{
+    const model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
+    plan_options options;
+    *model = NULL;
+    *out = (program){0};
+    TRY(check_types(o, error));
+    TRY(model_open(o->model, &sizes_only, model, error));
+    const model_config *config = model_get_config(*model);
+    qp_status status = choose_options(o, config, &options, error);
+    if (status == QP_OK) status = lower_build(config, *model, &options, out, error);
+    if (status == QP_OK) return QP_OK;
+    program_free(out);
+    model_close(*model);
+    *model = NULL;
+    return status;
+}
+
 qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_error *error)
 {
     model *model;
-    model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
-    const dtype kv_type = dtype_from_name(o->kv_type);
-    if (kv_type == DTYPE_COUNT)
-        return error_set(error, QP_INVALID,
-                         "the KV cache must be F32, F16, BF16 or F8, found \"%s\"", o->kv_type);
-    if (o->act_type && dtype_from_name(o->act_type) == DTYPE_COUNT)
-        return error_set(error, QP_INVALID, "activations must be F32 or BF16, found \"%s\"",
-                         o->act_type);
-    TRY(model_open(o->model, &sizes_only, &model, error));
-    plan_options options = plan_default_options(model_get_config(model));
-    options.max_tokens = o->tokens;
-    options.max_sequences = options.max_outputs = o->sequences;
-    if (options.max_tokens < options.max_sequences) options.max_tokens = options.max_sequences;
-    if (o->context) options.context = o->context;
-    options.page_size = o->page_size;
-    options.kv_type = kv_type;
-    if (o->act_type) options.act_type = dtype_from_name(o->act_type);
-    options.ranks = (int)o->ranks;
-    options.rank = (int)o->rank;
-    options.cut = o->reduce ? PLAN_REDUCE : PLAN_GATHER;
-    options.form = o->form;
-    options.target = o->gpu ? PLAN_FOR_ANY : PLAN_FOR_CPU;
-    options.fuse = o->fuse;
-    options.sums = o->sums;
-    options.kv_partitions = o->kv_partitions;
-    program p = {0};
-    qp_status status = lower_parse_rules(o->rules, &options, error);
-    if (status == QP_OK) status = lower_build(model_get_config(model), model, &options, &p, error);
-    if (status == QP_OK) status = print_plan(&p, o, out, error);
+    program p;
+    TRY(plan_print_open(o, &model, &p, error));
+    qp_status status = print_plan(&p, o, out, error);
     if (status == QP_OK && o->verbose && !o->json) {
         strbuf_puts(out, "\nrules\n");
-        status = lower_explain(model_get_config(model), model, &options, out, error);
+        status = lower_explain(model_get_config(model), model, &p.options, out, error);
     }
     program_free(&p);
     model_close(model);

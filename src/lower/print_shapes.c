@@ -48,6 +48,7 @@ typedef struct shape_printer {
     bool json;
     int op_width, shape_width; /* of their columns */
     const char *step;          /* of the row before */
+    int64_t layer;             /* of the rows; -1: none */
     strbuf *out;
     cJSON *rows;
 } shape_printer;
@@ -73,6 +74,7 @@ static void print_row(shape_printer *s, shape_row *row)
     if (s->json) {
         cJSON *item = cJSON_CreateObject();
         cJSON_AddStringToObject(item, "step", row->step);
+        cJSON_AddNumberToObject(item, "layer", (double)s->layer);
         cJSON_AddStringToObject(item, "op", row->op);
         cJSON_AddStringToObject(item, "tensor", row->tensor);
         cJSON_AddStringToObject(item, "part", row->part);
@@ -165,36 +167,103 @@ static void print_whole(shape_printer *s, const program_step *step)
     }
 }
 
-/* A layer that has the steps of all. */
-static int64_t fullest_layer(const program *p)
+static void print_step(shape_printer *s, int index)
 {
-    for (int64_t layer = 0; layer < p->config.n_layers; layer++)
-        if (!layer_set_has(&p->config.no_rope, layer)) return layer;
-    return 0;
+    const program_step *step = &s->program->steps[index];
+    s->layer = step->layer;
+    print_whole(s, step);
+    for (int n = 0; n < step->n_nodes; n++)
+        print_node(s, step->first_node + n);
 }
 
-static void print_count_of_layers(const model_config *c, strbuf *out)
+/* One past the last step of the layer that begins at step `first`. */
+static int end_of_layer(const program *p, int first)
 {
-    const int64_t without = layer_set_count(&c->no_rope, c->n_layers);
-    strbuf_printf(out, "--- each of %lld layers", (long long)c->n_layers);
-    if (without) strbuf_printf(out, ", %lld of them without rope", (long long)without);
-    strbuf_putc(out, '\n');
+    int end = first;
+    while (end < p->n_steps && p->steps[end].layer == p->steps[first].layer)
+        end++;
+    return end;
+}
+
+/* Whether two steps of layers have the same name and operators, which write the same parts. */
+static bool same_step(const program *p, const program_step *a, const program_step *b)
+{
+    if (strcmp(a->name, b->name) != 0 || a->n_nodes != b->n_nodes) return false;
+    for (int n = 0; n < a->n_nodes; n++) {
+        const int x = a->first_node + n, y = b->first_node + n;
+        if (p->nodes[x].op != p->nodes[y].op) return false;
+        for (int i = 0; i < op_n_tensors(op_get(p->nodes[x].op)); i++)
+            if (program_tensor_of(p, x, i) != program_tensor_of(p, y, i)) return false;
+    }
+    return true;
+}
+
+static bool same_layer(const program *p, int a, int b)
+{
+    const int count = end_of_layer(p, a) - a;
+    if (end_of_layer(p, b) - b != count) return false;
+    for (int i = 0; i < count; i++)
+        if (!same_step(p, &p->steps[a + i], &p->steps[b + i])) return false;
+    return true;
+}
+
+/* The first step of the layer after the one at `first`; the end of the layers: -1. */
+static int next_layer(const program *p, int first)
+{
+    const int end = end_of_layer(p, first);
+    return end < p->n_steps && p->steps[end].layer >= 0 ? end : -1;
+}
+
+/* Whether a layer before the one at step `first`, the layers beginning at `begin`, is alike. */
+static bool printed_before(const program *p, int begin, int first)
+{
+    for (int at = begin; at != first; at = next_layer(p, at))
+        if (same_layer(p, at, first)) return true;
+    return false;
+}
+
+/* "layer 0", "each of 32 layers", "each of the layers 1 to 31". */
+static void print_which_layers(const shape_printer *s, int begin, int first)
+{
+    const program *p = s->program;
+    layer_set alike = {0};
+    for (int at = begin; at >= 0; at = next_layer(p, at))
+        if (same_layer(p, first, at)) layer_set_add(&alike, p->steps[at].layer);
+    const int64_t count = layer_set_count(&alike, p->config.n_layers);
+    if (count == 1) {
+        strbuf_printf(s->out, "--- layer %lld\n", (long long)p->steps[first].layer);
+    } else if (count == p->config.n_layers) {
+        strbuf_printf(s->out, "--- each of %lld layers\n", (long long)count);
+    } else {
+        strbuf_puts(s->out, "--- each of the layers ");
+        layer_set_print(&alike, p->config.n_layers, s->out);
+        strbuf_putc(s->out, '\n');
+    }
+}
+
+/* Layers that are alike are printed once. */
+static void print_layers(shape_printer *s, int begin)
+{
+    const program *p = s->program;
+    for (int first = begin; first >= 0; first = next_layer(p, first)) {
+        if (printed_before(p, begin, first)) continue;
+        if (!s->json) print_which_layers(s, begin, first);
+        for (int i = first; i < end_of_layer(p, first); i++)
+            print_step(s, i);
+    }
 }
 
 static void print_steps(shape_printer *s)
 {
     const program *p = s->program;
-    const int64_t shown = fullest_layer(p);
     for (int i = 0; i < p->n_steps; i++) {
-        const program_step *step = &p->steps[i];
-        if (step->layer >= 0 && step->layer != shown) continue;
-        bool first_of_layers = step->layer == shown && (i == 0 || p->steps[i - 1].layer != shown);
-        if (first_of_layers && !s->json) print_count_of_layers(&p->config, s->out);
-        if (step->layer < 0 && i > 0 && p->steps[i - 1].layer >= 0 && !s->json)
-            strbuf_puts(s->out, "--- after the layers\n");
-        print_whole(s, step);
-        for (int n = 0; n < step->n_nodes; n++)
-            print_node(s, step->first_node + n);
+        const bool first = i == 0 || p->steps[i - 1].layer < 0;
+        if (p->steps[i].layer >= 0) {
+            if (first) print_layers(s, i);
+            continue;
+        }
+        if (!first && !s->json) strbuf_puts(s->out, "--- after the layers\n");
+        print_step(s, i);
     }
 }
 
@@ -204,14 +273,19 @@ static void print_legend(const shape_printer *s, strbuf *out)
     const model_config *c = &p->config;
     const long long heads = c->n_heads, kv_heads = c->n_kv_heads, dim = c->head_dim;
     const long long tokens = s->prefill.of[AXIS_TOKENS], batch = s->decode.of[AXIS_SEQUENCES];
+    const long long prompts = s->prefill.of[AXIS_SEQUENCES];
+    strbuf_printf(out, "\nn_tokens           %lld in prefill of ", tokens);
+    if (prompts == 1)
+        strbuf_puts(out, "one sequence");
+    else
+        strbuf_printf(out, "%lld sequences of %lld each", prompts, tokens / prompts);
     strbuf_printf(out,
-                  "\nn_tokens           %lld in prefill of one sequence; in decode one for each of "
-                  "n_sequences = %lld\n"
+                  "; in decode one for each of n_sequences = %lld\n"
                   "n_outputs          rows whose logits are wanted: the last of each sequence\n"
                   "q_hidden_units     n_heads * head_dim = %lld * %lld = %lld\n"
                   "kv_hidden_units    n_kv_heads * head_dim = %lld * %lld = %lld\n"
                   "qkv_hidden_units   (n_heads + 2 * n_kv_heads) * head_dim = %lld\n",
-                  tokens, batch, heads, dim, heads * dim, kv_heads, dim, kv_heads * dim,
+                  batch, heads, dim, heads * dim, kv_heads, dim, kv_heads * dim,
                   (heads + 2 * kv_heads) * dim);
     if (p->options.form == PLAN_FLASHINFER)
         strbuf_puts(out, "n_prefill_tokens   n_tokens if a sequence has several, else none; "
@@ -219,7 +293,14 @@ static void print_legend(const shape_printer *s, strbuf *out)
     if (p->options.form == PLAN_PADDED)
         strbuf_puts(out, "max_q_len          new tokens of the longest sequence, to whose length "
                          "the others are padded\n"
-                         "max_kv_len         cached and new tokens of the longest sequence\n");
+                         "max_kv_len         cached and new tokens of the longest sequence\n"
+                         "padded_q           heads before positions, so that the products of "
+                         "attention read one matrix a head; engines that keep [bs, max_q_len, "
+                         "n_heads, head_dim] exchange the two\n");
+    if (!p->options.fuse && !p->options.sums && !c->n_experts)
+        strbuf_puts(out, "ffn                gate beside up, [n_tokens, 2 * intermediate_size], as "
+                         "FlashInfer's silu_and_mul reads it; engines that keep [2, n_tokens, "
+                         "intermediate_size] have the same numbers\n");
     strbuf_printf(out,
                   "n_pages            of the KV cache, for a context of %lld in pages of %lld\n",
                   (long long)p->options.context, (long long)p->options.page_size);
@@ -239,12 +320,20 @@ static program_sizes sizes_of(const program *p, int64_t tokens, int64_t sequence
     return sizes;
 }
 
+/* A rectangle of prompts is what `padded` is for; the others show one. */
+static int64_t prompts_of(plan_form form, int64_t batch)
+{
+    return form == PLAN_PADDED ? batch : 1;
+}
+
 static qp_status print_plan(const program *p, int64_t tokens, int64_t batch, bool json, strbuf *out,
                             qp_error *error)
 {
+    const int64_t prompts = prompts_of(p->options.form, batch), most = p->options.context;
+    const int64_t length = tokens < most ? tokens + 1 : most; /* with the token that is decoded */
     shape_printer s = {.program = p,
-                       .prefill = sizes_of(p, tokens, 1, tokens),
-                       .decode = sizes_of(p, batch, batch, tokens + 1),
+                       .prefill = sizes_of(p, tokens * prompts, prompts, tokens),
+                       .decode = sizes_of(p, batch, batch, length),
                        .json = json,
                        .op_width = p->options.form == PLAN_PADDED ? 21 : 17,
                        .shape_width = p->options.form == PLAN_PADDED ? 53 : 43,
@@ -264,7 +353,10 @@ qp_status plan_print_shapes(const shapes_print_options *o, strbuf *out, qp_error
     model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
     TRY(model_open(o->model, &sizes_only, &model, error));
     plan_options options = plan_default_options(model_get_config(model));
-    options.max_tokens = o->tokens > o->batch ? o->tokens : o->batch;
+    int64_t tokens = o->tokens;
+    qp_status status = plan_print_tokens(&tokens, options.context, 1, error);
+    const int64_t prompts = prompts_of(o->form, o->batch), all = tokens * prompts;
+    options.max_tokens = all > o->batch ? all : o->batch;
     options.max_sequences = options.max_outputs = o->batch;
     if (o->act_type) options.act_type = dtype_from_name(o->act_type);
     options.form = o->form;
@@ -272,9 +364,9 @@ qp_status plan_print_shapes(const shapes_print_options *o, strbuf *out, qp_error
     options.sums = o->sums;
     options.kv_partitions = o->kv_partitions;
     program p = {0};
-    qp_status status = lower_parse_rules(o->rules, &options, error);
+    if (status == QP_OK) status = lower_parse_rules(o->rules, &options, error);
     if (status == QP_OK) status = lower_build(model_get_config(model), model, &options, &p, error);
-    if (status == QP_OK) status = print_plan(&p, o->tokens, o->batch, o->json, out, error);
+    if (status == QP_OK) status = print_plan(&p, tokens, o->batch, o->json, out, error);
     program_free(&p);
     model_close(model);
     return status;

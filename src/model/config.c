@@ -12,6 +12,19 @@ int64_t layer_set_count(const layer_set *set, int64_t n_layers)
     return count;
 }
 
+void layer_set_print(const layer_set *set, int64_t n_layers, strbuf *out)
+{
+    const char *between = "";
+    for (int64_t first = 0, last; first < n_layers; first = last + 1) {
+        for (last = first; last < n_layers && layer_set_has(set, last);)
+            last++;
+        if (last == first) continue;
+        strbuf_printf(out, "%s%lld", between, (long long)first);
+        if (last - first > 1) strbuf_printf(out, " to %lld", (long long)last - 1);
+        between = ", ";
+    }
+}
+
 void config_drop_local_rope(model_config *c)
 {
     if (c->window == 0) c->rope_local = (rope_config){0};

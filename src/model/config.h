@@ -2,6 +2,7 @@
 #ifndef QUIPU_MODEL_CONFIG_H
 #define QUIPU_MODEL_CONFIG_H
 
+#include "base/strbuf.h"
 #include "model/rope.h"
 
 #include <stdbool.h>
@@ -24,6 +25,8 @@ static inline void layer_set_add(layer_set *set, int64_t layer)
 }
 /* How many of the first n_layers it has. */
 int64_t layer_set_count(const layer_set *set, int64_t n_layers);
+/* Appends them: "0 to 2, 4, 6 to 9". */
+void layer_set_print(const layer_set *set, int64_t n_layers, strbuf *out);
 
 /* How a text becomes a vector, as the model's files say; the numbers are those of GGUF's key
  * pooling_type. */

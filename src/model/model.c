@@ -325,10 +325,35 @@ static qp_status open_directory(model *m, qp_error *error)
     return safetensors_open(m->path, &m->source.safetensors, error);
 }
 
+/* Synthetic weights of the sizes that a config.json, or one in a folder, has. */
+static qp_status open_synthetic_config(model *m, const char *path, qp_error *error)
+{
+    char file[4200];
+    model_config *c = &m->config;
+    synthetic_config *own = arena_alloc(&m->arena, 1, sizeof *own);
+    if (!own) return error_no_memory(error, "the sizes of the weights", sizeof *own);
+    snprintf(file, sizeof file, file_is_directory(path) ? "%s/config.json" : "%s", path);
+    TRY(read_config(m, file, error));
+    c->biases_if_any = 0; /* there are none to find */
+    *own = (synthetic_config){.name = c->name,
+                              .family = c->family->name,
+                              .hidden_size = c->hidden_size,
+                              .n_layers = c->n_layers,
+                              .n_heads = c->n_heads,
+                              .head_dim = c->head_dim,
+                              .intermediate_size = c->intermediate_size,
+                              .tied = c->tied};
+    const dtype stored = m->source.synthetic.type;
+    return synthetic_parse(m->path, own, stored, &m->source.synthetic, error);
+}
+
 static qp_status open_source(model *m, qp_error *error)
 {
+    char config[4096];
+    if (synthetic_config_path(m->path, config, sizeof config))
+        return open_synthetic_config(m, config, error);
     if (synthetic_is_name(m->path)) {
-        TRY(synthetic_parse(m->path, &m->source.synthetic, error));
+        TRY(synthetic_parse(m->path, NULL, DTYPE_BF16, &m->source.synthetic, error));
         return config_from_synthetic(&m->source.synthetic, &m->config, error);
     }
     if (file_is_directory(m->path)) return open_directory(m, error);
@@ -338,8 +363,8 @@ static qp_status open_source(model *m, qp_error *error)
         return error_set(
             error, QP_INVALID,
             "%s: a JSON file has no weights; pass the directory that holds them beside "
-            "config.json",
-            m->path);
+            "config.json, or synthetic:%s for weights that are made up",
+            m->path, m->path);
     if (name_ends_with(m->path, ".safetensors"))
         return error_set(error, QP_INVALID,
                          "%s: pass the directory that holds it: config.json is needed beside it",

@@ -175,10 +175,13 @@ static unsigned all_types(const op_info *op)
     return types;
 }
 
-static cJSON *list_json(uint32_t features)
+_Static_assert(OP_COUNT <= 64, "a set of operators is one word");
+
+static cJSON *list_json(uint32_t features, uint64_t only)
 {
     cJSON *list = cJSON_CreateArray();
     for (int code = 0; code < OP_COUNT; code++) {
+        if (only && !(only >> code & 1)) continue;
         const op_info *op = op_get((op_code)code);
         cJSON *item = cJSON_CreateObject();
         cJSON_AddStringToObject(item, "name", op->name);
@@ -227,15 +230,15 @@ static void list_row(const op_info *op, uint32_t features, page *page)
     strbuf_free(&variants);
 }
 
-qp_status workbench_list(uint32_t features, bool json, strbuf *out, qp_error *error)
+qp_status workbench_list(uint32_t features, uint64_t only, bool json, strbuf *out, qp_error *error)
 {
-    if (json) return output_json(list_json(features), out, error);
+    if (json) return output_json(list_json(features, only), out, error);
     page page = {.out = out, .level = 1};
     page_table(&page, 5,
                (const char *const[]){"operator", "constant axes", "variable axes", "types",
                                      "variants (those in brackets cannot run here)"});
     for (int code = 0; code < OP_COUNT; code++)
-        list_row(op_get((op_code)code), features, &page);
+        if (!only || only >> code & 1) list_row(op_get((op_code)code), features, &page);
     page_table_end(&page);
     return output_done(out, error);
 }

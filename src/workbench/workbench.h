@@ -16,8 +16,8 @@ typedef enum workbench_format {
 } workbench_format;
 
 /* Lists every operator with its axes, types and variants; `features` are the CPU's,
- * cpu_features(). */
-qp_status workbench_list(uint32_t features, bool json, strbuf *out, qp_error *error);
+ * cpu_features(). `only`: a bit for each op_code that is listed; 0: all. */
+qp_status workbench_list(uint32_t features, uint64_t only, bool json, strbuf *out, qp_error *error);
 
 /* Describes everything that the author of a kernel must know. */
 qp_status workbench_describe(const char *op_name, workbench_format format, strbuf *out,
