@@ -92,13 +92,13 @@ typedef struct cli_settings {
     const char *alias, *chat_template, *tls_cert, *tls_key, *api_prefix;
     const char *template_kwargs; /* of run and chat, too */
     option_strings hosts, origins;
-    bool insecure, shared_cache, batch_invariant, access_log, log_json, matryoshka;
+    bool insecure, shared_cache, batch_invariant, access_log, log_json, matryoshka, own_metrics;
     int pooling;     /* index into cli_poolings */
     int raw_special; /* index into cli_switches */
     int64_t port, http_workers, max_connections, client_connections, max_queued, pages;
     uint64_t store_size, max_body, prompt_cache_size, cache_packed_size;
     const char *prompt_cache, *cache_packed;
-    double drain;
+    double drain, drain_delay;
 } cli_settings;
 
 /* The choices of --kv-type, --exec and --device, by index; each list ends with NULL. */

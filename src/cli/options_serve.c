@@ -55,6 +55,12 @@ static const option_spec serve_options[] = {
      .help = "the model was trained for vectors that are cut (`dimensions` of a request)"},
     {"drain", 0, OPTION_NUMBER_AT(SETTINGS, drain), .argument = "SECONDS", .fallback = "30",
      .high = 86400, .help = "time for answers to end after SIGTERM"},
+    {"drain-delay", 0, OPTION_NUMBER_AT(SETTINGS, drain_delay), .expert = true,
+     .argument = "SECONDS", .fallback = "0", .high = 86400,
+     .help = "time before that, in which GET /ready is 503 and requests are still taken, so that "
+             "routers send no more"},
+    {"own-metrics", 0, OPTION_FLAG_AT(SETTINGS, own_metrics), .expert = true,
+     .help = "GET /metrics only under quipu's names, without those of vLLM and llama.cpp"},
     {0}};
 const option_group cli_serve_options = {"Server", serve_options};
 

@@ -1,9 +1,8 @@
 /* Health, models, tokens and templates: see api_own.h. */
 #include "server/api_own.h"
 
-#include "engine/engine.h"
-
 #include "base/clock.h"
+#include "engine/engine.h"
 #include "engine/sampling.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
@@ -15,6 +14,17 @@
 #define AT(member) .at = offsetof(parameters, member)
 
 /* ---- At once ------------------------------------------------------------------------------- */
+
+void reply_ready(server *s, exchange *x)
+{
+    api_error error = {0};
+    if (atomic_load(&s->phase) != SERVER_READY || !atomic_load(&s->leaving)) {
+        reply_health(s, x);
+        return;
+    }
+    api_refuse(&error, 503, NULL, "the server ends soon, and still answers");
+    server_reply_error(x, &error, API_OPENAI);
+}
 
 void reply_health(server *s, exchange *x)
 {
@@ -99,6 +109,39 @@ void reply_props(server *s, exchange *x)
     add_piece(tree, "bos_token", s->vocabulary, QP_ROLE_BOS);
     add_piece(tree, "eos_token", s->vocabulary, QP_ROLE_EOS);
     cJSON_AddStringToObject(tree, "build_info", "quipu " QP_VERSION);
+    server_reply_json(x, tree);
+}
+
+/* What routers ask a worker for before they send it requests. */
+void reply_model_info(server *s, exchange *x)
+{
+    cJSON *tree = cJSON_CreateObject();
+    cJSON_AddStringToObject(tree, "model_path", model_path(s->engine->model));
+    cJSON_AddStringToObject(tree, "tokenizer_path", model_path(s->engine->model));
+    cJSON_AddStringToObject(tree, "served_model_name", s->options->alias);
+    cJSON_AddStringToObject(tree, "model_type", engine_family(s->engine));
+    cJSON_AddBoolToObject(tree, "is_generation", true);
+    cJSON_AddNumberToObject(tree, "max_context_length", (double)s->info.context);
+    cJSON_AddNumberToObject(tree, "vocab_size", (double)s->info.vocab_size);
+    server_reply_json(x, tree);
+}
+
+void reply_server_info(server *s, exchange *x)
+{
+    cJSON *tree = cJSON_CreateObject();
+    cJSON_AddStringToObject(tree, "version", QP_VERSION);
+    cJSON_AddStringToObject(tree, "model_path", model_path(s->engine->model));
+    cJSON_AddStringToObject(tree, "served_model_name", s->options->alias);
+    cJSON_AddStringToObject(tree, "device", s->info.device);
+    cJSON_AddStringToObject(tree, "kv_cache_dtype", dtype_name(s->engine->program.options.kv_type));
+    cJSON_AddNumberToObject(tree, "max_model_len", (double)s->info.context);
+    cJSON_AddNumberToObject(tree, "max_running_requests", (double)s->options->parallel);
+    cJSON_AddNumberToObject(tree, "max_queued_requests", (double)s->options->max_queued);
+    cJSON_AddNumberToObject(tree, "page_size", (double)s->engine->pages.page_size);
+    cJSON_AddNumberToObject(tree, "num_pages", (double)s->engine->pages.n_pages);
+    cJSON_AddNumberToObject(tree, "max_total_num_tokens",
+                            (double)(s->engine->pages.n_pages * s->engine->pages.page_size));
+    cJSON_AddNumberToObject(tree, "dp_size", 1);
     server_reply_json(x, tree);
 }
 

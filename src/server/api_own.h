@@ -5,6 +5,9 @@
 #include "server/call.h"
 
 void reply_health(server *s, exchange *x);
+void reply_ready(server *s, exchange *x);
+void reply_model_info(server *s, exchange *x);
+void reply_server_info(server *s, exchange *x);
 void reply_models(server *s, exchange *x);
 void reply_model(server *s, exchange *x);
 void reply_tokenizer_info(server *s, exchange *x);

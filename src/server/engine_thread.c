@@ -23,6 +23,22 @@ static void note_end(batcher *b, const choice *c)
     b->n_stalled -= c->phase == CHOICE_STALLED;
 }
 
+static double span(uint64_t from, uint64_t to)
+{
+    return to > from ? (double)(to - from) * 1e-9 : 0;
+}
+
+/* Of a request that has ended. */
+static void note_times(batcher_stats *s, const request *r)
+{
+    histogram_add(&s->end_to_end, span(r->arrived, r->finished));
+    if (r->max_tokens) histogram_add(&s->most_tokens, (double)r->max_tokens);
+    if (!r->admitted) return;
+    histogram_add(&s->reading, span(r->admitted, r->first_token ? r->first_token : r->finished));
+    histogram_add(&s->running_time, span(r->admitted, r->finished));
+    if (r->first_token) histogram_add(&s->making, span(r->first_token, r->finished));
+}
+
 void batcher_end_choice(batcher *b, choice *c, uint8_t finish, int32_t stop_token)
 {
     request *r = c->request;
@@ -33,7 +49,7 @@ void batcher_end_choice(batcher *b, choice *c, uint8_t finish, int32_t stop_toke
     if (all) r->finished = clock_ns();
     b->stats.finished[finish]++;
     histogram_add(&b->stats.answer_length, (double)(c->count - r->n_prompt));
-    if (all) histogram_add(&b->stats.end_to_end, (double)(r->finished - r->arrived) * 1e-9);
+    if (all) note_times(&b->stats, r);
     choice_push(c, (token_event){.token = stop_token, .last = true, .finish = finish});
     batcher_note(b, r);
     note_end(b, c);

@@ -126,6 +126,11 @@ const char *exchange_id(const exchange *x)
     return x->id;
 }
 
+int exchange_status(const exchange *x)
+{
+    return x->status;
+}
+
 bool exchange_strip(exchange *x, const char *prefix)
 {
     const size_t length = strlen(prefix);

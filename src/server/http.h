@@ -64,6 +64,9 @@ const http_parser *exchange_request(const exchange *x);
 /* The id of the request: that of its header X-Request-Id, or a random one. Replies have it, too. */
 const char *exchange_id(const exchange *x);
 
+/* The status of the reply; 0: it has not begun. */
+int exchange_status(const exchange *x);
+
 /* Removes the beginning of the request's path; false: it begins otherwise. On the I/O thread. */
 bool exchange_strip(exchange *x, const char *prefix);
 

@@ -16,12 +16,18 @@
 const route routes[] = {
     {"GET", "/health", "503 while the model is loaded", .open = true, .reply = reply_health},
     {"GET", "/v1/health", "the same", .open = true, .reply = reply_health},
+    {"GET", "/ready", "503 while the model is loaded, and as soon as the server is to end",
+     .open = true, .reply = reply_ready},
     {"GET", "/ping", "the same (SageMaker)", .open = true, .reply = reply_health},
     {"GET", "/version", "the version (vLLM)", .open = true, .reply = reply_ollama_version},
     {"GET", "/load", "how many answers are under way (vLLM)", .answer = answer_load},
     {"GET", "/v1/models", "the model", .open = true, .reply = reply_models},
     {"GET", "/models", "the model", .open = true, .reply = reply_models},
     {"GET", "/v1/models/*", "the model by its name", .reply = reply_model},
+    {"GET", "/model_info", "the model's path and sizes (SGLang)", .reply = reply_model_info},
+    {"GET", "/get_model_info", "the same", .reply = reply_model_info},
+    {"GET", "/server_info", "the server's settings (SGLang, vLLM)", .reply = reply_server_info},
+    {"GET", "/get_server_info", "the same", .reply = reply_server_info},
     {"GET", "/props", "settings, chat template and sizes", .reply = reply_props},
     {"GET", "/tokenizer_info", "control tokens and the chat template (vLLM)",
      .reply = reply_tokenizer_info},
@@ -97,6 +103,7 @@ const route routes[] = {
     {"POST", "/apply-template", "a conversation as the model reads it", .fields = template_tables,
      .answer = answer_template},
     {0}};
+_Static_assert(sizeof routes / sizeof *routes <= ROUTES_MOST, "counters of replies have no room");
 
 /* A pattern that ends in '*' stands for all paths that begin with the rest. Slashes at the end of a
  * path mean nothing. */

@@ -34,11 +34,22 @@ static void say(const server *s, qp_log_level level, const char *message)
     }
 }
 
+static void count_status(server *s, const exchange *x)
+{
+    const char *other;
+    const http_parser *request = exchange_request(x);
+    const route *r = route_find(request->method, request->target, &other);
+    const int digit = exchange_status(x) / 100;
+    if (r && digit > 0 && digit < HTTP_STATUSES)
+        atomic_fetch_add_explicit(&s->statuses[r - routes][digit], 1, memory_order_relaxed);
+}
+
 /* On the I/O thread. */
 static void on_end_of_exchange(void *context, const exchange *x)
 {
-    const server *s = context;
+    server *s = context;
     const server_options *o = s->options;
+    count_status(s, x);
     if (!o->access_log || !o->log_line) return;
     strbuf line = {0};
     access_log_put(x, o->log_json, &line);
@@ -268,24 +279,41 @@ static void on_drain_end(evutil_socket_t socket, short events, void *context)
     event_base_loopbreak(s->base);
 }
 
-/* The first signal lets answers end within drain_seconds; the second ends the server at once. */
-static void on_end(evutil_socket_t number, short events, void *context)
+static struct timeval time_of(double seconds)
 {
-    (void)number, (void)events;
+    const time_t whole = (time_t)seconds;
+    return (struct timeval){whole, (suseconds_t)((seconds - (double)whole) * 1e6)};
+}
+
+/* No more connections; answers under way end within drain_seconds. */
+static void on_leave_end(evutil_socket_t socket, short events, void *context)
+{
+    (void)socket, (void)events;
     server *s = context;
-    int before = atomic_exchange(&s->phase, SERVER_DRAINING);
-    if (before != SERVER_READY) {
-        event_base_loopbreak(s->base);
-        if (before == SERVER_LOADING) atomic_store(&s->phase, SERVER_LOADING);
-        return;
-    }
+    if (atomic_load(&s->phase) != SERVER_READY) return;
+    atomic_store(&s->phase, SERVER_DRAINING);
     notify_manager("STOPPING=1\nSTATUS=finishing answers");
     say(s, QP_LOG_NOTICE, "ending: answers under way are finished; again to end at once");
     http_drain(s->http);
-    double seconds = s->options->drain_seconds;
-    struct timeval most = {(time_t)seconds,
-                           (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
+    const struct timeval most = time_of(s->options->drain_seconds);
     event_base_once(s->base, -1, EV_TIMEOUT, on_drain_end, s, &most);
+}
+
+/* The first signal lets answers end; before that, requests come in for drain_delay seconds more,
+ * in which routers see that the server is not ready. Another signal ends this time, and one after
+ * that the server. */
+static void on_end(evutil_socket_t number, short events, void *context)
+{
+    server *s = context;
+    const struct timeval delay = time_of(s->options->drain_delay);
+    if (atomic_load(&s->phase) != SERVER_READY) {
+        event_base_loopbreak(s->base);
+    } else if (!atomic_exchange(&s->leaving, true) && s->options->drain_delay > 0) {
+        say(s, QP_LOG_NOTICE, "not ready any more: requests are still taken for --drain-delay");
+        event_base_once(s->base, -1, EV_TIMEOUT, on_leave_end, s, &delay);
+    } else {
+        on_leave_end(number, events, s);
+    }
 }
 
 static void on_stop(evutil_socket_t stop, short events, void *context)

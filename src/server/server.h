@@ -28,6 +28,7 @@ typedef struct server_options {
     const char *tls_certificate, *tls_key; /* files in PEM; NULL: no TLS */
     const char *prefix;                    /* of all paths, such as "/llm"; NULL: none */
     bool access_log, log_json;             /* a line for each request; all lines are JSON */
+    bool own_metrics;                      /* /metrics without the names of vLLM and llama.cpp */
     size_t max_tokens; /* of an answer, unless its request says; 0: until the context is full */
     const char *alias; /* the model's name in replies */
     const char *api_key_file;   /* keys, one a line; NULL: no key is needed */
@@ -52,6 +53,7 @@ typedef struct server_options {
     size_t max_body, max_connections, client_connections, max_queued;
     size_t store_size;    /* bytes of kept responses; 0: none is kept */
     double ping_seconds;  /* of silence in a stream, after which a comment is sent; 0: none */
+    double drain_delay;   /* time after SIGTERM in which /ready says no, before that time begins */
     double drain_seconds; /* time for answers to end after SIGTERM */
     double timeout;       /* seconds that an answer may take; 0: any */
     /* Opens the engine. Called on a thread of its own. */

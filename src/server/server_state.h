@@ -24,6 +24,8 @@ typedef enum server_phase {
     SERVER_FAILED, /* the model could not be opened */
 } server_phase;
 
+enum { ROUTES_MOST = 128, HTTP_STATUSES = 6 };
+
 struct server {
     const server_options *options;
     struct event_base *base;
@@ -34,8 +36,10 @@ struct server {
     form_cache forms;
     response_store responses;
     atomic_int phase;
+    atomic_bool leaving;     /* /ready says no, and requests are still taken */
     atomic_bool raw_special; /* prompts have control tokens */
     time_t started;
+    _Atomic uint64_t statuses[ROUTES_MOST][HTTP_STATUSES]; /* replies, by route and first digit */
 
     /* Set before the phase becomes SERVER_READY, constant afterwards. */
     qp_engine *engine; /* runs on the engine thread; others read only constant data */

@@ -39,6 +39,7 @@ const char *sequence_state_name(sequence_state state)
 void stats_init(batcher_stats *s)
 {
     s->prompt_length.unit = s->answer_length.unit = s->batch_length.unit = HISTOGRAM_TOKENS;
+    s->most_tokens.unit = HISTOGRAM_TOKENS;
 }
 
 void stats_add_pass(batcher_stats *s, pass_stats pass)

@@ -76,7 +76,10 @@ typedef struct batcher_stats {
     double own_seconds; /* the engine thread's between steps that follow each other */
     uint64_t own_steps; /* those steps */
     histogram first_token, next_token, end_to_end, queued; /* seconds */
-    histogram prompt_length, answer_length, batch_length;  /* tokens; of a step */
+    histogram reading, making, running_time; /* seconds of a request: to its first token, from it,
+                                              * and both, since it got a slot */
+    histogram prompt_length, answer_length, batch_length; /* tokens; of a step */
+    histogram most_tokens;                                /* of an answer, where a request says */
 
     pass_stats recent[STATS_PASSES]; /* the last n_recent, the oldest first */
     size_t n_recent;
