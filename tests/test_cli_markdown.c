@@ -81,31 +81,41 @@ static void tables_have_the_windows_width(void **state)
     (void)state;
     static const char table[] = "| Name | Use |\n|---|---|\n| C | systems, and what lies below |\n"
                                 "| longer than the first | `x` \\| y |\nafter";
-    static const char wide[] = "Name    │ Use\n"
-                               "────────┼───────────────────────────────────────────────\n"
-                               "C       │ systems, and what lies below\n"
-                               "longer  │ x | y\n"
-                               "than    │ \n"
-                               "the     │ \n"
-                               "first   │ \n"
+    static const char wide[] = "Name       │ Use\n"
+                               "───────────┼───────────────────────────────────────────────\n"
+                               "C          │ systems, and what lies below\n"
+                               "longer     │ x | y\n"
+                               "than the   │ \n"
+                               "first      │ \n"
                                "after";
-    static const char narrow[] = "Name │ Use\n"
-                                 "─────┼───────────────\n"
-                                 "C    │ systems, and\n"
-                                 "     │ what lies\n"
-                                 "     │ below\n"
-                                 "long │ x | y\n"
-                                 "er   │ \n"
-                                 "than │ \n"
-                                 "the  │ \n"
-                                 "firs │ \n"
-                                 "t    │ \n"
+    static const char narrow[] = "Name   │ Use\n"
+                                 "───────┼─────────────\n"
+                                 "C      │ systems, and\n"
+                                 "       │ what lies\n"
+                                 "       │ below\n"
+                                 "longer │ x | y\n"
+                                 "than   │ \n"
+                                 "the    │ \n"
+                                 "first  │ \n"
                                  "after";
     char *found = shown(table, 1000, 60);
     assert_string_equal(found, wide);
     free(found);
     found = shown(table, 1000, 22);
     assert_string_equal(found, narrow);
+    free(found);
+    static const char sided[] =
+        "| Left | Right | Middle |\n|---|--:|:-:|\n| reads a file from the disk, and checks "
+        "each of its lines | 12 | x |\n| y | 345,678 | z |\nafter";
+    static const char sides[] = "Left                   │    Right │  Middle\n"
+                                "───────────────────────┼──────────┼──────────\n"
+                                "reads a file from the  │       12 │     x\n"
+                                "disk, and checks each  │          │ \n"
+                                "of its lines           │          │ \n"
+                                "y                      │  345,678 │     z\n"
+                                "after";
+    found = shown(sided, 1000, 46);
+    assert_string_equal(found, sides);
     free(found);
     found = shown(table, 1000, 8); /* no room for a table: it is text */
     assert_true(strncmp(found, "| Name", 6) == 0);

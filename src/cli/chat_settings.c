@@ -18,8 +18,8 @@ static qp_status check_whole(const chat *c, const char *name, double value, doub
 {
     if (value >= least && value <= most && value == floor(value)) return QP_OK;
     return error_set(c->call->error, QP_INVALID,
-                     "%s: expected a whole number from %.0f to %.0f, found %g", name, least, most,
-                     value);
+                     "%s: expected a whole number from %.0f to %.0f, found %.10g", name, least,
+                     most, value);
 }
 
 static qp_status store_most_tokens(chat *c, double value)
@@ -180,16 +180,20 @@ static qp_status store_number(chat *c, const char *name, const char *text)
     char *end;
     const int i = find_setting(name);
     if (i == N_SETTINGS) return unknown_setting(c, name);
+    if (!*text) {
+        terminal_say("%s is %.10g: %s.", settings[i].name, value_of(c, i), settings[i].help);
+        return QP_OK;
+    }
     const double value = strtod(text, &end);
     if (end == text || end[strspn(end, " \t")] || !isfinite(value))
-        return error_set(c->call->error, QP_INVALID,
-                         "/set NAME VALUE: expected a number, found '%s'", text);
+        return error_set(c->call->error, QP_INVALID, "/set %s VALUE: expected a number, found '%s'",
+                         settings[i].name, text);
     if (settings[i].store)
         TRY(settings[i].store(c, value));
     else
         TRY(qp_sampling_set(&c->sampling, (qp_setting)settings[i].setting, value, QP_FROM_REQUEST,
                             c->call->error));
-    terminal_say("%s is %g.", settings[i].name, value);
+    terminal_say("%s is %.10g.", settings[i].name, value);
     return QP_OK;
 }
 

@@ -20,6 +20,8 @@ enum {
 
 enum { MARKDOWN_MOST_COLUMNS = 16 }; /* of a table that is drawn */
 
+typedef enum markdown_side { MARKDOWN_LEFT, MARKDOWN_MIDDLE, MARKDOWN_RIGHT } markdown_side;
+
 /* Zero-initialise at the start of a text; markdown_free() at the end. */
 typedef struct markdown {
     word_wrap wrap;
@@ -34,6 +36,7 @@ typedef struct markdown {
     /* A table: its heading and the row below that, until the widths are known. */
     strbuf heading, rule;
     int widths[MARKDOWN_MOST_COLUMNS], n_columns;
+    markdown_side sides[MARKDOWN_MOST_COLUMNS]; /* where the columns' text stands */
 } markdown;
 
 /* Appends the bytes that show text[0 .. length), whole UTF-8 sequences, on `columns` columns. */

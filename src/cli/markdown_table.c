@@ -93,19 +93,41 @@ static bool is_rule(const char *line)
 
 /* ---- widths -------------------------------------------------------------------------------- */
 
-/* Shares the window's width among the columns: those that need less than an equal part get what
- * they need; what is left over goes to later rows, up to half as much again. */
+/* "---:" to the right, ":---:" in the middle. */
+static markdown_side side_of(const cell *rule)
+{
+    if (rule->count == 0 || rule->glyphs[rule->count - 1].bytes[0] != ':') return MARKDOWN_LEFT;
+    return rule->glyphs[0].bytes[0] == ':' ? MARKDOWN_MIDDLE : MARKDOWN_RIGHT;
+}
+
+static void set_sides(markdown *m)
+{
+    row rule;
+    read_row(strbuf_text(&m->rule), 0, &rule);
+    for (int i = 0; i < MARKDOWN_MOST_COLUMNS; i++)
+        m->sides[i] = side_of(&rule.cells[i]);
+    free_row(&rule);
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Shares the window's width among the columns. Each gets what the first row needs, and for later
+ * rows half as much again, or less where the first row needs the whole width. A column that needs
+ * more than an equal part gets an equal part of what the others leave. */
 static void set_widths(markdown *m, const row *heading, const row *first, int columns)
 {
-    const int n = m->n_columns = heading->count;
-    int wanted[MARKDOWN_MOST_COLUMNS] = {0}, room = columns - 1 - BETWEEN * (n - 1), sum = 0;
+    const int n = m->n_columns = heading->count, room = columns - 1 - BETWEEN * (n - 1);
+    int wanted[MARKDOWN_MOST_COLUMNS] = {0}, sum = 0, share = room / (n ? n : 1);
     for (int i = 0; i < n; i++) {
         const int width = first->cells[i].width;
         wanted[i] = heading->cells[i].width > width ? heading->cells[i].width : width;
-        if (wanted[i] < NARROWEST) wanted[i] = NARROWEST;
-        sum += wanted[i];
+        sum += wanted[i] + wanted[i] / 2 + 4;
     }
-    int share = room / (n ? n : 1);
+    for (int i = 0; i < n; i++)
+        wanted[i] += sum <= room ? wanted[i] / 2 + 4 : least(wanted[i] / 2 + 4, share / 4);
     for (int round = 0; sum > room && round < n; round++) {
         int left = room, wide = 0;
         for (int i = 0; i < n; i++)
@@ -116,10 +138,7 @@ static void set_widths(markdown *m, const row *heading, const row *first, int co
         share = wide ? left / wide : share;
     }
     for (int i = 0; i < n; i++) {
-        const int more = sum < room ? (room - sum) * wanted[i] / sum : 0;
-        const int most = wanted[i] / 2 + 4;
-        m->widths[i] = sum > room && wanted[i] > share ? share : wanted[i];
-        m->widths[i] += more < most ? more : most;
+        m->widths[i] = sum > room ? least(wanted[i], share) : wanted[i];
         if (m->widths[i] < NARROWEST) m->widths[i] = NARROWEST;
     }
 }
@@ -143,18 +162,22 @@ static void put_blanks(markdown *m, int count, int columns, strbuf *out)
         markdown_show(m, 0, " ", 1, columns, out);
 }
 
-static void draw_cell_line(markdown *m, cell *c, int width, bool last, int columns, strbuf *out)
+static void draw_cell_line(markdown *m, cell *c, int i, int columns, strbuf *out)
 {
-    const int end = line_of(c, width);
-    int used = 0;
+    const int end = line_of(c, m->widths[i]);
+    const bool last = i + 1 == m->n_columns;
+    int blanks = m->widths[i], before = 0;
+    for (int g = c->shown; g < end; g++)
+        blanks -= c->glyphs[g].width;
+    if (m->sides[i] != MARKDOWN_LEFT) before = m->sides[i] == MARKDOWN_RIGHT ? blanks : blanks / 2;
+    if (!last || c->shown < end) put_blanks(m, before, columns, out);
     for (; c->shown < end; c->shown++) {
         const glyph *g = &c->glyphs[c->shown];
         markdown_show(m, g->mask, g->bytes, strlen(g->bytes), columns, out);
-        used += g->width;
     }
     while (c->shown < c->count && c->glyphs[c->shown].bytes[0] == ' ')
         c->shown++;
-    if (!last) put_blanks(m, width - used, columns, out);
+    if (!last) put_blanks(m, blanks - before, columns, out);
 }
 
 static void end_drawn(markdown *m, int columns, strbuf *out)
@@ -167,10 +190,10 @@ static void draw_row(markdown *m, row *r, int columns, strbuf *out)
     for (bool more = true; more;) {
         more = false;
         for (int i = 0; i < m->n_columns; i++) {
-            const bool last = i + 1 == m->n_columns;
-            draw_cell_line(m, &r->cells[i], m->widths[i], last, columns, out);
+            draw_cell_line(m, &r->cells[i], i, columns, out);
             more |= r->cells[i].shown < r->cells[i].count;
-            if (!last) markdown_show(m, MARKDOWN_DIM, " │ ", strlen(" │ "), columns, out);
+            if (i + 1 < m->n_columns)
+                markdown_show(m, MARKDOWN_DIM, " │ ", strlen(" │ "), columns, out);
         }
         end_drawn(m, columns, out);
     }
@@ -190,6 +213,7 @@ static void draw_heading(markdown *m, const row *first, int columns, strbuf *out
 {
     row heading;
     read_row(strbuf_text(&m->heading), MARKDOWN_BOLD, &heading);
+    set_sides(m);
     set_widths(m, &heading, first, columns);
     draw_row(m, &heading, columns, out);
     draw_rule(m, columns, out);
