@@ -22,7 +22,8 @@ FROM ${DEBIAN} AS build
 ARG CUDA=
 RUN apt-get update && apt-get install -y --no-install-recommends \
         ca-certificates cmake curl dpkg-dev file gcc git libc6-dev libcjson-dev \
-        libcurl4-openssl-dev libevent-dev libpcre2-dev libssl-dev ninja-build pkg-config \
+        libcurl4-openssl-dev libevent-dev libjs-highlight.js libjs-katex libjs-marked libpcre2-dev libssl-dev ninja-build \
+        node-dompurify pkg-config \
     && rm -rf /var/lib/apt/lists/*
 RUN if [ -n "$CUDA" ]; then \
         curl -fsSLo /tmp/keyring.deb https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/cuda-keyring_1.1-1_all.deb \

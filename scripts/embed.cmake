@@ -1,26 +1,32 @@
-# Writes texts into a C file: cmake -DROOT=DIR -DOUT=FILE.c -DFILES=PATH,PATH... -P embed.cmake
+# Writes a C file that holds other files: cmake -DROOT=DIR -DOUT=FILE.c -DFILES=[NAME=]PATH,... -P embed.cmake
 #
-# PATHs are relative to ROOT and are the texts' names in `embedded_texts` (base/embedded.h).
+# PATHs are absolute or relative to ROOT. NAMEs, or else PATHs, are the texts' names in `embedded_texts`
+# (base/embedded.h). A NAME without a PATH has an empty text.
 cmake_minimum_required(VERSION 3.25)
 string(REPLACE "," ";" FILES "${FILES}")
-set(arrays "")
+set(texts "")
 set(rows "")
 set(index 0)
-foreach(path ${FILES})
-  file(READ ${ROOT}/${path} bytes HEX)
-  string(REGEX REPLACE "(..)" "0x\\1," bytes "${bytes}")
-  # Eight bytes a line.
-  string(REGEX REPLACE "((.....)(.....)(.....)(.....)(.....)(.....)(.....)(.....))" "\\1\n" bytes
-         "${bytes}")
-  string(APPEND arrays "static const unsigned char text_${index}[] = {\n${bytes}0};\n")
-  string(APPEND rows "    {\"${path}\", (const char *)text_${index}, sizeof text_${index} - 1},\n")
+foreach(entry ${FILES})
+  string(REGEX REPLACE "=.*" "" name "${entry}")
+  string(REGEX REPLACE ".*=" "" path "${entry}")
+  set(bytes "")
+  set(size 0)
+  if(path)
+    get_filename_component(path "${path}" ABSOLUTE BASE_DIR ${ROOT})
+    file(SIZE "${path}" size)
+    set(bytes ".incbin \\\"${path}\\\"\\n")
+  endif()
+  string(APPEND texts "extern const char embedded_${index}[];\n"
+    "__asm__(\".section .rodata\\nembedded_${index}:\\n${bytes}.byte 0\\n.previous\");\n")
+  string(APPEND rows "    {\"${name}\", embedded_${index}, ${size}},\n")
   math(EXPR index "${index} + 1")
 endforeach()
-file(CONFIGURE OUTPUT ${OUT} @ONLY CONTENT
+file(WRITE ${OUT}
 "/* Made by scripts/embed.cmake. */
 #include \"base/embedded.h\"
 
-@arrays@
+${texts}
 const embedded_text embedded_texts[] = {
-@rows@    {0}};
+${rows}    {0}};
 ")

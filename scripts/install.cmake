@@ -83,6 +83,13 @@ add_dependencies(quipu_install_files quipu quipu_shared quipu_net_shared quipu_s
 
 # The licences of the libraries that were linked in, which go where their code goes.
 set(QUIPU_NOTICES "" CACHE PATH "Folder with the licences of libraries that are linked in; none by default")
+# Those of the libraries that the server's page takes.
+list(REMOVE_DUPLICATES WITH_LIBRARIES)
+function(install_page_licences folder)
+  foreach(package ${WITH_LIBRARIES})
+    install(FILES /usr/share/doc/${package}/copyright DESTINATION ${folder} RENAME ${package} ${ARGN})
+  endforeach()
+endfunction()
 if(SKBUILD) # the Python package: the library and its header, beside the package's own files
   target_link_options(quipu_shared PRIVATE -s)
   target_link_options(quipu_net_shared PRIVATE -s)
@@ -92,6 +99,7 @@ if(SKBUILD) # the Python package: the library and its header, beside the package
   if(QUIPU_NOTICES)
     install(DIRECTORY ${QUIPU_NOTICES}/ DESTINATION quipu/licenses)
   endif()
+  install_page_licences(quipu/licenses)
   return()
 endif()
 
@@ -117,6 +125,7 @@ install(DIRECTORY doc examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT pro
 if(QUIPU_NOTICES)
   install(DIRECTORY ${QUIPU_NOTICES}/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/licenses COMPONENT library)
 endif()
+install_page_licences(${CMAKE_INSTALL_DOCDIR}/licenses COMPONENT program)
 
 file(RELATIVE_PATH PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(packaging/quipu.pc.in generated/quipu.pc @ONLY)

@@ -15,6 +15,11 @@ build   libcjson-dev        pkg-config --exists libcjson
 build   libcurl4-openssl-dev pkg-config --exists libcurl
 build   libevent-dev        pkg-config --exists libevent_core
 build   libssl-dev          pkg-config --exists libcrypto
+library libjs-marked        test -e /usr/share/javascript/marked/marked.umd.min.js
+library node-dompurify      test -e /usr/share/nodejs/dompurify/dist/purify.min.js
+library libjs-highlight.js  test -e /usr/share/javascript/highlight.js/highlight.min.js
+library libjs-katex         test -e /usr/share/javascript/katex/katex.min.js
+library fonts-katex         test -e /usr/share/fonts/truetype/katex/KaTeX_Main-Regular.woff2
 test    libcmocka-dev       pkg-config --exists cmocka
 test    python3-cffi        /usr/bin/python3 -c "import cffi"
 test    python3-numpy       /usr/bin/python3 -c "import numpy"
@@ -77,6 +82,12 @@ offers_packages() {
     for package in $(missing_packages "$@"); do
         apt-cache policy "$package" 2>/dev/null | grep -q 'Candidate: [^(]' || return 1
     done
+}
+
+# take_packages PURPOSE...: installs what is missing where that is possible; the build does without.
+take_packages() {
+    { [ "$(id -u)" = 0 ] || command -v sudo >/dev/null; } && offers_packages "$@" || return 0
+    require_packages "$@"
 }
 
 # require_packages PURPOSE...: installs what is missing, or says what to install and stops.

@@ -54,28 +54,15 @@ class Socket:
                 return text.decode()
 
 
-class Browser:
-    def __init__(self, width=1400, height=900):
-        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.process = subprocess.Popen(
-            [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-port=0",
-             "--remote-allow-origins=*", f"--user-data-dir={self.folder.name}", f"--window-size={width},{height}",
-             "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.socket = Socket(self.wait_for(self.find_page, 300))
+class Tab:
+    """A page of the browser."""
+
+    def __init__(self, address):
+        self.socket = Socket(address)
         self.calls, self.problems = 0, []
         for domain in ("Page", "Runtime", "Log"):
             self.call(domain + ".enable")
-
-    def find_page(self):
-        """The address of the first page; None: the browser has not begun yet."""
-        try:
-            with open(os.path.join(self.folder.name, "DevToolsActivePort")) as file:
-                port = int(file.readline())
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=300) as reply:
-                pages = [p for p in json.load(reply) if p["type"] == "page"]
-            return pages[0]["webSocketDebuggerUrl"] if pages else None
-        except (OSError, ValueError):
-            return None
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
 
     @staticmethod
     def wait_for(condition, seconds=300):
@@ -107,13 +94,13 @@ class Browser:
             self.problems.append(params["entry"]["text"] + " " + params["entry"].get("url", ""))
 
     def run(self, script):
-        result = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        result = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True)
         if "exceptionDetails" in result:
             raise RuntimeError(result["exceptionDetails"])
         return result["result"].get("value")
 
     def until(self, script, seconds=300):
-        return self.wait_for(lambda: self.run(script), seconds)
+        return self.wait_for(lambda: self.run(f"Promise.resolve({script}).then(Boolean)"), seconds)
 
     def open(self, url):
         self.call("Page.navigate", url=url)
@@ -127,6 +114,35 @@ class Browser:
     def picture(self, path):
         with open(path, "wb") as out:
             out.write(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+
+    def close(self):
+        self.call("Page.close")
+
+
+class Browser(Tab):
+    def __init__(self, width=1400, height=900):
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.process = subprocess.Popen(
+            [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-port=0",
+             "--remote-allow-origins=*", f"--user-data-dir={self.folder.name}", f"--window-size={width},{height}",
+             "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        super().__init__(self.wait_for(self.find_page, 300))
+
+    def find_page(self):
+        """The address of the first page; None: the browser has not begun yet."""
+        try:
+            with open(os.path.join(self.folder.name, "DevToolsActivePort")) as file:
+                self.port = int(file.readline())
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/json", timeout=300) as reply:
+                pages = [p for p in json.load(reply) if p["type"] == "page"]
+            return pages[0]["webSocketDebuggerUrl"] if pages else None
+        except (OSError, ValueError):
+            return None
+
+    def tab(self):
+        """Another tab, with the same storage."""
+        made = self.call("Target.createTarget", url="about:blank")["targetId"]
+        return Tab(f"ws://127.0.0.1:{self.port}/devtools/page/{made}")
 
     def close(self):
         try:

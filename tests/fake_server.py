@@ -3,14 +3,27 @@ and misbehaves as the model's name asks: "plain", "slow", "refuse", "cut", "sile
 known. It can hand out the files of a folder and the state of an engine too."""
 import asyncio
 import json
+import re
 import threading
 import time
+from pathlib import Path
 
 FIRST_MS, GAP_MS = 60, 15  # of the model "slow"
 
 
 def event(data):
     return b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
+
+
+def policy(page):
+    """The header by which src/server/page.c forbids what is not the page's own."""
+    text = page.with_suffix(".c").read_text().split("policy[] =", 1)[1].split(";\n", 1)[0]
+    return "".join(re.findall(r'"([^"]*)"', text))
+
+
+def libraries(page):
+    """The name in addresses, the package and the file of each library that the page takes."""
+    return [row.split() for row in (page / "libraries.txt").read_text().splitlines() if row[0] != "#"]
 
 
 class FakeServer:
@@ -21,7 +34,11 @@ class FakeServer:
         self.connections = 0
         self.running = self.most_running = 0
         self.first_ms = FIRST_MS
+        self.held = False  # answers wait before their first token
         self.key = None  # without it, /props is refused
+        self.models = None  # those of /v1/models, if there are several
+        self.thoughts, self.script = [], []  # of the model "script": what comes, one piece an event
+        self.loading = 0  # so many requests of /props find the model not yet loaded
         self.pictures, self.idle = {}, 0  # {path: (type, bytes)}; refused for the first `idle` times
         self.started = threading.Event()
         threading.Thread(target=lambda: asyncio.run(self.serve()), daemon=True).start()
@@ -64,18 +81,28 @@ class FakeServer:
             self.running -= 1
 
     @staticmethod
-    def reply(writer, status, value, kind="application/json"):
+    def reply(writer, status, value, kind="application/json", headers=""):
         text = value if isinstance(value, bytes) else json.dumps(value).encode()
-        writer.write(b"HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s" %
-                     (status, kind.encode(), len(text), text))
+        writer.write(b"HTTP/1.1 %d X\r\n%sContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s" %
+                     (status, headers.encode(), kind.encode(), len(text), text))
+
+    def page_file(self, path):
+        """A file of the server's page: its own, or of the libraries that it takes."""
+        if path in ("/", "/index.html"):
+            return self.folder / "page.html"
+        taken = {"/page/" + name: Path(file) for name, _, file in libraries(self.folder)}
+        return taken.get(path, self.folder / path.removeprefix("/page/"))
 
     def get(self, writer, path, headers):
-        kinds = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
+        kinds = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".woff2": "font/woff2"}
         if path == "/v1/models":
-            self.reply(writer, 200, {"data": [{"id": self.model, "meta": {"n_vocab": 1000}}]})
+            self.reply(writer, 200, {"data": [{"id": model, "meta": {"n_vocab": 1000}} for model in self.models or [self.model]]})
         elif path == "/props" and self.key and headers.get("Authorization") != "Bearer " + self.key:
             self.reply(writer, 401, {"error": {"message": "the request has no valid API key"}})
-        elif path == "/props":
+        elif path == "/props" and self.loading:
+            self.loading -= 1
+            self.reply(writer, 503, {"error": {"message": "the model is being loaded"}})
+        elif path.split("?")[0] == "/props":
             self.reply(writer, 200, {"default_generation_settings": {"params": self.defaults}})
         elif path in self.pictures:
             kind, text = self.pictures[path]
@@ -84,8 +111,9 @@ class FakeServer:
             self.reply(writer, 503, refusal) if self.idle >= 0 else self.reply(writer, 200, text, kind)
         elif path == "/engine" and self.engine:
             self.reply(writer, 200, self.engine)
-        elif self.folder and (self.folder / path[1:]).suffix in kinds:
-            self.reply(writer, 200, (self.folder / path[1:]).read_bytes(), kinds[(self.folder / path[1:]).suffix])
+        elif self.folder and self.page_file(path).suffix in kinds and self.page_file(path).exists():
+            file = self.page_file(path)
+            self.reply(writer, 200, file.read_bytes(), kinds[file.suffix], policy(self.folder) + "\r\n")
         else:
             self.reply(writer, 404, {"error": {"message": "there is no " + path}})
 
@@ -126,15 +154,20 @@ class FakeServer:
             write(event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}))
         if body.get("return_progress"):
             write(event({"choices": [{"delta": {}}], "prompt_progress": {"total": 17, "cache": 2, "processed": 9, "time_ms": 1}}))
-        if mode == "slow":
+        if mode.startswith("slow"):
             await asyncio.sleep(self.first_ms / 1000)
+        while self.held:
+            await asyncio.sleep(0.01)
         while mode == "endless":
             write(event({"choices": [{"text": "x", "delta": {"content": "x"}}]}) * 100)
             await writer.drain()
-        for i in range(n):
-            if mode == "slow" and i:
+        for piece in self.thoughts if "script" in mode else []:
+            write(event({"choices": [{"delta": {"reasoning_content": piece}, "finish_reason": None}]}))
+        for i in range(len(self.script) if "script" in mode else n):
+            if mode.startswith("slow") and i:
                 await asyncio.sleep(GAP_MS / 1000)
-            choice = {"delta": {"content": " x"}} if chat else {"text": " x"}
+            piece = self.script[i] if "script" in mode else " x"
+            choice = {"delta": {"content": piece}} if chat else {"text": piece}
             write(event({"choices": [{**choice, "finish_reason": None}]}))
             await writer.drain()
             if mode == "cut" and i == 2:

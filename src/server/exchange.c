@@ -183,6 +183,8 @@ const char *http_reason(int status)
         const char *reason;
     } reasons[] = {{200, "OK"},
                    {204, "No Content"},
+                   {304, "Not Modified"},
+                   {308, "Permanent Redirect"},
                    {400, "Bad Request"},
                    {401, "Unauthorized"},
                    {403, "Forbidden"},

@@ -1,5 +1,5 @@
-/* The page of the server: a conversation, and the engine beside it. Its files are in the program.
- */
+/* The page of the server: conversations, and the engine beside them. Its files are in the program,
+ * and libraries of Debian's packages (page/libraries.txt). */
 #ifndef QUIPU_SERVER_PAGE_H
 #define QUIPU_SERVER_PAGE_H
 
@@ -7,5 +7,9 @@
 
 /* GET / and the files that it names. */
 void reply_page(server *s, exchange *x);
+
+/* GET of `prefix` without a slash at its end: the files are named relative to the page, so its
+ * address must have one. */
+void reply_page_slash(const char *prefix, exchange *x);
 
 #endif

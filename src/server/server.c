@@ -9,6 +9,7 @@
 #include "server/notify.h"
 #include "server/origin.h"
 #include "server/prompt_cache.h"
+#include "server/page.h"
 #include "server/routes.h"
 
 #include <errno.h>
@@ -159,6 +160,11 @@ static void on_request(void *context, exchange *x)
     server *s = context;
     const http_parser *request = exchange_request(x);
     api_error error = {0};
+    if (s->options->prefix && strcmp(request->target, s->options->prefix) == 0) {
+        reply_page_slash(s->options->prefix, x);
+        exchange_release(x);
+        return;
+    }
     if (s->options->prefix && !exchange_strip(x, s->options->prefix)) {
         refuse_route(x, NULL);
         return;

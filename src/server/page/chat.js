@@ -1,316 +1,268 @@
-/* The conversation: streaming, stop, regenerate, edit, settings; kept in this browser's localStorage. */
-"use strict";
+/* The conversation that is shown, and the answers under way: there may be one in each conversation. */
+import { $, say } from "./dom.js";
+import { ask, findModel, server } from "./api.js";
+import { startComposing } from "./compose.js";
+import { showList, startList } from "./list.js";
+import { editView, messageView } from "./message.js";
+import { openSettings, replaceSettings, settings, startSettings } from "./settings.js";
+import * as store from "./store.js";
+import { fromLocalStorage } from "./transfer.js";
+import { addMessage, below, fill, newConversation, newestLeaf, pathTo, siblingsOf } from "./tree.js";
 
-const $ = (id) => document.getElementById(id);
+export const state = { current: newConversation(), running: new Map() }; /* running: id of a conversation: {conversation, answer, abort} */
+const views = new Map(); /* id of a message: what messageView() makes */
+const KEEP_MS = 400; /* an answer under way is kept so often */
 
-/* --- What is kept. --- */
+const runningIn = (c) => state.running.get(c.record.id);
 
-const store = {
-  read(name, otherwise) {
-    try { return JSON.parse(localStorage.getItem("quipu." + name)) ?? otherwise; } catch { return otherwise; }
-  },
-  write(name, value) {
-    try { localStorage.setItem("quipu." + name, JSON.stringify(value)); } catch { /* full, or not allowed */ }
-  },
-};
-const emptyConversation = () => ({ id: Date.now().toString(36), messages: [] });
-let conversations = store.read("conversations", []);
-let settings = store.read("settings", {});
-let current = conversations[0] ?? emptyConversation();
-let model = "", defaults = {}; /* the server's settings of sampling */
-let running = null; /* the AbortController of the answer under way */
+/* --- Shown. --- */
 
-/* Puts the conversation first; an empty one is forgotten. */
-function keep(conversation) {
-  conversations = conversations.filter((c) => c.id !== conversation.id && c.messages.length);
-  if (conversation.messages.length) conversations.unshift(conversation);
-  store.write("conversations", conversations.slice(0, 50));
-  listConversations();
+function contextOf(c, message, path) {
+  return { busy: runningIn(c)?.answer === message, siblings: siblingsOf(c, message), isLast: message === path.at(-1) };
 }
 
-function listConversations() {
-  const title = (c) => (c.messages.find((m) => m.role === "user")?.content ?? "New conversation").slice(0, 40);
-  const all = current.messages.length ? conversations : [current, ...conversations];
-  $("conversations").replaceChildren(...all.map((c) => new Option(title(c), c.id, false, c.id === current.id)));
-  $("delete").disabled = !current.messages.length;
+export function show(goesToEnd = true) {
+  const c = state.current, path = pathTo(c), near = isAtEnd();
+  views.clear();
+  for (const message of path) views.set(message.id, messageView(message, actions));
+  for (const message of path) views.get(message.id).update(contextOf(c, message, path));
+  $("messages").replaceChildren(...[...views.values()].map(({ node }) => node));
+  $("empty").hidden = path.length > 0;
+  $("send").hidden = Boolean(runningIn(c));
+  $("stop").hidden = !runningIn(c);
+  $("messages").setAttribute("aria-busy", Boolean(runningIn(c)));
+  follow(goesToEnd || near);
 }
 
-/* --- The server. --- */
-
-const headers = () => ({
-  "Content-Type": "application/json",
-  ...(settings.key ? { Authorization: "Bearer " + settings.key } : {}),
-});
-
-async function refusal(response) {
-  let message = response.status + " " + response.statusText;
-  try { message = (await response.json()).error.message; } catch { /* not JSON */ }
-  if (response.status === 401) {
-    openSettings("This server needs an API key.");
-    $("settings").querySelector("[name=key]").focus();
-  }
-  return new Error(message);
-}
-
-async function get(path) {
-  const response = await fetch(path, { headers: headers() });
-  if (!response.ok) throw await refusal(response);
-  return response.json();
-}
-
-async function findModel() {
-  try {
-    const { id } = (await get("v1/models")).data[0];
-    $("model").textContent = id;
-    document.title = id + " · quipu";
-    defaults = (await get("props")).default_generation_settings.params;
-    model = id;
-  } catch (error) {
-    $("model").textContent = error.message;
-  }
-}
-
-/* OpenAI's API draws from all tokens where nothing is set, so the server's defaults are sent. */
-function requestBody(messages) {
-  const body = { model, messages, stream: true, stream_options: { include_usage: true }, return_progress: true };
-  for (const name of ["temperature", "top_p", "top_k", "min_p"])
-    if (name in defaults) body[name] = defaults[name];
-  for (const name of ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "max_tokens"])
-    if (settings[name]) body[name] = Number(settings[name]);
-  if (settings.stop) body.stop = [settings.stop];
-  if (settings.system) body.messages = [{ role: "system", content: settings.system }, ...messages];
-  return JSON.stringify(body);
-}
-
-/* Yields the data of each server-sent event. */
-async function* eventsOf(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let text = ""; ; ) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const parts = (text + value).split("\n\n");
-    text = parts.pop();
-    for (const part of parts)
-      if (part.startsWith("data: ")) yield part.slice(6);
-  }
-}
-
-/* Fills `answer` as the tokens come; calls `changed` after each. */
-async function ask(messages, answer, changed, signal) {
-  const begun = performance.now();
-  const response = await fetch("v1/chat/completions",
-    { method: "POST", headers: headers(), body: requestBody(messages), signal });
-  if (!response.ok) throw await refusal(response);
-  for await (const data of eventsOf(response)) {
-    if (data === "[DONE]") return;
-    const event = JSON.parse(data);
-    if (event.error) throw new Error(event.error.message);
-    answer.reading = event.prompt_progress;
-    const choice = event.choices?.[0];
-    if (choice?.delta?.content) {
-      answer.content += choice.delta.content;
-      answer.first ??= performance.now() - begun;
-    }
-    if (choice?.finish_reason) answer.finish = choice.finish_reason;
-    if (event.usage) {
-      answer.tokens = event.usage.completion_tokens;
-      answer.cached = event.usage.prompt_tokens_details?.cached_tokens;
-    }
-    answer.took = performance.now() - begun;
-    changed();
-  }
-}
-
-/* --- What is shown. --- */
-
-function button(label, act) {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.textContent = label;
-  made.onclick = act;
-  return made;
-}
-
-function statistics(message) {
-  const parts = [];
-  if (message.tokens) parts.push(message.tokens + (message.tokens === 1 ? " token" : " tokens"));
-  if (message.tokens > 1 && message.took > message.first)
-    parts.push(((message.tokens - 1) / (message.took - message.first) * 1000).toFixed(1) + " a second");
-  if (message.first) parts.push("first after " + Math.round(message.first) + " ms");
-  if (message.cached) parts.push(message.cached + " tokens cached");
-  if (message.finish === "length") parts.push("cut at the limit of tokens");
-  if (message.stopped) parts.push("stopped");
-  return parts.join(" · ");
-}
-
-/* How much of a prompt is read that takes several passes. */
-function progress({ reading }) {
-  if (!reading || reading.processed === reading.total) return "";
-  return `reading: ${reading.processed} of ${reading.total} tokens`;
-}
-
-function showMessage(message, index) {
-  const box = document.createElement("div"), text = document.createElement("div"), foot = document.createElement("div");
-  box.className = "message " + message.role;
-  text.className = "text";
-  foot.className = "foot";
-  const user = message.role === "user", busy = running && index === current.messages.length - 1 && !user;
-  if (user) text.textContent = message.content;
-  else text.replaceChildren(...markdown(message.content));
-  text.classList.toggle("waiting", Boolean(busy));
-  if (busy) {
-    foot.textContent = progress(message);
-  } else {
-    foot.append(button("Copy", () => navigator.clipboard?.writeText(message.content)));
-    if (user) foot.append(button("Edit", () => edit(box, index)));
-    else foot.append(button("Regenerate", () => answerFrom(index)), statistics(message));
-  }
-  box.append(text);
-  if (message.failure) {
-    const failure = document.createElement("p");
-    failure.className = "failure";
-    failure.textContent = message.failure;
-    box.append(failure);
-  }
-  box.append(foot);
-  return box;
-}
-
-function show() {
-  $("messages").replaceChildren(...current.messages.map(showMessage));
-  $("empty").hidden = current.messages.length > 0;
-  $("send").hidden = Boolean(running);
-  $("stop").hidden = !running;
-  follow(true);
-}
-
-/* Only the last message changes while it is written, at most once a frame. */
-let drawn = 0;
-function showLast() {
-  if (drawn) return;
-  drawn = requestAnimationFrame(() => {
-    drawn = 0;
-    const index = current.messages.length - 1, near = isAtEnd();
-    $("messages").lastElementChild?.replaceWith(showMessage(current.messages[index], index));
+/* Only the last message changes while it is written: once a frame, and less often where that takes long. */
+let drawing = false;
+function showAnswer(c, answer) {
+  if (drawing || c !== state.current) return;
+  drawing = true;
+  requestAnimationFrame(() => {
+    const begun = performance.now(), near = isAtEnd();
+    if (c === state.current) views.get(answer.id)?.update(contextOf(c, answer, pathTo(c)));
     follow(near);
+    setTimeout(() => { drawing = false; }, 3 * (performance.now() - begun));
   });
 }
 
 const isAtEnd = () => $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 60;
 function follow(wanted) {
   if (wanted) $("log").scrollTop = $("log").scrollHeight;
+  $("to-end").hidden = isAtEnd();
 }
 
-function edit(box, index) {
-  const field = document.createElement("textarea"), foot = document.createElement("div");
-  field.className = "edit";
-  field.value = current.messages[index].content;
-  foot.className = "foot";
-  foot.append(button("Send", () => {
-    current.messages[index].content = field.value.trim() || current.messages[index].content;
-    answerFrom(index + 1);
-  }), button("Cancel", show));
-  field.onkeydown = (event) => { if (event.key === "Escape") show(); };
-  box.replaceChildren(field, foot);
-  field.focus();
-}
+/* --- Answers. --- */
 
-/* --- What a person does. --- */
-
-/* Drops the messages from `index` on, and asks for what follows those before. */
-async function answerFrom(index) {
-  if (running) return;
-  const conversation = current;
-  conversation.messages.length = index;
-  const messages = conversation.messages.map(({ role, content }) => ({ role, content }));
-  const answer = { role: "assistant", content: "" };
-  conversation.messages.push(answer);
-  running = new AbortController();
-  keep(conversation);
-  show();
+async function fails(work) {
   try {
-    if (!model) await findModel();
-    await ask(messages, answer, () => current === conversation && showLast(), running.signal);
+    await work;
   } catch (error) {
-    if (error.name === "AbortError") answer.stopped = true;
-    else answer.failure = error.message;
+    say("The browser could not keep this: " + error.message);
   }
-  delete answer.reading;
-  running = null;
-  keep(conversation);
-  show();
 }
 
-function send(event) {
-  event?.preventDefault();
-  const content = $("input").value.trim();
-  if (!content || running) return;
-  $("input").value = "";
-  grow();
-  current.messages.push({ role: "user", content });
-  answerFrom(current.messages.length);
+async function answer(c, message, path, continues) {
+  const run = { conversation: c, answer: message, abort: new AbortController() };
+  let kept = performance.now();
+  for (const name of ["failure", "stopped", "finish"]) delete message[name];
+  state.running.set(c.record.id, run);
+  if (c === state.current) setAddress(c);
+  show();
+  await fails(store.write(c.record, [...path, message]));
+  showList();
+  try {
+    if (!server.model) await startModel();
+    await ask(path, message, continues, () => {
+      showAnswer(c, message);
+      if (performance.now() - kept < KEEP_MS) return;
+      kept = performance.now();
+      fails(store.writeMessage(message));
+    }, run.abort.signal);
+  } catch (error) {
+    if (error.name === "AbortError") message.stopped = true;
+    else message.failure = error.message;
+  }
+  delete message.reading;
+  state.running.delete(c.record.id);
+  if (c === state.current) show(false);
+  if (c.messages.has(message.id)) await fails(store.writeMessage(message));
+  showList();
 }
 
-const stop = () => running?.abort();
+function answerTo(c, parent) {
+  if (runningIn(c)) return;
+  const path = pathTo(c, parent);
+  answer(c, addMessage(c, parent, { role: "assistant", content: "" }), path, false);
+}
 
-function choose(conversation) {
-  stop();
-  current = conversation;
-  listConversations();
+function send(content, files) {
+  const c = state.current;
+  if (runningIn(c)) return false;
+  answerTo(c, addMessage(c, c.record.leaf, { role: "user", content, ...(files.length ? { files } : {}) }).id);
+  return true;
+}
+
+export function stop(c = state.current) {
+  runningIn(c)?.abort.abort();
+}
+
+/* What the buttons of a message do. */
+const actions = {
+  regenerate: (message) => answerTo(state.current, message.parent),
+  proceed(message) {
+    const c = state.current;
+    if (!runningIn(c)) answer(c, message, pathTo(c, message.id), true);
+  },
+  async choose(message) {
+    const c = state.current;
+    c.record.leaf = newestLeaf(c, message.id);
+    show(false);
+    await fails(store.write(c.record));
+  },
+  edit(message) {
+    const c = state.current, view = views.get(message.id);
+    const done = async (content, sends) => {
+      if (runningIn(c)) return;
+      if (!content.trim() || (content === message.content && !sends)) return show(false);
+      const { role, files } = message;
+      const made = addMessage(c, message.parent, { role, content, ...(files ? { files } : {}), ...(role === "assistant" ? { finish: "edited" } : {}) });
+      if (sends) return answerTo(c, made.id);
+      show(false);
+      await fails(store.write(c.record, [made]));
+    };
+    const { node, field } = editView(message, done, () => show(false));
+    view.node.replaceWith(node);
+    field.style.height = Math.min(field.scrollHeight + 4, innerHeight / 2) + "px";
+    field.focus();
+  },
+  async remove(message) {
+    const c = state.current;
+    if (runningIn(c)) return;
+    const gone = below(c, message.id).map((id) => c.messages.get(id)), leaf = c.record.leaf;
+    for (const { id } of gone) c.messages.delete(id);
+    const rest = siblingsOf(c, message).at(-1);
+    c.record.leaf = rest ? newestLeaf(c, rest.id) : message.parent;
+    show(false);
+    await fails(store.removeMessages(c.record.id, gone.map(({ id }) => id)));
+    await fails(store.write(c.record));
+    say(gone.length === 1 ? "Deleted a message." : `Deleted ${gone.length} messages.`, "Undo", async () => {
+      for (const m of gone) c.messages.set(m.id, m);
+      c.record.leaf = leaf;
+      if (c === state.current) show(false);
+      await fails(store.write(c.record, gone));
+    });
+  },
+};
+
+/* --- Conversations. --- */
+
+/* A new conversation has no address before its first message. */
+function setAddress(c) {
+  if (location.hash !== "#" + c.record.id) history[location.hash ? "pushState" : "replaceState"](null, "", "#" + c.record.id);
+}
+
+export async function open(id, isChosen = true) {
+  const record = (await store.readAll("conversations")).find((r) => r.id === id);
+  if (!record) return startNew();
+  state.current = state.running.get(id)?.conversation ?? fill(record, await store.readMessages(id));
+  if (isChosen) setAddress(state.current);
+  leaveSide();
   show();
+  showList();
+}
+
+export function startNew() {
+  state.current = newConversation();
+  if (location.hash) history.pushState(null, "", location.pathname + location.search);
+  leaveSide();
+  show();
+  showList();
   $("input").focus();
 }
 
-function grow() {
-  $("input").style.height = "auto";
-  $("input").style.height = $("input").scrollHeight + 2 + "px";
-}
-
-function openSettings(note = "") {
-  const form = $("settings").querySelector("form");
-  for (const field of form.elements) {
-    if (!field.name) continue;
-    field.value = settings[field.name] ?? "";
-    if (field.type === "number" && field.name !== "seed") field.placeholder = defaults[field.name] ?? "";
+/* Another tab has changed a conversation. */
+async function changedElsewhere(id) {
+  const c = state.current;
+  if (c.record.id !== id) return;
+  const record = (await store.readAll("conversations")).find((r) => r.id === id);
+  if (!record || c !== state.current) return;
+  if (runningIn(c) || document.querySelector(".editing")) Object.assign(c.record, { title: record.title, named: record.named });
+  else {
+    const fresh = state.current = fill(record, await store.readMessages(id)), leaf = c.record.leaf;
+    if (fresh.messages.has(leaf)) fresh.record.leaf = newestLeaf(fresh, leaf); /* each tab shows a branch of its own */
+    show(false);
   }
-  $("settings-note").textContent = note;
-  if (!$("settings").open) $("settings").showModal();
 }
 
-function saveSettings() {
-  const form = $("settings").querySelector("form");
-  for (const field of form.elements)
-    if (field.name) settings[field.name] = field.value;
-  store.write("settings", settings);
-  findModel();
+/* --- The start. --- */
+
+function showModel() {
+  document.title = server.model ? server.model + " · quipu" : "quipu";
+  $("model").textContent = server.models.length > 1 ? "" : server.model;
+  $("models").hidden = server.models.length < 2;
+  $("models").replaceChildren(...server.models.map((name) => new Option(name, name, false, name === server.model)));
 }
 
-$("form").onsubmit = send;
-$("stop").onclick = stop;
-$("input").oninput = grow;
-$("input").onkeydown = (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
-};
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !$("settings").open) stop();
+async function startModel() {
+  await findModel(settings.model, (note) => { $("model").textContent = note; });
+  showModel();
+}
+
+async function tryModel() {
+  try {
+    await startModel();
+  } catch (error) {
+    $("model").textContent = error.message;
+  }
+}
+
+/* On a narrow window the list of conversations covers the chat. */
+const isNarrow = () => matchMedia("(max-width: 900px)").matches;
+function leaveSide() {
+  if (isNarrow()) document.body.classList.remove("side");
+}
+function toggleSide() {
+  const open = document.body.classList.toggle(isNarrow() ? "side" : "no-side") === isNarrow();
+  $("side-toggle").setAttribute("aria-expanded", open);
+  if (open && isNarrow()) $("search").focus();
+}
+
+async function takeOldConversations() {
+  const { conversations, settings: old } = fromLocalStorage();
+  for (const c of conversations) await store.write(c.record, [...c.messages.values()]);
+  if (old && !Object.keys(settings).length) await replaceSettings(old);
+  for (const name of ["conversations", "settings"]) localStorage.removeItem("quipu." + name);
+}
+
+await takeOldConversations();
+startSettings(tryModel);
+startComposing(send);
+startList({
+  open, current: () => state.current.record.id, isRunning: (id) => state.running.has(id),
+  renamed: (record) => { if (state.current.record.id === record.id) Object.assign(state.current.record, { title: record.title, named: true }); },
+  removed(id) {
+    state.running.get(id)?.abort.abort();
+    if (state.current.record.id === id) startNew();
+  },
 });
-$("new").onclick = () => choose(emptyConversation());
-$("delete").onclick = () => {
-  stop();
-  current.messages = [];
-  keep(current);
-  choose(conversations[0] ?? emptyConversation());
-};
-$("conversations").onchange = () =>
-  choose(conversations.find((c) => c.id === $("conversations").value) ?? current);
-$("settings-open").onclick = () => openSettings();
-$("settings").addEventListener("close", saveSettings);
-$("engine-toggle").onclick = () => {
-  const open = document.body.classList.toggle("engine");
-  $("engine-toggle").setAttribute("aria-expanded", open);
-  $("engine-toggle").textContent = open ? "Chat" : "Engine";
-};
-
-findModel();
-listConversations();
-show();
+store.onChange(changedElsewhere);
+$("stop").onclick = () => stop();
+$("new").onclick = startNew;
+$("to-end").onclick = () => follow(true);
+$("log").onscroll = () => { $("to-end").hidden = isAtEnd(); };
+$("settings-open").onclick = () => openSettings(server.defaults);
+$("models").onchange = () => replaceSettings({ ...settings, model: $("models").value }).then(tryModel);
+$("side-toggle").onclick = toggleSide;
+$("shade").onclick = leaveSide;
+addEventListener("popstate", () => (location.hash ? open(location.hash.slice(1), false) : startNew()));
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+  if (document.body.classList.contains("side")) leaveSide();
+  else stop();
+});
+if (!store.isKept) say("This browser keeps nothing: conversations end with this tab.");
+await (location.hash ? open(location.hash.slice(1), false) : show());
+await tryModel();
+document.body.dataset.ready = "";

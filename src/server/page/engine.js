@@ -1,6 +1,7 @@
 /* The engine as it runs, from GET /engine twice a second: figures, pages, the tree of prefixes as a
- * quipu, sequences, passes. What the server does not tell is left out. */
-"use strict";
+ * quipu, sequences, passes. What the server does not tell is left out. The panel is closed until it is asked for. */
+import { $ } from "./dom.js";
+import { headers } from "./api.js";
 
 const drawing = (() => {
   const svg = (name, attributes, ...children) => {
@@ -182,9 +183,9 @@ function showEngine(state) {
 }
 
 async function poll() {
-  const shown = !document.hidden && $("engine").offsetParent !== null;
+  if ($("engine").hidden) return;
   try {
-    if (shown) {
+    if (!document.hidden) {
       const response = await fetch("engine", { headers: headers() });
       $("engine-note").hidden = response.ok;
       if (response.ok) showEngine(await response.json());
@@ -194,6 +195,14 @@ async function poll() {
     $("engine-note").hidden = false;
     $("engine-note").textContent = "The server does not answer.";
   }
-  setTimeout(poll, 500);
+  engineState.timer = setTimeout(poll, 500);
 }
-poll();
+
+$("engine-toggle").onclick = () => {
+  const open = $("engine").hidden;
+  $("engine").hidden = !open;
+  document.body.classList.toggle("engine", open);
+  $("engine-toggle").setAttribute("aria-expanded", open);
+  clearTimeout(engineState.timer);
+  poll();
+};

@@ -1,6 +1,7 @@
 /* The timeline of the next pass, from GET /timeline: a picture as `quipu trace` draws it. While nothing
  * runs the server has none to show, so the page asks again until the dialog is closed. */
-"use strict";
+import { $, save } from "./dom.js";
+import { headers } from "./api.js";
 
 const timeline = { asked: 0 };
 
@@ -40,13 +41,7 @@ const showPass = () => withPass("timeline", (svg) => {
   $("timeline-frame").hidden = false;
 });
 
-const savePass = () => withPass("timeline.html", (page) => {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([page], { type: "text/html" }));
-  link.download = "timeline.html";
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-});
+const savePass = () => withPass("timeline.html", (page) => save("timeline.html", "text/html", page));
 
 $("timeline-open").addEventListener("click", () => {
   $("timeline-frame").hidden = true;

@@ -1,0 +1,112 @@
+/* The server: its models, and answers as they come. */
+import { requestSettings, settings, askForKey } from "./settings.js";
+import { fenced } from "./transfer.js";
+
+export const server = { models: [], model: "", defaults: {} }; /* defaults: the server's settings of sampling */
+
+export const headers = () => ({
+  "Content-Type": "application/json",
+  ...(settings.key ? { Authorization: "Bearer " + settings.key } : {}),
+});
+
+async function refusal(response) {
+  let message = response.status + " " + response.statusText;
+  try {
+    const { error } = await response.json();
+    message = error?.message ?? error ?? message;
+  } catch { /* not JSON */ }
+  if (response.status === 401) askForKey();
+  return Object.assign(new Error(message), { status: response.status });
+}
+
+/* fetch() says "Failed to fetch" of a server that is not there. */
+async function call(path, options) {
+  try {
+    return await fetch(path, options);
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new Error("The server does not answer.");
+  }
+}
+
+export async function get(path) {
+  const response = await call(path, { headers: headers() });
+  if (!response.ok) throw await refusal(response);
+  return response.json();
+}
+
+/* Fills `server`; waits while the model is loaded. `wanted`: the name of a model, if the server has it. */
+export async function findModel(wanted, told) {
+  server.models = (await get("v1/models")).data.map(({ id }) => id);
+  server.model = server.models.includes(wanted) ? wanted : server.models[0] ?? "";
+  for (;;) {
+    try {
+      const query = server.models.length > 1 ? "?model=" + encodeURIComponent(server.model) : "";
+      server.defaults = (await get("props" + query)).default_generation_settings.params;
+      return;
+    } catch (error) {
+      if (error.status !== 503) throw error;
+      told(error.message);
+      await new Promise((done) => setTimeout(done, 1000));
+    }
+  }
+}
+
+function withFiles({ role, content, reasoning, files }) {
+  const parts = (files ?? []).map((f) => `${f.name}:\n${fenced(f.text)}`);
+  return { role, content: [...parts, content].filter(Boolean).join("\n\n"), ...(reasoning ? { reasoning_content: reasoning } : {}) };
+}
+
+/* OpenAI's API draws from all tokens where nothing is set, so the server's defaults are sent. */
+function requestBody(path, continues) {
+  const messages = path.map(withFiles);
+  const body = { model: server.model, messages, stream: true, stream_options: { include_usage: true }, return_progress: true };
+  for (const name of ["temperature", "top_p", "top_k", "min_p"])
+    if (name in server.defaults) body[name] = server.defaults[name];
+  if (settings.system) messages.unshift({ role: "system", content: settings.system });
+  if (continues) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
+  return JSON.stringify(Object.assign(body, requestSettings()));
+}
+
+/* Yields the data of each server-sent event. */
+async function* eventsOf(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let text = ""; ; ) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const parts = (text + value).split("\n\n");
+    text = parts.pop();
+    for (const part of parts)
+      if (part.startsWith("data: ")) yield part.slice(6);
+  }
+}
+
+function take(event, answer, begun) {
+  const choice = event.choices?.[0], delta = choice?.delta ?? {};
+  answer.reading = event.prompt_progress;
+  if (delta.reasoning_content) answer.reasoning = (answer.reasoning ?? "") + delta.reasoning_content;
+  if (delta.content) answer.content += delta.content;
+  if (delta.content || delta.reasoning_content) answer.first ??= performance.now() - begun;
+  if (choice?.finish_reason) answer.finish = choice.finish_reason;
+  if (event.usage) {
+    answer.tokens = event.usage.completion_tokens;
+    answer.cached = event.usage.prompt_tokens_details?.cached_tokens;
+  }
+  answer.took = performance.now() - begun;
+}
+
+/* Fills `answer` as the tokens come; calls `changed` after each. `path`: the messages before, and the answer
+ * itself if it is continued. */
+export async function ask(path, answer, continues, changed, signal) {
+  const begun = performance.now();
+  const response = await call("v1/chat/completions",
+    { method: "POST", headers: headers(), body: requestBody(path, continues), signal });
+  if (!response.ok) throw await refusal(response);
+  for await (const data of eventsOf(response)) {
+    if (data === "[DONE]") return;
+    const event = JSON.parse(data);
+    if (event.error) throw new Error(event.error.message);
+    take(event, answer, begun);
+    changed();
+  }
+  throw new Error("The connection ended before the answer did.");
+}
