@@ -86,6 +86,7 @@ static const struct {
              {"exclusiveMinimum", TYPE_NUMBER | TYPE_INTEGER},
              {"exclusiveMaximum", TYPE_NUMBER | TYPE_INTEGER},
              {"propertyNames", TYPE_OBJECT},
+             {"patternProperties", TYPE_OBJECT},
              {"uniqueItems", TYPE_ARRAY},
              {"multipleOf", TYPE_NUMBER | TYPE_INTEGER}};
 
@@ -105,13 +106,21 @@ static const struct {
                    {"minContains", NO_VALUE},
                    {"maxContains", NO_VALUE},
                    {"dependencies", VALUE_EMPTY},
-                   {"patternProperties", VALUE_EMPTY},
                    {"$dynamicRef", NO_VALUE},
                    {"$recursiveRef", NO_VALUE},
                    {"dependentRequired", VALUE_EMPTY},
                    {"dependentSchemas", VALUE_EMPTY},
                    {"unevaluatedItems", VALUE_TRUE | VALUE_EMPTY},
                    {"unevaluatedProperties", VALUE_TRUE | VALUE_EMPTY}};
+
+bool schema_is_keyword(const char *name)
+{
+    for (size_t i = 0; i < sizeof about / sizeof *about; i++)
+        if (strcmp(about[i].name, name) == 0) return true;
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
+        if (strcmp(unsupported[i].name, name) == 0) return true;
+    return false;
+}
 
 static unsigned harmless_kind(const cJSON *value)
 {

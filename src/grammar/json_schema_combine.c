@@ -98,13 +98,12 @@ static qp_status reference(schema_compiler *c, const cJSON *schema, const schema
 
 bool schema_only_describes(const char *keyword)
 {
-    static const char *const describing[] = {"title",   "description", "default",  "examples",
-                                             "example", "deprecated",  "readOnly", "writeOnly",
-                                             "$schema", "$id",         "id",       "$comment",
-                                             "$defs",   "definitions", "$anchor",  "discriminator"};
-    for (size_t i = 0; i < sizeof describing / sizeof *describing; i++)
-        if (strcmp(keyword, describing[i]) == 0) return true;
-    return false;
+    static const char *const excluding[] = {"type",     "enum",  "const",       "nullable",
+                                            "anyOf",    "oneOf", "allOf",       "$ref",
+                                            "contains", "items", "prefixItems", "additionalItems"};
+    for (size_t i = 0; i < sizeof excluding / sizeof *excluding; i++)
+        if (strcmp(keyword, excluding[i]) == 0) return false;
+    return !schema_is_keyword(keyword);
 }
 
 /* Whether a schema says more than this keyword and what only describes. */

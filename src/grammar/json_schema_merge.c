@@ -30,11 +30,16 @@ static qp_status copy(schema_compiler *c, const cJSON *tree, const schema_path *
     return *out ? QP_OK : error_no_memory(c->error, "the schema", 0);
 }
 
+qp_status schema_copy(schema_compiler *c, const cJSON *schema, const schema_path *path, cJSON **out)
+{
+    TRY(copy(c, schema, path, out));
+    return keep(c, *out);
+}
+
 qp_status schema_without(schema_compiler *c, const cJSON *schema, const char *name,
                          const schema_path *path, cJSON **out)
 {
-    TRY(copy(c, schema, path, out));
-    TRY(keep(c, *out));
+    TRY(schema_copy(c, schema, path, out));
     cJSON_DeleteItemFromObjectCaseSensitive(*out, name);
     return QP_OK;
 }

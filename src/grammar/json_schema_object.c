@@ -12,7 +12,7 @@ typedef struct members {
     bool extras;        /* there may be any number of them */
 } members;
 
-static grammar_expr with_key(schema_compiler *c, grammar_expr key, grammar_expr value)
+grammar_expr schema_member(schema_compiler *c, grammar_expr key, grammar_expr value)
 {
     grammar_expr parts[] = {key, grammar_text(c->g, ":"), json_space(c->parts), value};
     return grammar_sequence(c->g, parts, 4);
@@ -48,21 +48,36 @@ static void add_member(members *m, grammar_expr member, bool required, grammar_e
     *may_be_none = *may_be_none && !required;
 }
 
-static qp_status check_required(schema_compiler *c, const cJSON *properties, const cJSON *required,
-                                const schema_path *path)
+/* Properties that are required and not described: those that additionalProperties describes, or any
+ * value, after the others. *properties and *additional are replaced where there are some. */
+static qp_status add_required(schema_compiler *c, const cJSON *required, const cJSON **properties,
+                              const cJSON **additional, const schema_path *path)
 {
     const cJSON *item;
+    cJSON *all = NULL;
     if (required && !cJSON_IsArray(required))
         return schema_refuse(c, path, QP_INVALID, "\"required\" must be a list of names");
     cJSON_ArrayForEach(item, required)
     {
         if (!cJSON_IsString(item))
             return schema_refuse(c, path, QP_INVALID, "\"required\" must be a list of names");
-        if (schema_find(c, properties, item->valuestring)) continue;
-        return schema_refuse(c, path, QP_UNSUPPORTED,
-                             "\"required\" names \"%.60s\", which is not in \"properties\"",
-                             item->valuestring);
+        if (schema_find(c, all ? all : *properties, item->valuestring)) continue;
+        if (cJSON_IsFalse(*additional) || schema_exhausted(c))
+            return schema_refuse(
+                c, path, QP_UNSUPPORTED,
+                "\"required\" names \"%.60s\", which is not in \"properties\", and "
+                "\"additionalProperties\" is false",
+                item->valuestring);
+        const cJSON any = {.type = cJSON_True}, none = {.type = cJSON_Object};
+        cJSON *value;
+        if (!all) TRY(schema_copy(c, *properties ? *properties : &none, path, &all));
+        TRY(schema_copy(c, *additional ? *additional : &any, path, &value));
+        if (!cJSON_AddItemReferenceToObject(all, item->valuestring, value))
+            return error_no_memory(c->error, "the schema", 0);
     }
+    static const cJSON open = {.type = cJSON_True};
+    if (all && !*properties && !*additional) *additional = &open;
+    if (all) *properties = all;
     return QP_OK;
 }
 
@@ -91,19 +106,30 @@ static qp_status find_key(schema_compiler *c, const cJSON *names, bool named,
 
 /* A member that is none of the properties. */
 static qp_status find_extra(schema_compiler *c, const cJSON *properties, const cJSON *additional,
-                            const cJSON *names, const schema_path *path, members *m)
+                            const cJSON *schema, const schema_path *path, members *m)
 {
     const schema_path at = {.outer = path, .name = "additionalProperties"};
-    grammar_expr value;
+    const cJSON *names = json_get(schema, "propertyNames"),
+                *patterns = json_get(schema, "patternProperties");
+    grammar_expr value, member;
     const bool named = properties && properties->child;
-    if (cJSON_IsFalse(additional) || (!additional && properties)) return QP_OK;
-    value = json_value(c->parts);
-    if (additional) TRY(schema_compile(c, additional, &at, &value));
-    grammar_expr key = named ? json_other_key(c->parts, properties) : json_string(c->parts);
-    TRY(find_key(c, names, named, path, &key));
+    if (cJSON_GetArraySize(patterns)) {
+        if (names || (additional && !cJSON_IsFalse(additional)))
+            return schema_refuse(c, path, QP_UNSUPPORTED,
+                                 "\"%s\" is not supported beside \"patternProperties\"",
+                                 names ? "propertyNames" : "additionalProperties");
+        TRY(schema_pattern_member(c, patterns, properties, path, &member));
+    } else {
+        if (cJSON_IsFalse(additional) || (!additional && properties)) return QP_OK;
+        value = json_value(c->parts);
+        if (additional) TRY(schema_compile(c, additional, &at, &value));
+        grammar_expr key = named ? json_other_key(c->parts, properties) : json_string(c->parts);
+        TRY(find_key(c, names, named, path, &key));
+        member = schema_member(c, key, value);
+    }
     static const char name[] = "a member of an object";
     const uint32_t rule = grammar_add_rule(c->g, name, strlen(name));
-    grammar_set_rule(c->g, rule, with_key(c, key, value));
+    grammar_set_rule(c->g, rule, member);
     m->extra = grammar_rule_expr(c->g, rule);
     m->extras = true;
     return QP_OK;
@@ -129,7 +155,7 @@ static qp_status compile_properties(schema_compiler *c, const cJSON *properties,
         const schema_path here = {.outer = &at, .name = item->string};
         grammar_expr value;
         TRY(schema_compile(c, item, &here, &value));
-        expr_list_add(c->g, out, with_key(c, key_of(c, item->string), value));
+        expr_list_add(c->g, out, schema_member(c, key_of(c, item->string), value));
     }
     return QP_OK;
 }
@@ -171,8 +197,8 @@ qp_status schema_object(schema_compiler *c, const cJSON *schema, const schema_pa
     if (cJSON_GetArraySize(properties) > SCHEMA_MAX_PROPERTIES)
         return schema_refuse(c, path, QP_UNSUPPORTED, "an object may name %d properties, found %d",
                              SCHEMA_MAX_PROPERTIES, cJSON_GetArraySize(properties));
-    TRY(check_required(c, properties, required, path));
-    TRY(find_extra(c, properties, additional, json_get(schema, "propertyNames"), path, &m));
+    TRY(add_required(c, required, &properties, &additional, path));
+    TRY(find_extra(c, properties, additional, schema, path, &m));
     if (!properties || !properties->child) {
         if (min > max || (min > 0 && !m.extras))
             return schema_refuse(c, path, QP_INVALID,

@@ -59,8 +59,18 @@ qp_status schema_all_of(schema_compiler *c, const cJSON *schema, const schema_pa
 /* Notes the rule of a schema, for references to it. */
 qp_status schema_add_target(schema_compiler *c, schema_target target);
 
-/* Whether a keyword excludes no value. */
+/* Whether a keyword excludes no value; JSON Schema has keywords that it does not define so. */
 bool schema_only_describes(const char *keyword);
+
+/* Whether it is one of the keywords that say a type, or that are not supported. */
+bool schema_is_keyword(const char *name);
+
+/* A member whose name one of the patterns allows: json_schema_patterns.c. */
+qp_status schema_pattern_member(schema_compiler *c, const cJSON *patterns, const cJSON *properties,
+                                const schema_path *path, grammar_expr *out);
+
+/* The member of an object: `key` is in quotes. */
+grammar_expr schema_member(schema_compiler *c, grammar_expr key, grammar_expr value);
 
 qp_status schema_object(schema_compiler *c, const cJSON *schema, const schema_path *path,
                         grammar_expr *out);
@@ -83,7 +93,9 @@ qp_status schema_number_within(schema_compiler *c, const cJSON *schema, const sc
 qp_status schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b, const schema_path *path,
                        const cJSON **out);
 
-/* A copy without a member; owned by the compiler. */
+/* A copy, and one without a member; owned by the compiler. */
+qp_status schema_copy(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                      cJSON **out);
 qp_status schema_without(schema_compiler *c, const cJSON *schema, const char *name,
                          const schema_path *path, cJSON **out);
 

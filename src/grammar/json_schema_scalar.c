@@ -18,8 +18,14 @@
 #define TIME                                                                                       \
     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?"                                     \
     "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-#define HEX  "[0-9a-fA-F]"
+#define BYTE  "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define HEX   "[0-9a-fA-F]"
+#define IPV4  BYTE "(\\." BYTE "){3}"
+#define H16   HEX "{1,4}"
+#define LS32  "(" H16 ":" H16 "|" IPV4 ")"
+#define LABEL "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+/* Characters of a URI (RFC 3986) after its scheme, without "#". */
+#define URI_CHARACTER "([a-zA-Z0-9._~:/?@!$&'()*+,;=-]|\\[|\\]|%" HEX "{2})"
 
 static const struct {
     const char *name, *pattern;
@@ -28,7 +34,18 @@ static const struct {
     {"time", "^" TIME "$"},
     {"date-time", "^" DATE "T" TIME "$"},
     {"uuid", "^" HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}$"},
-    {"ipv4", "^" BYTE "(\\." BYTE "){3}$"},
+    {"ipv4", "^" IPV4 "$"},
+    {"ipv6", "^((" H16 ":){6}" LS32 "|::(" H16 ":){5}" LS32 "|(" H16 ")?::(" H16 ":){4}" LS32
+             "|((" H16 ":)?" H16 ")?::(" H16 ":){3}" LS32 "|((" H16 ":){0,2}" H16 ")?::(" H16
+             ":){2}" LS32 "|((" H16 ":){0,3}" H16 ")?::" H16 ":" LS32 "|((" H16 ":){0,4}" H16
+             ")?::" LS32 "|((" H16 ":){0,5}" H16 ")?::" H16 "|((" H16 ":){0,6}" H16 ")?::)$"},
+    {"hostname", "^" LABEL "(\\." LABEL "){0,9}$"},
+    {"uri", "^[a-zA-Z][a-zA-Z0-9+.-]*:" URI_CHARACTER "+(#" URI_CHARACTER "*)?$"},
+    {"uri-reference", "^" URI_CHARACTER "*(#" URI_CHARACTER "*)?$"},
+    {"duration", "^P([0-9]+W|T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)|"
+                 "([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)"
+                 "(T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S))?)$"},
+    {"json-pointer", "^(/([^~/]|~[01])*)*$"},
     {"email", "^[a-zA-Z0-9_+-]{1,40}(\\.[a-zA-Z0-9_+-]{1,20}){0,3}@[a-zA-Z0-9]([a-zA-Z0-9-]{0,30}"
               "[a-zA-Z0-9])?(\\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,30}[a-zA-Z0-9])?){1,4}$"},
 };
@@ -78,18 +95,20 @@ qp_status schema_of_string(schema_compiler *c, const cJSON *schema, const schema
     TRY(read_lengths(c, schema, path, &min, &max));
     TRY(find_format(c, schema, path, &formatted));
     const bool lengths = min > 0 || max != GRAMMAR_UNBOUNDED;
-    if ((pattern != NULL) + (formatted != NULL) + lengths > 1)
-        return schema_refuse(c, path, QP_UNSUPPORTED,
-                             "only one of \"pattern\", \"format\" and lengths is supported");
+    bool fits = false;
     if (pattern && !cJSON_IsString(pattern))
         return schema_refuse(c, path, QP_INVALID, "\"pattern\" must be a text");
-    if (pattern) formatted = pattern->valuestring;
-    if (formatted)
-        TRY(schema_at(c, path, pattern_compile(c->parts, formatted, &text, c->error)));
-    else if (lengths)
-        text = grammar_repeat(c->g, json_character(c->parts), min, max);
-    else
-        return *out = json_string(c->parts), QP_OK;
+    if (pattern) formatted = pattern->valuestring; /* a format beside it is a note */
+    if (!formatted && !lengths) return *out = json_string(c->parts), QP_OK;
+    if (formatted && max > 0)
+        TRY(schema_at(
+            c, path,
+            pattern_compile_within(c->parts, formatted, min, max, &fits, &text, c->error)));
+    if (pattern && !fits)
+        return schema_refuse(c, path, QP_UNSUPPORTED,
+                             "\"pattern\" beside lengths is supported where the pattern has one "
+                             "repetition that decides how long a text is");
+    if (!fits) text = grammar_repeat(c->g, json_character(c->parts), min, max);
     *out = json_quoted(c->parts, text);
     return QP_OK;
 }

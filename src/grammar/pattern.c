@@ -6,14 +6,46 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* How many characters texts have; `most`: GRAMMAR_UNBOUNDED for any number. */
+typedef struct width {
+    uint32_t least, most;
+} width;
+
+/* The one repetition of the pattern whose count says how long a text is. */
+typedef struct stretch {
+    size_t item;     /* of the list */
+    grammar_expr of; /* what is repeated, */
+    uint32_t each;   /* with so many characters, */
+    width counts;    /* so often */
+    int n;           /* how many items have no fixed width */
+} stretch;
+
 typedef struct reader {
     json_parts *parts;
+    width width;     /* of what was read last */
+    stretch stretch; /* of the outermost items */
+    width wanted;    /* of texts; most 0: any */
+    bool fits;       /* the pattern's texts have the wanted width */
     grammar *g;
     const char *pattern, *at;
     int nesting;
     bool is_text; /* of its own, and all of it: not a part of a string of JSON */
     qp_error *error;
 } reader;
+
+static uint32_t times(uint32_t a, uint32_t b)
+{
+    const uint64_t product = (uint64_t)a * b;
+    if (a == 0 || b == 0) return 0;
+    return a == GRAMMAR_UNBOUNDED || b == GRAMMAR_UNBOUNDED || product >= GRAMMAR_UNBOUNDED
+               ? GRAMMAR_UNBOUNDED
+               : (uint32_t)product;
+}
+
+static uint32_t plus(uint32_t a, uint32_t b)
+{
+    return a > GRAMMAR_UNBOUNDED - b ? GRAMMAR_UNBOUNDED : a + b;
+}
 
 static qp_status refuse(const reader *r, const char *what)
 {
@@ -189,6 +221,7 @@ static qp_status take_atom(reader *r, grammar_expr *out)
         if (status == QP_OK) code_set_add(&set, c, c);
     }
     *out = characters(r, &set);
+    r->width = (width){1, 1};
     return status;
 }
 
@@ -204,7 +237,15 @@ static qp_status take_count(reader *r, uint32_t *out)
     return QP_OK;
 }
 
-static qp_status take_repetition(reader *r, grammar_expr *e)
+static void note_stretch(reader *r, size_t item, grammar_expr of, width each, width counts)
+{
+    if (counts.least == counts.most && each.least == each.most) return;
+    const bool countable = each.least == each.most && each.least > 0;
+    r->stretch = (stretch){item, of, countable ? each.least : 0, counts, r->stretch.n + 1};
+}
+
+/* `item`: the place of the expression among the outermost ones. */
+static qp_status take_repetition(reader *r, size_t item, bool outermost, grammar_expr *e)
 {
     uint32_t min = 0, max = GRAMMAR_UNBOUNDED;
     if (take(r, '{')) {
@@ -224,6 +265,9 @@ static qp_status take_repetition(reader *r, grammar_expr *e)
     }
     take(r, '?'); /* which match is preferred does not matter */
     if (*r->at && strchr("*+?{", *r->at)) return refuse(r, "a repetition of a repetition");
+    const width each = r->width;
+    if (outermost) note_stretch(r, item, *e, each, (width){min, max});
+    r->width = (width){times(each.least, min), times(each.most, max)};
     *e = grammar_repeat(r->g, *e, min, max);
     return QP_OK;
 }
@@ -233,10 +277,19 @@ static grammar_expr anything(reader *r)
     return grammar_repeat(r->g, json_character(r->parts), 0, GRAMMAR_UNBOUNDED);
 }
 
+static void add_anything(reader *r, expr_list *list, width *sum)
+{
+    note_stretch(r, list->count, json_character(r->parts), (width){1, 1},
+                 (width){0, GRAMMAR_UNBOUNDED});
+    sum->most = GRAMMAR_UNBOUNDED;
+    expr_list_add(r->g, list, anything(r));
+}
+
 static qp_status take_items(reader *r, bool outermost, expr_list *list)
 {
     bool open = true; /* no "$" was met */
-    if (outermost && !take(r, '^') && !r->is_text) expr_list_add(r->g, list, anything(r));
+    width sum = {0, 0};
+    if (outermost && !take(r, '^') && !r->is_text) add_anything(r, list, &sum);
     while (*r->at && *r->at != '|' && *r->at != ')') {
         if (r->g->failed != QP_OK) return refuse(r, "makes the form too large");
         grammar_expr e = GRAMMAR_EMPTY;
@@ -246,32 +299,76 @@ static qp_status take_items(reader *r, bool outermost, expr_list *list)
             break;
         }
         TRY(take_atom(r, &e));
-        if (*r->at && strchr("*+?{", *r->at)) TRY(take_repetition(r, &e));
+        if (*r->at && strchr("*+?{", *r->at))
+            TRY(take_repetition(r, list->count, outermost, &e));
+        else if (outermost)
+            note_stretch(r, list->count, e, r->width, (width){1, 1});
+        sum = (width){plus(sum.least, r->width.least), plus(sum.most, r->width.most)};
         expr_list_add(r->g, list, e);
     }
-    if (outermost && open && !r->is_text) expr_list_add(r->g, list, anything(r));
+    if (outermost && open && !r->is_text) add_anything(r, list, &sum);
+    r->width = sum;
     return QP_OK;
+}
+
+/* Bounds the count of the only stretch, so that texts have the wanted width. */
+static void fit(reader *r, expr_list *list)
+{
+    const stretch *s = &r->stretch;
+    const width wanted = r->wanted, all = r->width;
+    r->fits = all.least >= wanted.least && all.most <= wanted.most;
+    if (r->fits || s->n != 1 || s->each == 0) return;
+    const uint32_t others = all.least - times(s->each, s->counts.least);
+    if (wanted.most < others) return;
+    uint32_t least = wanted.least > others ? (wanted.least - others + s->each - 1) / s->each : 0;
+    uint32_t most =
+        wanted.most == GRAMMAR_UNBOUNDED ? wanted.most : (wanted.most - others) / s->each;
+    if (least < s->counts.least) least = s->counts.least;
+    if (most > s->counts.most) most = s->counts.most;
+    if (least > most) return;
+    list->items[s->item] = grammar_repeat(r->g, s->of, least, most);
+    r->fits = true;
 }
 
 static qp_status take_choice(reader *r, bool outermost, grammar_expr *out)
 {
     expr_list choices = {0};
     qp_status status = QP_OK;
+    width both = {GRAMMAR_UNBOUNDED, 0};
+    bool fit_all = true;
     do {
         expr_list items = {0};
+        if (outermost) r->stretch = (stretch){0};
         status = take_items(r, outermost, &items);
+        if (status == QP_OK && outermost && r->wanted.most) {
+            fit(r, &items);
+            fit_all = fit_all && r->fits;
+        }
+        if (r->width.least < both.least) both.least = r->width.least;
+        if (r->width.most > both.most) both.most = r->width.most;
         expr_list_add(r->g, &choices, grammar_sequence_of(r->g, &items));
     } while (status == QP_OK && take(r, '|'));
+    r->width = both;
+    if (outermost) r->fits = fit_all;
     *out = grammar_choice_of(r->g, &choices);
     return status;
+}
+
+qp_status pattern_compile_within(json_parts *parts, const char *pattern, uint32_t least,
+                                 uint32_t most, bool *fits, grammar_expr *out, qp_error *error)
+{
+    reader r = {.parts = parts, .g = parts->g, .pattern = pattern, .at = pattern, .error = error};
+    r.wanted = (width){least, most};
+    TRY(take_choice(&r, true, out));
+    *fits = r.fits;
+    return *r.at ? refuse(&r, "a closing bracket without an opening one") : QP_OK;
 }
 
 qp_status pattern_compile(json_parts *parts, const char *pattern, grammar_expr *out,
                           qp_error *error)
 {
-    reader r = {.parts = parts, .g = parts->g, .pattern = pattern, .at = pattern, .error = error};
-    TRY(take_choice(&r, true, out));
-    return *r.at ? refuse(&r, "a closing bracket without an opening one") : QP_OK;
+    bool fits;
+    return pattern_compile_within(parts, pattern, 0, GRAMMAR_UNBOUNDED, &fits, out, error);
 }
 
 qp_status pattern_read(const char *pattern, grammar *out, qp_error *error)

@@ -16,6 +16,11 @@ enum { PATTERN_MAX_NESTING = 100 };
 qp_status pattern_compile(json_parts *parts, const char *pattern, grammar_expr *out,
                           qp_error *error);
 
+/* The same of texts with `least` to `most` characters (above 0). *fits: false where that cannot be
+ * said: the pattern has more than one repetition, or another part, on which the length depends. */
+qp_status pattern_compile_within(json_parts *parts, const char *pattern, uint32_t least,
+                                 uint32_t most, bool *fits, grammar_expr *out, qp_error *error);
+
 /* A grammar whose texts match the pattern from their beginning to their end; "^" and "$" may stand
  * there all the same. */
 qp_status pattern_read(const char *pattern, grammar *out, qp_error *error);
