@@ -163,7 +163,10 @@ static int rule_of(const cuda_fusion *fusion)
                  {"kv_append", LOWER_RULE_rope_append},
                  {"rms_norm", LOWER_RULE_reduce_norm},
                  {"all_reduce, rms_norm", LOWER_RULE_cut_rows},
-                 {"argmax", LOWER_RULE_argmax}};
+                 {"argmax", LOWER_RULE_argmax},
+                 {"rope, append", LOWER_RULE_norm_turn},
+                 {"linear, route", LOWER_RULE_route},
+                 {"linear_experts", LOWER_RULE_experts}};
     size_t i = 0;
     while (strcmp(rules[i].name, fusion->name) != 0)
         i++;

@@ -42,13 +42,16 @@ void source_name(const weight_source *source, weight_slot slot, int64_t layer, b
 }
 
 /* Norms, biases and routers are F32. With a quantised type, v and the down projection of every
- * other layer are of the spec's other type, as in files called Q4_K_M. */
+ * other layer are of the spec's other type, as in files called Q4_K_M; with MXFP4 all matrices but
+ * those of experts, as in gpt-oss. */
 static dtype asked_type(const weight_source *source, weight_slot slot, int64_t layer, bool bias)
 {
     const synthetic_spec *spec = &source->synthetic;
     if (!spec->config) return spec->type; /* as files that are not here would have it */
     if (bias || weight_get_info(slot)->is_norm || slot == WEIGHT_ROUTER) return DTYPE_F32;
     if (slot == WEIGHT_TOKEN_EMBD || slot == WEIGHT_OUTPUT) return spec->other;
+    if (spec->type == DTYPE_MXFP4 && source->config->n_experts)
+        return weight_get_info(slot)->per_expert ? spec->type : spec->other;
     const family_fused *fused = family_fused_of(source->config->family, slot);
     bool alone = !fused || !fused->gguf; /* else a tensor of GGUF has one type for all its slots */
     bool better =

@@ -90,6 +90,7 @@ const op_info op_attention_sinks = {
     .prepare = prepare,
     .reference = attention_sinks_reference,
     .variants = variants,
+    .cuda = attention_sinks_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -270,6 +270,45 @@ template <> struct eight_weights<DTYPE_Q6_K> : eight_quants {
     }
 };
 
+/* FP4 numbers as F16, 2^14 times smaller: the three bits of exponent and mantissa at the end of
+ * F16's exponent, so that its denormals are FP4's. */
+template <> struct eight_weights<DTYPE_MXFP4> : eight_quants {
+    enum { HALF = 1, MINIMUM = 0, BLOCK_BYTES = BLOCK_BYTES_MXFP4, SPAN = 4 * BLOCK_BYTES };
+    uint32_t q[2][EIGHT_STEP_BLOCKS];
+    float d[2][EIGHT_STEP_BLOCKS];
+
+    /* A word from any address. */
+    static METHOD uint32_t word(const char *at)
+    {
+        const uint32_t shift = (uint32_t)(uintptr_t)at & 3;
+        const uint32_t *words = (const uint32_t *)(at - shift);
+        return __funnelshift_r(words[0], words[1], 8 * shift);
+    }
+    METHOD void load_row(int row, const char *at, int t, int)
+    {
+#pragma unroll
+        for (int j = 0; j < EIGHT_STEP_BLOCKS; j++, at += BLOCK_BYTES) {
+            const uint32_t e = *(const uint8_t *)at;
+            d[row][j] = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+            q[row][j] = word(at + 1 + 4 * t);
+        }
+    }
+    METHOD void fragment(int j, int h, uint32_t *a) const
+    {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            const uint32_t low = h == 0 ? q[row][j] << 4 : q[row][j], high = low >> 8;
+            a[row] = (low << 8 & 0x80008000u) | (low << 5 & 0x0e000e00u);
+            a[2 + row] = (high << 8 & 0x80008000u) | (high << 5 & 0x0e000e00u);
+        }
+    }
+    METHOD void scale(int j, int, const float *c, const float *, float *r) const
+    {
+        const float twice = 32768.0f; /* the format's scale is for twice the number */
+        add(c, d[0][j] * twice, d[1][j] * twice, r);
+    }
+};
+
 template <dtype T, int PITCH>
 DEVICE_FN void eight_load(const linear_eight &a, eight_weights<T> &w, const char *row, int step)
 {

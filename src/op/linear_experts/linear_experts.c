@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "op/cuda_ops.h"
 #include "op/element.h"
 #include "op/linear/linear.h"
 #include "op/row.h"
@@ -410,6 +411,7 @@ const op_info op_linear_experts = {
     .prepare = prepare,
     .reference = linear_experts_reference,
     .variants = linear_experts_variants,
+    .cuda = linear_experts_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -2,6 +2,7 @@
 #include "op/linear/linear_f8.h"
 #include "op/rms_norm/rms_norm.h"
 #include "op/rms_norm/rms_norm_f8.h"
+#include "op/route/route_cuda.h"
 #include "op/rows_cuda.h"
 #include "op/variants.h"
 
@@ -123,8 +124,17 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
     return cuda_launch_norm(ops, cuda_norm_rows(call), call->end - call->begin, forms, error);
 }
 
+static const cuda_fusion fusions[] = {
+    {.name = "linear, route",
+     .with = {OP_LINEAR, OP_ROUTE},
+     .n_with = 2,
+     .accepts = cuda_norm_route_accepts,
+     .launch = cuda_norm_route},
+    {0},
+};
+
 const cuda_kernel rms_norm_cuda[] = {
     {CUDA_ROW(RMS_NORM, "cuda"), .narrows = cuda_narrows_always, .rounds = rounds,
-     .narrow_form = CUDA_NARROWS_EITHER, .accepts = accepts, .launch = launch},
+     .narrow_form = CUDA_NARROWS_EITHER, .accepts = accepts, .launch = launch, .fusions = fusions},
     {0},
 };

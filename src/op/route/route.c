@@ -1,10 +1,11 @@
 /* route: the experts of each token, and how much each counts.
  *
- * A row has some dozens of logits, so the reference is the only variant: it takes about a
+ * A row has some dozens of logits, so the reference is the only variant on a CPU: it takes about a
  * microsecond, where the products with the chosen experts take milliseconds.
  */
 #include "op/route/route.h"
 
+#include "op/cuda_ops.h"
 #include "op/element.h"
 #include "op/row.h"
 
@@ -118,6 +119,7 @@ const op_info op_route = {
     .check = check,
     .scratch_bytes = scratch_bytes,
     .reference = route_reference,
+    .cuda = route_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

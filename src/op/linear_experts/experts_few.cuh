@@ -1,0 +1,318 @@
+/* linear_experts for few tokens, bound by reading the weights of their experts.
+ *
+ * As in linear_eight.cuh a tile of 16 rows of weights is one operand of mma; here the other has one
+ * row of x, whose three parts of 16 bits are three of its eight columns. A tile has eight features
+ * of gate and of up of one expert; or 16 features of down, whose steps go through all experts of
+ * the token, with x multiplied by their shares. A warp takes every eighth step of a tile and copies
+ * it to shared memory some steps ahead. The warps' sums are added in the order of the warps, so a
+ * token's results depend neither on other tokens nor on how features were cut.
+ */
+#ifndef QUIPU_OP_EXPERTS_FEW_CUH
+#define QUIPU_OP_EXPERTS_FEW_CUH
+
+#include "op/linear/eight_x.cuh"
+#include "op/linear_experts/activate.cuh"
+#include "op/linear_experts/experts_few.h"
+
+/* Features of a tile. */
+template <bool UP> DEVICE_FN constexpr int experts_outputs(void)
+{
+    return UP ? EXPERTS_FEATURES / 2 : EXPERTS_FEATURES;
+}
+
+/* A warp's place among the steps of its block's tiles. Tile `index` of gate and up is one of the
+ * choice's; of down it has steps of all choices. */
+template <bool UP> struct experts_place {
+    int index, tile, choice, step;
+
+    METHOD void begin(const experts_few &a, int at, int warp)
+    {
+        index = at;
+        choice = UP ? at / a.tiles : warp / a.n_steps;
+        tile = UP ? at - choice * a.tiles : at;
+        step = UP ? warp : warp - choice * a.n_steps;
+    }
+    METHOD void advance(const experts_few &a, int warp)
+    {
+        step += EXPERTS_WARPS;
+        if constexpr (UP) {
+            if (step >= a.n_steps) begin(a, index + 1, warp);
+        } else {
+            for (; step >= a.n_steps; step -= a.n_steps)
+                choice++;
+            if (choice >= a.top_k) begin(a, index + 1, warp);
+        }
+    }
+    /* Row r of the tile, of an expert. */
+    METHOD const char *row(const experts_few &a, int64_t expert, int r) const
+    {
+        const int m = UP && r >= EXPERTS_FEATURES / 2 ? 1 : 0;
+        const int in = UP ? r % (EXPERTS_FEATURES / 2) : r;
+        const int feature = min(a.begin + tile * experts_outputs<UP>() + in, a.n_features - 1);
+        return m ? a.weight[1] + expert * a.expert_pitch[1] + feature * a.row_pitch[1]
+                 : a.weight[0] + expert * a.expert_pitch[0] + feature * a.row_pitch[0];
+    }
+};
+
+/* Where a step of a row is in the first 16 bytes that are copied of it. */
+template <dtype T> DEVICE_FN int experts_shift(const char *row)
+{
+    return eight_pieces<T>::WHOLE ? 0 : (int)((uint32_t)(uintptr_t)row & 15);
+}
+
+/* Copies a warp's step to shared memory. */
+template <dtype T, int PITCH, bool UP>
+DEVICE_FN void experts_fetch(const experts_few &a, const experts_place<UP> &p, int64_t expert,
+                             uint32_t to)
+{
+    typedef eight_pieces<T> pieces;
+    typedef eight_place<T, 1> copies;
+    const int lane = (int)threadIdx.x % WARP, piece = lane % pieces::LANES;
+    const int offset = eight_offset<T>(p.step);
+    const int bytes = min((int)eight_weights<T>::SPAN, a.row_bytes - offset);
+#pragma unroll
+    for (int i = 0; i < EXPERTS_FEATURES; i += pieces::ROWS) {
+        const int r = i + lane / pieces::LANES;
+        const char *row = p.row(a, expert, r) + offset;
+        const int shift = experts_shift<T>(row), there = shift + bytes - 16 * piece;
+        const char *from = row - shift + eight_piece<T>(p.step, piece);
+        const uint32_t at = to + (uint32_t)(r * PITCH + 16 * piece);
+        copies::copy(there > 0, at, from);
+        if (pieces::N > pieces::LANES)
+            copies::copy(there > 16 * pieces::LANES, at + 16 * pieces::LANES,
+                         from + 16 * pieces::LANES);
+    }
+}
+
+/* ---- x ------------------------------------------------------------------------------------- */
+
+/* Rows of x in shared memory: of each step eight times 16 columns in three parts, of which lane t
+ * has four columns; then the sums of blocks of 32. */
+struct experts_x {
+    uint2 *parts;
+    float *sums;
+};
+
+/* Stores four columns of a row as three parts, in the order in which fragments have columns. */
+template <dtype T> DEVICE_FN void experts_split(float4 v, uint2 *to)
+{
+    typedef eight_x<T> x;
+    const bool plain = eight_weights<T>::PLAIN;
+    float a = v.x, b = plain ? v.y : v.z, c = plain ? v.z : v.y, d = v.w;
+    uint2 part;
+    part.x = x::template take<0>(&a, &b), part.y = x::template take<0>(&c, &d);
+    to[0] = part;
+    part.x = x::template take<1>(&a, &b), part.y = x::template take<1>(&c, &d);
+    to[4] = part;
+    part.x = x::template take<2>(&a, &b), part.y = x::template take<2>(&c, &d);
+    to[8] = part;
+}
+
+template <dtype T, bool UP>
+DEVICE_FN void experts_fill_x(const experts_few &a, int64_t token, const float *shares,
+                              const experts_x &x)
+{
+    const int rows = UP ? a.x_rows : a.top_k, each = a.n_steps * WARP;
+    const float *from = a.x + token * a.x_token;
+    for (int i = (int)threadIdx.x; i < rows * each; i += EXPERTS_WARPS * WARP) {
+        const int row = i / each, at = i - row * each, column = 4 * at;
+        const float *of = from + (a.x_rows == 1 ? 0 : row * a.x_choice);
+        float4 v = make_float4(0, 0, 0, 0);
+        if (column < a.n_columns) v = *(const float4 *)(of + column);
+        if (!UP)
+            v = make_float4(v.x * shares[row], v.y * shares[row], v.z * shares[row],
+                            v.w * shares[row]);
+        experts_split<T>(v, x.parts + i / 4 * 12 + i % 4);
+        if (!eight_weights<T>::MINIMUM) continue;
+        float sum = (v.x + v.y) + (v.z + v.w);
+        for (int step = 1; step < 8; step *= 2)
+            sum += __shfl_xor_sync(ALL_LANES, sum, step);
+        if (i % 8 == 0) x.sums[i / 8] = sum;
+    }
+}
+
+/* ---- products ------------------------------------------------------------------------------- */
+
+/* Adds a step of a tile times a row of x to r: rows g and g + 8 of the tile, parts 2 t and 2 t + 1
+ * of x. `blocks`: of 32 columns, that the step has. */
+template <dtype T>
+DEVICE_FN void experts_step(const eight_weights<T> &w, const uint2 *x, const float *sums,
+                            int blocks, float *r)
+{
+    typedef eight_weights<T> weights;
+    const int g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
+    float c[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int j = 0; j < EIGHT_STEP_BLOCKS; j++) {
+        if (j >= blocks) break;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            uint32_t m[4], part[2] = {0, 0};
+            w.fragment(j, h, m);
+            if (g < EIGHT_PARTS) {
+                const uint2 pair = x[(j * 2 + h) * 12 + g * 4 + t];
+                part[0] = pair.x, part[1] = pair.y;
+            }
+            eight_multiply<weights::HALF>(weights::PLAIN ? r : c, m, part);
+            if (weights::PLAIN || (!weights::HALVES && h == 0)) continue;
+            const float own[2] = {weights::MINIMUM && t == 0 ? sums[j] : 0.0f, 0.0f};
+            w.scale(j, h, c, own, r);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                c[i] = 0;
+        }
+    }
+}
+
+/* The sums of rows g and g + 8 over the parts of x, in the lanes with t = 0. */
+template <dtype T> DEVICE_FN float2 experts_join(const float *r)
+{
+    typedef eight_x<T> x;
+    const float third = __shfl_down_sync(ALL_LANES, r[0], 1);
+    const float lower = __shfl_down_sync(ALL_LANES, r[2], 1);
+    return make_float2(
+        fmaf(r[0], x::part_unit(0), fmaf(r[1], x::part_unit(1), third * x::part_unit(2))),
+        fmaf(r[2], x::part_unit(0), fmaf(r[3], x::part_unit(1), lower * x::part_unit(2))));
+}
+
+/* ---- outputs -------------------------------------------------------------------------------- */
+
+DEVICE_FN float experts_bias(const experts_few &a, int m, int64_t expert, int o)
+{
+    const char *bias = (const char *)(m ? a.bias[1] : a.bias[0]);
+    if (!bias) return 0;
+    return device_load((dtype)(m ? a.bias_type[1] : a.bias_type[0]),
+                       bias + expert * (m ? a.bias_pitch[1] : a.bias_pitch[0]), o);
+}
+
+/* What the warps have of a row of a tile, in the order of the warps. */
+DEVICE_FN float experts_sum(const float *of, int n_warps)
+{
+    float sum = 0;
+#pragma unroll
+    for (int warp = 0; warp < EXPERTS_WARPS; warp++)
+        if (warp < n_warps) sum += of[warp * EXPERTS_GROUP * EXPERTS_FEATURES];
+    return sum;
+}
+
+/* Stores the outputs of the n tiles from `group` on. */
+template <bool UP>
+DEVICE_FN void experts_leave(const experts_few &a, int64_t token, const int32_t *ids,
+                             const float *shares, const float *sums, int group, int n, int n_warps)
+{
+    const int outputs = experts_outputs<UP>();
+    for (int i = (int)threadIdx.x; i < n * outputs; i += EXPERTS_WARPS * WARP) {
+        const int tile = i / outputs, r = i % outputs;
+        const int choice = UP ? (group + tile) / a.tiles : 0;
+        const int o = a.begin + (group + tile - choice * a.tiles) * outputs + r;
+        const float *of = sums + tile * EXPERTS_FEATURES + r;
+        float *out = a.out + token * a.out_token + choice * a.out_choice;
+        if (o >= a.end) continue;
+        float sum = experts_sum(of, n_warps);
+        if constexpr (UP) {
+            if (ids[choice] < 0) continue;
+            const float gate = sum + experts_bias(a, 0, ids[choice], o);
+            const float up =
+                experts_sum(of + outputs, n_warps) + experts_bias(a, 1, ids[choice], o);
+            out[o] = experts_activate(gate, up, a.alpha, a.limit, a.added);
+        } else {
+            for (int j = 0; a.bias[0] && j < a.top_k; j++)
+                if (ids[j] >= 0) sum = fmaf(shares[j], experts_bias(a, 0, ids[j], o), sum);
+            if (a.residual) sum += a.residual[token * a.residual_pitch + o];
+            out[o] = sum;
+        }
+    }
+}
+
+/* ---- a block -------------------------------------------------------------------------------- */
+
+/* Block x of the grid has a share of the tiles of token y. */
+template <dtype T, int PITCH, int STAGES, bool UP>
+DEVICE_FN void experts_few_block(const experts_few &a)
+{
+    extern __shared__ __align__(16) char experts_shared[];
+    __shared__ int32_t ids[EXPERTS_MOST_CHOICES];
+    __shared__ float shares[EXPERTS_MOST_CHOICES];
+    const int stage_bytes = EXPERTS_FEATURES * PITCH;
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = lane / 4;
+    const int64_t token = blockIdx.y;
+    const int all = UP ? a.top_k * a.tiles : a.tiles;
+    const int first = (int)((int64_t)all * blockIdx.x / gridDim.x);
+    const int last = (int)((int64_t)all * (blockIdx.x + 1) / gridDim.x);
+    const int n_warps = min(UP ? a.n_steps : a.top_k * a.n_steps, (int)EXPERTS_WARPS);
+    const int rows = UP ? a.x_rows : a.top_k;
+    const char *ring = experts_shared + warp * STAGES * stage_bytes;
+    float *sums = (float *)(experts_shared + EXPERTS_RING(PITCH, STAGES));
+    const experts_x x = {
+        (uint2 *)((char *)sums + EXPERTS_SUMS),
+        (float *)((char *)sums + EXPERTS_SUMS + rows * a.n_steps * EXPERTS_STEP_BYTES)};
+    experts_place<UP> ahead = {};
+    int stage = 0;
+
+    auto fetch = [&]() {
+        if (warp < n_warps && ahead.index < last) {
+            experts_fetch<T, PITCH, UP>(a, ahead, ids[ahead.choice],
+                                        (uint32_t)__cvta_generic_to_shared(ring) +
+                                            (uint32_t)(stage * stage_bytes));
+            ahead.advance(a, warp);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        stage = stage + 1 < STAGES ? stage + 1 : 0;
+    };
+
+    if (!a.early) device_wait_for_last();
+    for (int j = (int)threadIdx.x; j < a.top_k; j += EXPERTS_WARPS * WARP) {
+        ids[j] = __ldcg(a.ids + token * a.ids_pitch + j);
+        if (!UP) shares[j] = ids[j] < 0 ? 0.0f : __ldcg(a.shares + token * a.shares_pitch + j);
+    }
+    __syncthreads();
+    device_let_next_begin(); /* not before ids are there: the next one may read them early */
+    ahead.begin(a, first, warp);
+    for (int i = 0; i < STAGES; i++)
+        fetch();
+    if (a.early) device_wait_for_last();
+    experts_fill_x<T, UP>(a, token, shares, x);
+    __syncthreads();
+#pragma unroll 1
+    for (int group = first; group < last; group += EXPERTS_GROUP) {
+        const int n_tiles = min((int)EXPERTS_GROUP, last - group);
+        experts_place<UP> at;
+        at.begin(a, group, warp);
+#pragma unroll 1
+        for (int tile = 0; tile < n_tiles && warp < n_warps; tile++) {
+            float r[4] = {0, 0, 0, 0};
+#pragma unroll 1
+            while (at.index == group + tile) {
+                const int row = UP && a.x_rows == 1 ? 0 : at.choice,
+                          offset = eight_offset<T>(at.step);
+                const char *from = ring + stage * stage_bytes + g * PITCH;
+                const int blocks =
+                    (a.n_columns - at.step * LINEAR_EIGHT_COLUMNS) / LINEAR_EIGHT_BLOCK;
+                const int64_t expert = max(ids[at.choice], 0);
+                eight_weights<T> w;
+                if constexpr (!eight_weights<T>::PLAIN) w.base = (uint32_t)a.number_base;
+                asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+                __syncwarp();
+                w.load_row(0, from + experts_shift<T>(at.row(a, expert, g) + offset), lane % 4,
+                           at.step);
+                w.load_row(1,
+                           from + 8 * PITCH + experts_shift<T>(at.row(a, expert, g + 8) + offset),
+                           lane % 4, at.step);
+                __syncwarp();
+                fetch();
+                const int step = row * a.n_steps + at.step;
+                experts_step<T>(w, x.parts + step * (EXPERTS_STEP_BYTES / 8),
+                                x.sums + step * EIGHT_STEP_BLOCKS, blocks, r);
+                at.advance(a, warp);
+            }
+            const float2 sum = experts_join<T>(r);
+            float *to = sums + (warp * EXPERTS_GROUP + tile) * EXPERTS_FEATURES;
+            if (lane % 4 == 0) to[g] = sum.x, to[g + 8] = sum.y;
+        }
+        __syncthreads();
+        experts_leave<UP>(a, token, ids, shares, sums, group, n_tiles, n_warps);
+        __syncthreads();
+    }
+}
+
+#endif
