@@ -217,6 +217,16 @@ typedef struct qp_tensor {
     uint64_t pass; /* number of the pass, from 0 on */
 } qp_tensor;
 
+/* A LoRA adapter of the model: a GGUF file as llama.cpp's converter writes it, or a directory with
+ * adapter_config.json and adapter_model.safetensors as PEFT does. It adds scale * alpha / rank * B
+ * A to the weights of attention and of the feed-forward network that it has matrices A and B for.
+ */
+typedef struct qp_adapter {
+    const char *path;
+    double scale; /* 0: 1 */
+    bool waits;   /* sessions begin without it: see qp_session_adapt() */
+} qp_adapter;
+
 /* Set `size`; any other field that is zero (or NULL) takes its default. */
 typedef struct qp_engine_options {
     size_t size;          /* sizeof(qp_engine_options) */
@@ -350,6 +360,19 @@ typedef struct qp_engine_options {
     const char *tensors;
     qp_status (*on_tensor)(void *context, const qp_tensor *tensor);
     void *tensor_context;
+    /* [n_adapters], at most 64; numbered from 0 on. They are applied as the model runs, on the CPU
+     * and by the machine "cuda", to the rows of the sessions that have them; logits differ by
+     * rounding from those of weights that they were added to in float32, and do not depend on the
+     * adapters of other sessions. QP_FORMAT and QP_UNSUPPORTED name what is wrong with an adapter,
+     * or that it is of another model. */
+    const qp_adapter *adapters;
+    size_t n_adapters;
+    /* Adds all adapters to the weights, which must be in F32, F16 or BF16 and stay so, when the
+     * engine is opened: passes then cost nothing more, on every machine, and sessions cannot
+     * choose. */
+    bool merge_adapters;
+    int64_t adapters_at_once; /* most adapters of a session; default: those that it begins with,
+                               * and at least 4 of them */
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);
@@ -383,6 +406,7 @@ typedef struct qp_engine_info {
     int64_t hidden_size;  /* floats of a hidden state */
     int64_t page_size;    /* positions in a page of the KV cache */
     int64_t max_sessions; /* sessions at once */
+    int64_t n_adapters;   /* that sessions can have; 0 if they are merged */
 } qp_engine_info;
 
 /* Owned by the engine. */
@@ -448,6 +472,9 @@ typedef struct qp_convert_options {
     void *log_context;
     void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
     void *progress_context;
+    const qp_adapter *adapters; /* [n_adapters]: LoRA adapters that are added to the weights, which
+                                 * must be in F32, F16 or BF16, before these are converted */
+    size_t n_adapters;
 } qp_convert_options;
 
 /* Writes a model with its sizes, vocabulary and chat template as a GGUF file that llama.cpp can
@@ -469,6 +496,19 @@ const int32_t *qp_session_tokens(const qp_session *session, size_t *count);
 
 /* Forgets all but the first `keep` tokens; nothing happens if it holds no more. */
 qp_status qp_session_truncate(qp_session *session, size_t keep, qp_error *error);
+
+/* An adapter of the engine, by its number, and a factor of what it adds. */
+typedef struct qp_adapter_use {
+    size_t adapter;
+    double scale;
+} qp_adapter_use;
+
+/* Gives an empty session these adapters, [n], in place of those that it began with; n 0: none. A
+ * fork of the session has them too. QP_INVALID: there is no such adapter, one is named twice, they
+ * are more than qp_engine_options.adapters_at_once, a scale is 0 or not finite, or the session has
+ * tokens, which were read with other adapters. */
+qp_status qp_session_adapt(qp_session *session, const qp_adapter_use *uses, size_t n,
+                           qp_error *error);
 
 /* Opens another session of the same engine with the same tokens. Both share the pages of the KV
  * cache that these tokens fill. Each takes its own pages for later tokens, and a copy of the last

@@ -115,6 +115,11 @@ static qp_status truncate_session(world *w, qp_error *error)
     return qp_session_truncate(w->session, 1, error);
 }
 
+static qp_status adapt_session(world *w, qp_error *error)
+{
+    return qp_session_adapt(w->session, NULL, 0, error);
+}
+
 static qp_status tokens(world *w, qp_error *error)
 {
     size_t count;
@@ -186,8 +191,9 @@ static qp_status info(world *w, qp_error *error)
 typedef qp_status call(world *w, qp_error *error);
 
 static call *const calls[] = {
-    step,  eval,       decode,  generate, open_and_close, fork_session, tokens, sampler,
-    allow, reschedule, measure, print,    save,           load,         info,   truncate_session};
+    step,   eval,    decode, generate,         open_and_close, fork_session,
+    tokens, sampler, allow,  reschedule,       measure,        print,
+    save,   load,    info,   truncate_session, adapt_session};
 enum { CALLS = sizeof calls / sizeof *calls };
 
 /* ---- pairs --------------------------------------------------------------------------------- */

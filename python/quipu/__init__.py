@@ -20,7 +20,7 @@ from quipu.generation import Generation, TokenLogprob
 from quipu.grammar import Grammar, Matcher
 from quipu.hub import pull
 from quipu.model import Model, ModelInfo, Session
-from quipu.options import Tensor
+from quipu.options import Adapter, Tensor
 from quipu.plan import Plan, plan
 from quipu.sampling import Sampler, Sampling
 from quipu.schedule import Schedule
@@ -31,7 +31,7 @@ from quipu.vocabulary import Vocabulary
 
 __version__: str = _text_of(_lib.qp_version())
 
-__all__ = ["CancelledError", "Generation", "Grammar", "InvalidError", "Matcher", "Model", "ModelInfo",
+__all__ = ["Adapter", "CancelledError", "Generation", "Grammar", "InvalidError", "Matcher", "Model", "ModelInfo",
            "NoMemoryError", "Plan", "QuipuError", "Sampler", "Sampling", "Schedule", "Sequence", "Server", "Session",
            "Tensor", "TokenLogprob", "ToolCall", "Trace", "Vocabulary", "WrongTokenError", "WrongTypeError", "__version__", "plan", "pull",
            "serve"]

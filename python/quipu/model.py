@@ -20,7 +20,7 @@ from quipu.errors import InvalidError, NoMemoryError, WrongTypeError
 from quipu.generation import Answer, Generation
 from quipu.grammar import Grammar
 from quipu.hub import is_name, pull
-from quipu.options import ChatOptions, GenerateOptions, ModelOptions, SamplingOptions, ScheduleOptions, Tensor
+from quipu.options import Adapter, ChatOptions, GenerateOptions, ModelOptions, SamplingOptions, ScheduleOptions, Tensor
 from quipu.sampling import Sampler, Sampling
 from quipu.schedule import Schedule
 from quipu.step import Sequence as StepSequence
@@ -256,6 +256,20 @@ def _receive_tensor(context: Any, native: Any) -> int:
 _on_tensor = ffi.callback("qp_status(void *, const qp_tensor *)", _receive_tensor)
 
 
+def _adapters(keep: list[Any], adapters: Any) -> tuple[Any, int]:
+    """An array of qp_adapter."""
+    if isinstance(adapters, (str, os.PathLike, Adapter)):
+        raise TypeError(f"Model: adapters must be a list of paths or Adapters, found {adapters!r}")
+    all_of = [a if isinstance(a, Adapter) else Adapter(a) for a in adapters]
+    for a in all_of:
+        if a.scale == 0:
+            raise InvalidError(f"Model: the scale of adapter {a.path} must not be 0; leave it out, or let it wait")
+    paths = [ffi.new("char[]", os.fsencode(a.path)) for a in all_of]
+    native = ffi.new("qp_adapter[]", [{"path": p, "scale": a.scale, "waits": a.waits} for p, a in zip(paths, all_of)])
+    keep += [paths, native]
+    return native, len(all_of)
+
+
 def _engine_options(path: str | os.PathLike[str], options: Mapping[str, Any], sessions: int, keep: list[Any]) -> Any:
     """A qp_engine_options; `keep` holds what it points to."""
     native = sized("qp_engine_options")
@@ -268,6 +282,8 @@ def _engine_options(path: str | os.PathLike[str], options: Mapping[str, Any], se
             if callable(value):
                 keep.append(handle := ffi.new_handle(value))
                 native.log, native.log_context = _on_log, handle
+        elif name == "adapters":
+            native.adapters, native.n_adapters = _adapters(keep, value)
         elif name == "on_tensor":
             if callable(value):
                 keep.append(handle := ffi.new_handle(receiver := Receiver(value)))

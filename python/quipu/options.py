@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
@@ -43,6 +44,19 @@ class Tensor:
     dtype: str
 
 
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter of a model: a GGUF file, or a directory of PEFT.
+
+    scale   a factor of what it adds
+    waits   answers begin without it
+    """
+
+    path: str | os.PathLike[str]
+    scale: float = 1.0
+    waits: bool = False
+
+
 class ModelOptions(TypedDict, total=False):
     """Options of an engine: qp_engine_options of quipu.h, which explains them."""
 
@@ -79,6 +93,9 @@ class ModelOptions(TypedDict, total=False):
     log: Callable[[str], None] | None
     tensors: str
     on_tensor: Callable[[Tensor], None] | None
+    adapters: Sequence[Adapter | str | os.PathLike[str]]
+    adapters_at_once: int
+    merge_adapters: bool
 
 
 class PlanOptions(TypedDict, total=False):

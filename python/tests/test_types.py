@@ -98,7 +98,7 @@ def test_options_are_those_of_the_header():
     from quipu._native import ffi
     from quipu.options import ModelOptions, PlanOptions, ScheduleOptions
 
-    not_in_python = {"size", "model", "kernels", "n_kernels", "cuda_kernels", "n_cuda_kernels", "log_context", "tensor_context",
+    not_in_python = {"size", "model", "kernels", "n_kernels", "cuda_kernels", "n_cuda_kernels", "n_adapters", "log_context", "tensor_context",
                      "progress", "progress_context"}
     for struct, options in (("qp_engine_options", ModelOptions), ("qp_plan_options", PlanOptions),
                             ("qp_schedule_options", ScheduleOptions)):

@@ -22,6 +22,9 @@ typedef struct cli_settings {
     const char *draft; /* a model */
     const char *cpu_mask;
     option_strings kernels; /* "rms_norm=mine.c" */
+    option_strings lora, lora_modules;
+    bool lora_merge, lora_waits;
+    int64_t lora_at_once;
     bool verbose;
     /* sampling */
     double drawing[QP_SETTING_COUNT]; /* settings without a member of their own */
@@ -128,6 +131,19 @@ typedef struct cli_call {
 } cli_call;
 
 typedef qp_status cli_command(const cli_call *call);
+
+/* The adapters of --lora and --lora-modules, and what they are called. */
+enum { CLI_ADAPTERS = 64 };
+typedef struct cli_adapter {
+    qp_adapter adapter;
+    const char *name;
+} cli_adapter;
+typedef struct cli_adapters {
+    qp_adapter of[CLI_ADAPTERS]; /* [n] */
+    const char *names[CLI_ADAPTERS];
+    size_t n;
+} cli_adapters;
+qp_status cli_read_adapters(const cli_call *call, cli_adapters *out);
 
 /* Runs a command with the kernels of --kernel, in a process of its own; *code is what that one
  * ended with. */

@@ -35,18 +35,18 @@ static const command_spec commands[] = {
      .groups =
          GROUPS(&cli_model_options, &cli_prompt_options, &cli_run_options, &cli_answer_options,
                 &cli_setting_options, &cli_ending_options, &cli_form_options, &cli_context_options,
-                &cli_engine_options, &cli_speculation_options, &cli_queue_options,
-                &cli_cache_options, &cli_own_kernel_options)},
+                &cli_engine_options, &cli_lora_options, &cli_speculation_options,
+                &cli_queue_options, &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("chat", command_chat), .first_word = "model", .synopsis = "[MODEL] [OPTION...]",
      .summary = "have a conversation with a model",
      .description =
          "Type a message and press Enter; lines pasted together are one message. Ctrl-C stops an "
          "answer, Ctrl-D ends the "
          "conversation, /help lists the commands.\n\n" UNLIKELY,
-     .groups =
-         GROUPS(&cli_model_options, &cli_chat_options, &cli_answer_options, &cli_setting_options,
-                &cli_ending_options, &cli_form_options, &cli_context_options, &cli_engine_options,
-                &cli_speculation_options, &cli_queue_options, &cli_cache_options)},
+     .groups = GROUPS(&cli_model_options, &cli_chat_options, &cli_answer_options,
+                      &cli_setting_options, &cli_ending_options, &cli_form_options,
+                      &cli_context_options, &cli_engine_options, &cli_lora_options,
+                      &cli_speculation_options, &cli_queue_options, &cli_cache_options)},
     {COMMAND("serve", command_serve), .first_word = "model",
      .synopsis = "[MODEL] [--port N] [OPTION...]",
      .summary = "answer many clients over HTTP, by the APIs of OpenAI, Anthropic and Ollama",
@@ -61,7 +61,7 @@ static const command_spec commands[] = {
          "lets answers end, SIGHUP reads the key file again.",
      .groups =
          GROUPS(&cli_model_options, &cli_serve_options, &cli_access_options, &cli_limit_options,
-                &cli_setting_options, &cli_context_options, &cli_engine_options,
+                &cli_setting_options, &cli_context_options, &cli_engine_options, &cli_lora_options,
                 &cli_speculation_options, &cli_queue_options, &cli_cache_options)},
     {COMMAND("pull", command_pull), .heading = "Models", .synopsis = "[NAME]",
      .summary = "fetch a model from Hugging Face, or list the short names",
@@ -88,7 +88,7 @@ static const command_spec commands[] = {
      .description = "MODEL may be a GGUF file, a Hugging Face directory or synthetic weights; "
                     "llama.cpp reads the file too. The file appears whole or not at all. What it "
                     "cannot hold is an error or a warning.",
-     .groups = GROUPS(&cli_model_options, &cli_convert_options)},
+     .groups = GROUPS(&cli_model_options, &cli_lora_options, &cli_convert_options)},
     {COMMAND("tokenize", command_tokenize), .heading = "Texts and tokens", .first_word = "model",
      .synopsis = "[-m MODEL] [OPTION...] < TEXT",
      .summary = "convert text to token ids, on one line",
@@ -107,9 +107,9 @@ static const command_spec commands[] = {
     {COMMAND("logits", command_logits), .first_word = "model",
      .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [OPTION...]",
      .summary = "print the model's logits after every token",
-     .groups =
-         GROUPS(&cli_model_options, &cli_prompt_options, &cli_logits_options, &cli_context_options,
-                &cli_engine_options, &cli_cache_options, &cli_own_kernel_options)},
+     .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_logits_options,
+                      &cli_context_options, &cli_engine_options, &cli_lora_options,
+                      &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("perplexity", command_perplexity), .first_word = "model",
      .synopsis = "[-m MODEL] -f FILE [OPTION...]",
      .summary = "measure how well a model predicts a text",
@@ -118,7 +118,7 @@ static const command_spec commands[] = {
          "by BOS. The second half of each chunk is scored. Prints exp of the mean negative log "
          "likelihood and its standard error.",
      .groups = GROUPS(&cli_model_options, &cli_perplexity_options, &cli_engine_options,
-                      &cli_cache_options, &cli_own_kernel_options)},
+                      &cli_lora_options, &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("plan", command_plan), .heading = "A forward pass", .first_word = "model",
      .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "show tensor lifetimes and exact memory of a forward pass",
@@ -126,8 +126,8 @@ static const command_spec commands[] = {
                     "the host, r read, w written, x destroyed. Weights are not read. With --device "
                     "cuda the launches of a pass follow: the steps that each launch runs, its "
                     "kernels, the forms of its input and output, and the steps inside a chain.",
-     .groups =
-         GROUPS(&cli_model_options, &cli_plan_options, &cli_fusing_options, &cli_cache_options)},
+     .groups = GROUPS(&cli_model_options, &cli_plan_options, &cli_fusing_options,
+                      &cli_cache_options, &cli_lora_options)},
     {COMMAND("shapes", command_shapes), .first_word = "model",
      .synopsis = "[-m MODEL] --tokens N [--batch B]",
      .summary = "show the shapes of every step in prefill and decode",
@@ -158,9 +158,10 @@ static const command_spec commands[] = {
          "in these parts. With --device cuda, a track is a thread block of the megakernel, and its "
          "waits are for data of other blocks; with --exec cuda, the trace shows the launches of "
          "operators.",
-     .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_trace_options,
-                      &cli_context_options, &cli_engine_options, &cli_queue_options,
-                      &cli_part_options, &cli_cache_options, &cli_own_kernel_options)},
+     .groups =
+         GROUPS(&cli_model_options, &cli_prompt_options, &cli_trace_options, &cli_context_options,
+                &cli_engine_options, &cli_lora_options, &cli_queue_options, &cli_part_options,
+                &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("diff", command_diff), .first_word = "model",
      .synopsis = "[-m MODEL] [--a MACHINE] [--b MACHINE] [OPTION...]",
      .summary = "compare the forward pass on two machines, tensor by tensor",
@@ -171,7 +172,7 @@ static const command_spec commands[] = {
          "between steps, which must give the same bits. The exit status is 0 if everything is "
          "within tolerance; else the first difference is named.",
      .groups = GROUPS(&cli_model_options, &cli_diff_options, &cli_fusing_options,
-                      &cli_cache_options, &cli_own_kernel_options)},
+                      &cli_cache_options, &cli_lora_options, &cli_own_kernel_options)},
     {COMMAND("bench", command_bench), .heading = "Speed", .first_word = "model",
      .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
      .summary = "measure tokens per second of prompts and of generation",
@@ -183,9 +184,10 @@ static const command_spec commands[] = {
          "mean and standard deviation over the repetitions. With --skip the table shows what "
          "parts of a pass cost: the tests run with and without them, in turn, and the "
          "quickest run counts.",
-     .groups = GROUPS(&cli_model_options, &cli_bench_options, &cli_context_options,
-                      &cli_engine_options, &cli_speculation_options, &cli_queue_options,
-                      &cli_part_options, &cli_cache_options, &cli_own_kernel_options)},
+     .groups =
+         GROUPS(&cli_model_options, &cli_bench_options, &cli_context_options, &cli_engine_options,
+                &cli_lora_options, &cli_speculation_options, &cli_queue_options, &cli_part_options,
+                &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("load", command_load), .synopsis = "--url http://HOST:PORT [OPTION...]",
      .summary = "drive a server that speaks OpenAI's API, and measure what its clients see",
      .description =

@@ -18,6 +18,10 @@ qp_status command_convert(const cli_call *call)
                                   .progress = cli_progress()};
     if (!options.out)
         return error_set(call->error, QP_INVALID, "name the file to write with -o FILE.gguf");
+    cli_adapters adapters;
+    TRY(cli_read_adapters(call, &adapters));
+    options.adapters = adapters.of;
+    options.n_adapters = adapters.n;
     TRY(cli_model_path(call, &options.model));
     cli_catch_endings();
     qp_status status = qp_convert(&options, call->error);

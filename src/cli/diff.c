@@ -62,6 +62,11 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
                             .json = s->json,
                             .cancel = &cli_interrupted,
                             .progress = cli_progress()};
+    cli_adapters adapters;
+    TRY(cli_read_adapters(call, &adapters));
+    options.adapters = adapters.of;
+    options.n_adapters = adapters.n;
+    options.merge_adapters = s->lora_merge;
     strbuf text = {0};
     bool equal = false;
     cli_catch_interrupt();
@@ -77,6 +82,8 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
 static qp_status find_rule(const cli_call *call, const char *model, const qp_tokens *tokens)
 {
     const cli_settings *s = call->settings;
+    cli_adapters adapters;
+    TRY(cli_read_adapters(call, &adapters));
     const qp_engine_options options = {.size = sizeof options,
                                        .model = model,
                                        .exec = s->machine_b,
@@ -90,6 +97,9 @@ static qp_status find_rule(const cli_call *call, const char *model, const qp_tok
                                        .cpu_mask = s->cpu_mask,
                                        .fuse = s->fuse,
                                        .rules = s->rules,
+                                       .adapters = adapters.of,
+                                       .n_adapters = adapters.n,
+                                       .merge_adapters = s->lora_merge,
                                        .progress = cli_progress()};
     strbuf text = {0};
     bool equal = false;

@@ -18,7 +18,7 @@
 #define NO_FLASH "attention is always computed in blocks, without a switch"
 #define DRAFT    "a draft model is --draft MODEL; --speculate lookup needs none"
 #define PROPOSED "how many tokens are proposed follows from measured times; no option sets it"
-#define ADAPTER  "it has no adapters; merge them into the model first"
+#define ADAPTER  "a LoRA adapter is --lora [NAME=]FILE[:SCALE], once for each"
 #define PROCESSORS                                                                                 \
     "-t N sets the threads; `taskset` chooses their processors, and `nice` their priority"
 #define SHIFT                                                                                      \
@@ -108,11 +108,12 @@ const option_foreign cli_foreign_flags[] = {
          MAPPED),
     SAID("--check-tensors", "sizes and offsets of a file are always checked; `quipu diff` compares "
                             "what a pass computes"),
-    SAID("--lora --lora-scaled --lora-init-without-apply --enable-lora --enable-lora-bias "
+    SAID("--lora-scaled --lora-init-without-apply --enable-lora --enable-lora-bias "
          "--lora-modules --max-loras --max-lora-rank --lora-extra-vocab-size --lora-dtype "
-         "--max-cpu-loras --fully-sharded-loras --long-lora-scaling-factors --default-mm-loras "
-         "--enable-prompt-adapter --max-prompt-adapters --max-prompt-adapter-token",
+         "--max-cpu-loras --fully-sharded-loras --long-lora-scaling-factors --default-mm-loras",
          ADAPTER),
+    SAID("--enable-prompt-adapter --max-prompt-adapters --max-prompt-adapter-token",
+         "it has no prompt adapters; a LoRA adapter is --lora FILE"),
     SAID("--control-vector --control-vector-scaled --control-vector-layer-range",
          "it has no control vectors"),
     SAID("--embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-3b-default "

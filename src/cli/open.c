@@ -94,6 +94,8 @@ static qp_status open_engine(const cli_call *call, int64_t max_outputs, bool at_
 {
     const cli_settings *s = call->settings;
     const qp_schedule_options schedule = cli_schedule(call);
+    cli_adapters adapters;
+    TRY(cli_read_adapters(call, &adapters));
     qp_engine_options options = {.size = sizeof options,
                                  .schedule = &schedule,
                                  .threads = (int)s->threads,
@@ -133,6 +135,10 @@ static qp_status open_engine(const cli_call *call, int64_t max_outputs, bool at_
                                  .cache_packed = s->cache_packed,
                                  .cache_packed_size = s->cache_packed_size,
                                  .progress = cli_progress(),
+                                 .adapters = adapters.of,
+                                 .n_adapters = adapters.n,
+                                 .adapters_at_once = s->lora_at_once,
+                                 .merge_adapters = s->lora_merge,
                                  .tensors = s->dump,
                                  .on_tensor = call->dump ? dump_tensor : NULL,
                                  .tensor_context = call->dump};

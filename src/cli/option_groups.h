@@ -7,8 +7,8 @@
 
 /* options_engine.c */
 extern const option_group cli_model_options, cli_engine_options, cli_context_options,
-    cli_cache_options, cli_own_kernel_options, cli_speculation_options, cli_json_options,
-    cli_info_options;
+    cli_cache_options, cli_lora_options, cli_own_kernel_options, cli_speculation_options,
+    cli_json_options, cli_info_options;
 
 /* options_text.c */
 extern const option_group cli_prompt_options, cli_run_options, cli_chat_options, cli_answer_options,

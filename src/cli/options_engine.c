@@ -142,6 +142,18 @@ static const option_spec cache_options[] = {
     {0}};
 const option_group cli_cache_options = {"KV cache", cache_options};
 
+static const option_spec lora_options[] = {
+    {"lora", 0, OPTION_STRINGS_AT(SETTINGS, lora), .argument = "[NAME=]FILE[:SCALE]",
+     .hint = OPTION_HINT_FILE,
+     .help = "apply a LoRA adapter, SCALE (1) times: a GGUF file, or a directory of PEFT; for more "
+             "adapters give it again"},
+    {"lora-merge", 0, OPTION_FLAG_AT(SETTINGS, lora_merge),
+     .help =
+         "add the adapters to the weights, which must be F32, F16 or BF16, at the start: passes "
+         "then cost nothing more, on every machine"},
+    {0}};
+const option_group cli_lora_options = {"Adapters", lora_options};
+
 static const option_spec own_kernel_options[] = {
     {"kernel", 0, OPTION_STRINGS_AT(SETTINGS, kernels), .argument = "OPERATOR=FILE",
      .help = "run the kernel of a file in place of the operator's own, in the whole model: of a .c "

@@ -33,6 +33,7 @@ static qp_status tell_device(const cli_call *call, const plan_print_options *o, 
                                         .activations = cli_activations[call->settings->activations],
                                         .arch = call->settings->arch,
                                         .rules = o->rules,
+                                        .adapters = o->adapters,
                                         .verbose = o->verbose,
                                         .json = o->json};
     return cuda_print_run(&options, out, call->error);
@@ -64,6 +65,17 @@ static int64_t asked_tokens(const cli_call *call)
     return option_source_at(call->options, tokens) != OPTION_FROM_DEFAULT ? *tokens : 0;
 }
 
+static qp_status choose_adapters(const cli_call *call, adapter_choice choices[CLI_ADAPTERS],
+                                 adapter_choices *out)
+{
+    cli_adapters given;
+    TRY(cli_read_adapters(call, &given));
+    for (size_t i = 0; i < given.n; i++)
+        choices[i] = (adapter_choice){given.of[i].path, given.of[i].scale};
+    *out = (adapter_choices){choices, (int64_t)given.n, call->settings->lora_merge};
+    return QP_OK;
+}
+
 qp_status command_plan(const cli_call *call)
 {
     const cli_settings *s = call->settings;
@@ -84,6 +96,8 @@ qp_status command_plan(const cli_call *call)
                                   .sums = s->sums,
                                   .kv_partitions = s->kv_partitions,
                                   .json = s->json};
+    adapter_choice adapters[CLI_ADAPTERS];
+    TRY(choose_adapters(call, adapters, &options.adapters));
     TRY(cli_model_path(call, &options.model));
     strbuf text = {0}, gpu = {0};
     if (s->list_kernels)

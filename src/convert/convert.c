@@ -11,6 +11,8 @@
 #include "file/mapping.h"
 #include "file/synthetic.h"
 #include "engine/generation_config.h"
+#include "model/adapter.h"
+#include "model/family/family.h"
 #include "tensor/codec.h"
 
 #include <math.h>
@@ -291,17 +293,56 @@ static qp_status copy_settings(const qp_convert_options *options, qp_error *erro
     return status;
 }
 
+/* They are added to the weights. */
+static qp_status choose_adapters(const qp_convert_options *o, adapter_choice choices[ADAPTER_MAX],
+                                 adapter_choices *out, qp_error *error)
+{
+    if (o->n_adapters > ADAPTER_MAX)
+        return error_set(error, QP_INVALID, "a model has at most %d adapters, found %zu",
+                         ADAPTER_MAX, o->n_adapters);
+    for (size_t i = 0; i < o->n_adapters; i++) {
+        const double scale = o->adapters[i].scale == 0 ? 1 : o->adapters[i].scale;
+        if (!isfinite(scale))
+            return error_set(error, QP_INVALID,
+                             "%s: the scale of an adapter must be a finite number, found %g",
+                             o->adapters[i].path, scale);
+        choices[i] = (adapter_choice){o->adapters[i].path, scale};
+    }
+    *out = (adapter_choices){choices, (int64_t)o->n_adapters, true};
+    return QP_OK;
+}
+
+/* A GGUF file's tensors are copied as they are, with weights of one slot in place of theirs. */
+static qp_status check_merged(const convert_job *job, qp_error *error)
+{
+    const model_config *c = model_get_config(job->model);
+    for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
+        const family_fused *fused = family_fused_of(c->family, (weight_slot)slot);
+        if (!fused || !fused->gguf || !(c->adapters.slots >> slot & 1)) continue;
+        if (!c->adapters.merged || !model_gguf(job->model)) continue;
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s: an adapter is not added to \"%s\", which holds several weights of a "
+                         "layer; convert the model's directory of safetensors",
+                         model_path(job->model), fused->gguf);
+    }
+    return QP_OK;
+}
+
 static qp_status run(convert_job *job, qp_error *error)
 {
     const qp_convert_options *options = job->options;
+    adapter_choice adapters[ADAPTER_MAX];
     model_options sizes_only = {.sizes_only = true, .fp8_as_bf16 = true};
     if (!options->model || !options->out)
         return error_set(error, QP_INVALID, "a model and a file to write are needed");
     if (options->type) TRY(mix_find(options->type, &job->mix, error));
-    TRY(model_open(options->model, &sizes_only, &job->model, error));
-    TRY(check_out(options, error));
+    TRY(choose_adapters(options, adapters, &sizes_only.adapters, error));
     TRY(thread_pool_create(options->threads ? options->threads : threads_available(), &job->pool,
                            error));
+    sizes_only.pool = job->pool;
+    TRY(model_open(options->model, &sizes_only, &job->model, error));
+    TRY(check_merged(job, error));
+    TRY(check_out(options, error));
     TRY(gguf_writer_create(options->out, 0, &job->writer, error));
     TRY(convert_list_targets(job, error));
     TRY(convert_put_keys(job, error));

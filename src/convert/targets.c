@@ -69,6 +69,8 @@ static qp_status add_stored(convert_job *job, const stored_tensor *stored, qp_er
     for (int d = 0; d + 1 < t.rank; d++)
         t.rows *= t.shape[d];
     t.slot = find_slot(config, stored->name, &t.layer);
+    if (config->adapters.merged && t.slot < WEIGHT_COUNT)
+        t.data = model_get_weight(job->model, t.slot, t.layer)->weight.data;
     if (t.rank >= 2 && t.slot < WEIGHT_COUNT && job->mix)
         t.to = mix_choose(job->mix, config, t.slot, t.layer, t.columns, job->options->pure);
     const char *copy = arena_strndup(&job->arena, stored->name.data, stored->name.length);

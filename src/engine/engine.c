@@ -69,7 +69,9 @@ static void say_fp8(const qp_engine *e)
 static qp_status open_model(qp_engine *e, const qp_engine_options *options,
                             const machine_type *type, qp_error *error)
 {
+    adapter_choice adapters[ADAPTER_MAX];
     model_options sizes_only = {.fp8_as_bf16 = e->ranks.size > 1}, whole;
+    TRY(engine_choose_adapters(options, adapters, &sizes_only.adapters, &e->adapters, error));
     if (e->device.context)
         engine_fp8_on_gpu(options->activations,
                           cuda_device_has(&e->device, CUDA_F8_NEEDS) && !e->has_cuda_kernels &&
@@ -88,7 +90,8 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
         !cuda_blas_is_there())
         config.fp8_by_rows = false;
     TRY(plan_take_layers(&config, e->layers, error));
-    TRY(engine_choose_plan(options, &config, e->device.context != NULL, &chosen, error));
+    TRY(engine_choose_plan(options, &config, e->device.context != NULL, e->adapters.at_once,
+                           &chosen, error));
     TRY(lower_build(&config, e->model, &chosen, &e->program, error));
     TRY(engine_choose_activations(e, options, type, error));
     progress_stage_ended(&e->progress, "planning");
@@ -178,7 +181,8 @@ static qp_engine_info info_of(const qp_engine *e)
                             .device = e->device_text,
                             .hidden_size = config->hidden_size,
                             .page_size = e->program.options.page_size,
-                            .max_sessions = e->max_sessions};
+                            .max_sessions = e->max_sessions,
+                            .n_adapters = config->adapters.n};
 }
 
 /* The machine that the chosen schedule is for: the one that decodes. */

@@ -2,6 +2,7 @@
 #ifndef QUIPU_ENGINE_ENGINE_H
 #define QUIPU_ENGINE_ENGINE_H
 
+#include "engine/adapters.h"
 #include "engine/observer.h"
 #include "engine/generation_config.h"
 #include "engine/owner.h"
@@ -24,6 +25,7 @@ struct qp_engine {
     engine_owner owner;
     model *model;
     program program;
+    engine_adapters adapters;
     uint32_t cpu_features; /* that kernels may use */
     /* Custom kernels, which run in place of operators' own; valid if has_kernels. */
     kernel_table kernels;
@@ -94,6 +96,10 @@ const char *engine_about_context(const struct qp_engine *e);
 struct qp_session;
 qp_status session_take_pages(struct qp_session *session, size_t ahead, size_t n, qp_error *error);
 
+/* qp_session_adapt() for callers that have entered the engine. */
+qp_status session_adapt(struct qp_session *session, const qp_adapter_use *uses, size_t n,
+                        qp_error *error);
+
 /* Forgets all but the first `keep` tokens. */
 void session_truncate(struct qp_session *session, size_t keep);
 
@@ -149,6 +155,13 @@ struct qp_session {
     uint64_t evaluation; /* the engine's count when this session was last given */
     uint64_t id;         /* no two sessions of an engine have the same */
     int32_t slot;        /* where the state of its requests lies */
+    session_adapters adapters;
 };
+
+/* Gives rows of the engine's batch the session's adapters. */
+static inline void session_adapt_rows(const struct qp_session *s, int64_t row, int64_t count)
+{
+    batch_set_adapters(&s->engine->batch, row, count, s->adapters.of, s->adapters.n);
+}
 
 #endif

@@ -24,7 +24,8 @@ qp_status engine_check_model(const qp_engine_options *options, qp_error *error);
 
 /* Capacities of the plan and the type of its cache. QP_INVALID: the type is not one of a cache. */
 qp_status engine_choose_plan(const qp_engine_options *given, const model_config *config,
-                             bool on_gpu, plan_options *out, qp_error *error);
+                             bool on_gpu, int64_t adapters_at_once, plan_options *out,
+                             qp_error *error);
 
 /* The machine that is asked for; NULL: that is left to the engine. */
 qp_status engine_choose_machine(const qp_engine_options *options, const machine_type **out,

@@ -105,7 +105,7 @@ static qp_status choose_act_type(const char *choice, dtype *out, qp_error *error
 }
 
 qp_status engine_choose_plan(const qp_engine_options *given, const model_config *config,
-                             bool on_gpu, plan_options *out, qp_error *error)
+                             bool on_gpu, int64_t at_once, plan_options *out, qp_error *error)
 {
     const bool fixed = engine_has_fixed_shapes(given, on_gpu);
     *out = plan_default_options(config);
@@ -123,6 +123,7 @@ qp_status engine_choose_plan(const qp_engine_options *given, const model_config 
     if (engine_speculates(given)) out->max_outputs += speculated_rows(out->max_sequences);
     out->page_size = given->page_size ? given->page_size : DEFAULT_PAGE_SIZE;
     out->n_pages = given->pages;
+    out->adapters_at_once = at_once;
     out->fuse = given->fuse;
     out->target = on_gpu ? PLAN_FOR_ANY : PLAN_FOR_CPU;
     TRY(lower_parse_rules(given->rules, out, error));

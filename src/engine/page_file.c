@@ -81,6 +81,7 @@ static fingerprint of_model(const qp_engine *e)
         for (int64_t layer = 0; layer < (each ? model_get_config(m)->n_layers : 1); layer++)
             mix_weight(&f, m, (weight_slot)slot, layer);
     }
+    if (model_get_config(m)->adapters.merged) mix_number(&f, model_get_config(m)->adapters.merged);
     /* Weights that are made, not read, follow from the name. */
     if (!model_has_weights(m) || !model_is_mapped(m, WEIGHT_TOKEN_EMBD, 0))
         mix_text(&f, model_path(m));

@@ -36,8 +36,9 @@ qp_status engine_open_session(qp_engine *engine, qp_session **out, qp_error *err
     engine->sessions[s->slot] = s;
     engine->n_sessions++;
     s->tokens = malloc((size_t)o->context * sizeof *s->tokens);
-    qp_status status =
-        page_list_init(&s->pages, (o->context + o->page_size - 1) / o->page_size, error);
+    qp_status status = session_adapt(s, engine->adapters.begin, engine->adapters.n_begin, error);
+    if (status == QP_OK)
+        status = page_list_init(&s->pages, (o->context + o->page_size - 1) / o->page_size, error);
     if (status == QP_OK && !s->tokens)
         status = error_no_memory(error, "a session", (size_t)o->context * sizeof *s->tokens);
     if (status == QP_OK)
@@ -55,7 +56,30 @@ void session_share(qp_session *to, const qp_session *from)
     page_list_share(&to->pages, &from->pages, &to->engine->pages, (int64_t)from->count);
     to->count = from->count;
     to->rope_length = from->rope_length;
+    to->adapters = from->adapters;
     to->n_kept = from->n_kept;
+}
+
+qp_status session_adapt(qp_session *s, const qp_adapter_use *uses, size_t n, qp_error *error)
+{
+    session_adapters found;
+    const qp_engine *e = s->engine;
+    TRY(engine_use_adapters(e->model, &e->adapters, uses, n, &found, error));
+    if (s->count > 0 && found.key != s->adapters.key)
+        return error_set(error, QP_INVALID,
+                         "the session holds %zu tokens, which were read with other adapters: "
+                         "forget them first, or open another session",
+                         s->count);
+    s->adapters = found;
+    return QP_OK;
+}
+
+qp_status qp_session_adapt(qp_session *s, const qp_adapter_use *uses, size_t n, qp_error *error)
+{
+    TRY(engine_enter(s->engine, error));
+    const qp_status status = session_adapt(s, uses, n, error);
+    engine_leave(s->engine);
+    return status;
 }
 
 qp_status qp_session_open(qp_engine *engine, qp_session **out, qp_error *error)
@@ -136,6 +160,7 @@ size_t session_take_prefix(qp_session *s, uint64_t key, const int32_t *tokens, s
     prefix_tree *tree = &s->engine->prefixes;
     const int64_t size = s->engine->pages.page_size;
     prefix_walk walk = {0};
+    key = session_adapters_key(&s->adapters, key);
     prefix_tree_find(tree, key, tokens, count, &walk);
     int64_t positions = walk.n_pages * size;
     if (positions >= (int64_t)count) positions = (int64_t)count - 1;
@@ -154,6 +179,7 @@ void session_keep_prefix(qp_session *s, uint64_t key, size_t count)
 {
     const int64_t full = (int64_t)count / s->engine->pages.page_size;
     if (s->n_kept >= full) return;
+    key = session_adapters_key(&s->adapters, key);
     s->n_kept = prefix_tree_keep(&s->engine->prefixes, key, s->tokens, count, s->n_kept, &s->pages);
 }
 

@@ -14,6 +14,7 @@ static const char magic[16] = "quipu session 1", what[] = "a session of quipu";
 typedef struct session_header {
     uint64_t tokens;
     int64_t rope_length;
+    uint64_t adapters; /* session_adapters.key */
     uint64_t checksum; /* of the bytes before it */
 } session_header;
 
@@ -27,7 +28,8 @@ static uint64_t sum_of(const session_header *h)
 static qp_status write_pages(page_file *f, const qp_session *s, int32_t *tokens, qp_error *error)
 {
     const size_t page_size = (size_t)f->header.page_size;
-    session_header head = {.tokens = s->count, .rope_length = s->rope_length};
+    session_header head = {
+        .tokens = s->count, .rope_length = s->rope_length, .adapters = s->adapters.key};
     head.checksum = sum_of(&head);
     TRY(page_file_write(f, &head, sizeof head, error));
     for (uint64_t i = 0; i < f->header.count; i++) {
@@ -110,6 +112,11 @@ static qp_status read_session(page_file *f, qp_session *s, qp_error *error)
     if (!page_file_read(f, &head, sizeof head))
         return error_set(error, QP_FORMAT, "%s is damaged: it was cut after its header", f->path);
     TRY(check_header(f, &head, error));
+    if (head.adapters != s->adapters.key)
+        return error_set(error, QP_FORMAT,
+                         "%s holds a session with other adapters, or other scales of them, than "
+                         "this one has",
+                         f->path);
     if (head.tokens > 0) TRY(session_take_pages(s, 0, (size_t)head.tokens, error));
     for (uint64_t i = 0; i < f->header.count; i++) {
         const uint64_t left = head.tokens - i * f->header.page_size;

@@ -106,6 +106,7 @@ static void add_part(qp_engine *e, qp_sequence *all, size_t n, qp_sequence *s)
     if (count == 0) return;
     const bool ends = count == s->count;
     batch_add(b, s->tokens, (int64_t)count, (int64_t)held, s->session->pages.pages);
+    session_adapt_rows(s->session, row, (int64_t)count);
     batch_set_angles(b, row, (int64_t)held, (int64_t)count, s->session->rope_length);
     for (size_t i = 0; s->every_row && receives_rows(e, s) && i + ends < count; i++)
         add_row(e, row + (int64_t)i, NULL, 0);

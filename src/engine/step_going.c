@@ -63,6 +63,7 @@ static void fill_going(qp_engine *e, int64_t passes)
         const int64_t past = (int64_t)s->count + st->passes_ahead;
         s->rope_length = past + passes;
         batch_add_ahead(b, row->last, past, s->rope_length, s->pages.pages);
+        session_adapt_rows(s, (int64_t)i, 1);
         batch_set_angles(b, (int64_t)i, past, 1, past + 1);
         batch_want(b, (int64_t)i);
         sampler_set_row(row->of->sampler, b, (int64_t)i, row->slot, (size_t)past + 1);

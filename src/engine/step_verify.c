@@ -30,6 +30,7 @@ void step_add_proposals(qp_engine *e, qp_sequence *s)
     for (int i = 0; i < p->n; i++)
         tokens[1 + i] = p->tokens[i];
     batch_add(b, tokens, count, (int64_t)s->session->count, s->session->pages.pages);
+    session_adapt_rows(s->session, first, count);
     for (int64_t i = 0; i < count; i++) {
         batch_want(b, first + i);
         set_row(e, s, output + i, (size_t)i + 1);

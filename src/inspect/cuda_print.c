@@ -176,7 +176,8 @@ static qp_status print_run(memory_view *v, const cuda_print_options *o, pass_lau
 qp_status cuda_print_run(const cuda_print_options *o, strbuf *out, qp_error *error)
 {
     model *model;
-    model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
+    model_options sizes_only = {
+        .sizes_only = true, .config_is_enough = true, .adapters = o->adapters};
     engine_fp8_on_gpu(o->activations,
                       o->ranks <= 1 && (CUDA_F8_NEEDS & ~pass_launches_features(o->arch)) == 0,
                       &sizes_only);

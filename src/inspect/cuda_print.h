@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "model/model.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,7 +19,8 @@ typedef struct cuda_print_options {
     const char *activations; /* as in qp_engine_options; or NULL */
     const char *arch;        /* "sm_90": a GPU known by its figures alone; NULL: the GPU here */
     const char *rules;       /* to take and to leave out, as lower_parse_rules() reads them */
-    bool verbose;            /* which launch rules are taken how often, and why not */
+    adapter_choices adapters;
+    bool verbose; /* which launch rules are taken how often, and why not */
     bool json;
 } cuda_print_options;
 

@@ -114,7 +114,7 @@ static int find_gather(const lowering *l, int at)
         nodes[at - 1].op != OP_PAGED_PREFILL || !adds_attention(p, nodes[at].node))
         return 0;
     int i = at + 1;
-    while (i < n && nodes[i].n_nodes > 0 && lower_goes_by_rows(p->nodes[nodes[i].node].op))
+    while (i < n && nodes[i].n_nodes > 0 && lower_node_goes_by_rows(p, nodes[i].node))
         i++;
     if (i + 1 >= n || nodes[i].n_nodes == 0 || !is_gather(p, nodes[i].node) ||
         nodes[i + 1].op != OP_RMS_NORM ||

@@ -26,6 +26,7 @@ typedef struct plan_print_options {
     bool sums;             /* that of the megakernel */
     int64_t kv_partitions; /* fused: parts that attention is split in */
     bool verbose;          /* which rules are taken how often, and why not */
+    adapter_choices adapters;
     bool json;
     const char *gpu; /* JSON that the plan's gets as "gpu"; NULL: none */
 } plan_print_options;

@@ -464,7 +464,8 @@ static qp_status choose_options(const plan_print_options *o, const model_config 
 
 qp_status plan_print_open(const plan_print_options *o, model **model, program *out, qp_error *error)
 {
-    const model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
+    const model_options sizes_only = {
+        .sizes_only = true, .config_is_enough = true, .adapters = o->adapters};
     plan_options options;
     *model = NULL;
     *out = (program){0};

@@ -11,6 +11,8 @@
  */
 #include "lower/rewrite.h"
 
+#include "op/linear_experts/linear_experts.h"
+
 enum { WANTED_GATHER, WANTED_ATTEND };
 
 bool lower_goes_by_rows(op_code op)
@@ -20,19 +22,34 @@ bool lower_goes_by_rows(op_code op)
            op == OP_LINEAR_EXPERTS || op == OP_ATTENTION_SINKS;
 }
 
+bool lower_node_goes_by_rows(const program *p, int node)
+{
+    return lower_goes_by_rows(p->nodes[node].op) &&
+           (p->nodes[node].op != OP_LINEAR_EXPERTS ||
+            program_tensor_of(p, node, LINEAR_EXPERTS_IDS) != PLAN_ADAPTER_IDS);
+}
+
+/* What the nodes after attention are. */
+typedef struct wanted_look {
+    bool by_rows, adapted;
+} wanted_look;
+
 static void look(void *context, plan_node *node)
 {
-    bool *by_rows = context;
-    *by_rows &= lower_goes_by_rows(node->op);
+    wanted_look *found = context;
+    found->by_rows &= lower_goes_by_rows(node->op);
+    found->adapted |=
+        node->op == OP_LINEAR_EXPERTS && node->operands[LINEAR_EXPERTS_IDS].id == PLAN_ADAPTER_IDS;
 }
 
 static const char *refuse_wanted(const match *m)
 {
     const plan_options *o = &m->draft->program->options;
-    bool by_rows = true;
+    wanted_look found = {.by_rows = true};
     if (match_operand(m, WANTED_GATHER, "ids")->id != PLAN_OUTPUT_ROWS) return "";
-    match_visit(m, WANTED_ATTEND, WANTED_GATHER, look, &by_rows);
-    if (!by_rows) return "a step after the last attention does not go row by row";
+    match_visit(m, WANTED_ATTEND, WANTED_GATHER, look, &found);
+    if (found.adapted) return "adapters are those of all rows";
+    if (!found.by_rows) return "a step after the last attention does not go row by row";
     if (o->ranks > 1) return "ranks exchange all rows";
     if (o->sums) return "each value of the residual is a sum, in a place of its own";
     if (o->act_type != DTYPE_F32) return "activations are not in F32";

@@ -52,6 +52,14 @@ typedef struct model_swiglu {
     double alpha, limit, added;
 } model_swiglu;
 
+/* LoRA adapters that are applied as the model runs: see adapter.h. */
+typedef struct model_adapters {
+    int64_t n;       /* 0: none */
+    int64_t rank;    /* the largest */
+    uint32_t slots;  /* weights that any of them adapts */
+    uint64_t merged; /* a checksum of those that were added to weights; 0: there are none */
+} model_adapters;
+
 typedef struct model_config {
     const struct model_family *family;
     const char *name; /* for people: general.name, the folder's or the preset's name */
@@ -84,6 +92,7 @@ typedef struct model_config {
     int64_t n_experts_used;  /* by a token */
     bool experts_normalised; /* the shares of those add up to 1 */
     model_swiglu swiglu;
+    model_adapters adapters;
 } model_config;
 
 /* A context within which no window matters: every machine and every plan computes it. */

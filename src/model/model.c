@@ -3,6 +3,7 @@
 
 #include "base/names.h"
 #include "file/mapping.h"
+#include "model/adapter.h"
 #include "model/config_read.h"
 #include "model/source.h"
 #include "tensor/codec.h"
@@ -23,6 +24,7 @@ struct model {
     model_weight whole[WEIGHT_COUNT];
     model_weight (*layers)[WEIGHT_COUNT]; /* [n_layers] */
     uint64_t weight_bytes;
+    model_adapter *adapters; /* [options.adapters.n] */
 };
 
 static const weight_info infos[WEIGHT_COUNT] = {
@@ -152,9 +154,15 @@ static qp_status check_tied(model *m, const tensor *embedding, qp_error *error)
                      m->path, name, table);
 }
 
+static model_weight *weight_of(void *context, weight_slot slot, int64_t layer)
+{
+    model *m = context;
+    return infos[slot].per_layer ? &m->layers[layer][slot] : &m->whole[slot];
+}
+
 static qp_status bind_weight(model *m, weight_slot slot, int64_t layer, qp_error *error)
 {
-    model_weight *weight = infos[slot].per_layer ? &m->layers[layer][slot] : &m->whole[slot];
+    model_weight *weight = weight_of(m, slot, layer);
     if (slot == WEIGHT_OUTPUT && m->config.tied) {
         *weight = m->whole[WEIGHT_TOKEN_EMBD];
         return check_tied(m, &weight->weight, error);
@@ -372,11 +380,21 @@ static qp_status open_source(model *m, qp_error *error)
     return open_gguf(m, error);
 }
 
+static qp_status open_adapters(model *m, qp_error *error)
+{
+    const int64_t n = m->options.adapters.n;
+    if (n == 0) return QP_OK;
+    m->adapters = arena_alloc(&m->arena, (size_t)n, sizeof *m->adapters);
+    if (!m->adapters) return error_no_memory(error, "the table of adapters", (size_t)n);
+    return adapter_open_all(&m->source, &m->config, m->adapters, weight_of, m, error);
+}
+
 qp_status model_open(const char *path, const model_options *options, model **out, qp_error *error)
 {
     model *m = calloc(1, sizeof *m);
     if (!m) return error_no_memory(error, "the model", sizeof *m);
     m->options = options ? *options : (model_options){0};
+    if (m->options.adapters.merge && m->options.adapters.n) m->options.sizes_only = false;
     m->path = arena_strdup(&m->arena, path);
     qp_status status = m->path ? QP_OK : error_no_memory(error, "the model's path", strlen(path));
     m->source = (weight_source){
@@ -384,6 +402,7 @@ qp_status model_open(const char *path, const model_options *options, model **out
     if (status == QP_OK) status = open_source(m, error);
     if (status == QP_OK) status = bind_weights(m, error);
     if (status == QP_OK) status = source_check_unread(&m->source, error);
+    if (status == QP_OK) status = open_adapters(m, error);
     m->config.fp8_by_rows = m->source.n_fp8_by_blocks == 0;
     if (status != QP_OK) {
         model_close(m);
@@ -414,6 +433,11 @@ bool model_is_config(const model *m)
 const model_weight *model_get_weight(const model *m, weight_slot slot, int64_t layer)
 {
     return infos[slot].per_layer ? &m->layers[layer][slot] : &m->whole[slot];
+}
+
+const model_adapter *model_get_adapter(const model *m, int64_t adapter)
+{
+    return &m->adapters[adapter];
 }
 
 bool model_has_weights(const model *m)
@@ -447,6 +471,7 @@ bool model_synthetic_stream(const model *m, weight_slot slot, int64_t layer, boo
                             synthetic_stream *out)
 {
     if (m->source.gguf || m->source.safetensors || model_is_config(m)) return false;
+    if (m->options.adapters.merge) return false;
     *out = source_synthetic_stream(&m->source, slot, layer, bias);
     return true;
 }

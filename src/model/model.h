@@ -21,7 +21,30 @@ void weight_shape(const model_config *config, weight_slot slot, int64_t *rows, i
 typedef struct model_weight {
     tensor weight; /* (rows, columns), or (columns) for a norm; of experts the rows of all */
     tensor bias;   /* (rows); rank 0 where there is none */
+    tensor lora_a, lora_b; /* of adapters that are not merged: see adapter.h; rank 0: none */
 } model_weight;
+
+/* A LoRA adapter of the model. */
+typedef struct model_adapter {
+    const char *path;
+    double scaling; /* alpha / rank, a factor of what its matrices add */
+    int64_t rank;
+    uint64_t checksum; /* of its matrices */
+} model_adapter;
+
+/* An adapter to open: a GGUF file, or a directory of PEFT. */
+typedef struct adapter_choice {
+    const char *path;
+    double scale; /* if it is merged: a factor beside alpha / rank */
+} adapter_choice;
+
+/* Adapters to open, which need not outlive model_open(). Merged ones are added to the weights, the
+ * others are kept beside these. */
+typedef struct adapter_choices {
+    const adapter_choice *of; /* [n] */
+    int64_t n;
+    bool merge;
+} adapter_choices;
 
 typedef struct model model;
 typedef struct gguf gguf;
@@ -34,8 +57,9 @@ typedef struct model_options {
     bool fp8_as_bf16;      /* weights in FP8 are read as BF16: for ranks, other files, most GPUs */
     bool fp8_by_rows_only; /* the same of those with several scales a row */
     bool discardable;      /* model_discard_weight() may be called: there is one reader */
-    thread_pool *pool;     /* makes synthetic weights; may be NULL */
-    progress *progress;    /* shows how far they are made; may be NULL */
+    adapter_choices adapters;
+    thread_pool *pool;  /* makes synthetic weights; may be NULL */
+    progress *progress; /* shows how far they are made; may be NULL */
 } model_options;
 
 /* `path`: a .gguf file, a directory with config.json and safetensors, or "synthetic:...". */
@@ -50,6 +74,9 @@ bool model_is_config(const model *model);
 /* `layer` is ignored for slots of the whole model. The views of a weight that the family does not
  * have are of rank 0. */
 const model_weight *model_get_weight(const model *model, weight_slot slot, int64_t layer);
+
+/* The adapters, [config->adapters.n], or as many as were merged. */
+const model_adapter *model_get_adapter(const model *model, int64_t adapter);
 
 /* Whether every view has data: not so for sizes_only where weights would have to be made. */
 bool model_has_weights(const model *model);

@@ -164,8 +164,17 @@ static fused_rows rows_of(const model_config *c, const family_fused *fused, weig
     return rows;
 }
 
-/* Where row `row` of a slot lies in the fused tensor. */
-static int64_t fused_row(const model_config *c, weight_slot slot, int64_t row)
+bool source_is_fused(const weight_source *source, weight_slot slot)
+{
+    return fused_of(source, slot) != NULL;
+}
+
+int64_t source_fused_rows(const model_config *c, weight_slot slot)
+{
+    return rows_of(c, family_fused_of(c->family, slot), slot).all;
+}
+
+int64_t source_fused_row(const model_config *c, weight_slot slot, int64_t row)
 {
     const family_fused *fused = family_fused_of(c->family, slot);
     if (!fused->by_kv_head) return rows_of(c, fused, slot).first + row;
@@ -182,7 +191,7 @@ static void gather_fused(const weight_source *source, weight_slot slot, const te
     for (int64_t i = 0; i < rows; i++)
         memcpy((char *)dst + (size_t)i * bytes,
                (const char *)fused->data +
-                   (size_t)fused_row(source->config, slot, begin + i) * bytes,
+                   (size_t)source_fused_row(source->config, slot, begin + i) * bytes,
                bytes);
 }
 
@@ -213,7 +222,7 @@ static qp_status split_fused(weight_source *source, weight_slot slot, const char
     TRY(split_shape(source, slot, name, fused, &view, error));
     if (!fused_of(source, slot)->by_kv_head) {
         const size_t row = tensor_bytes(fused) / (size_t)fused->shape[0];
-        view.data = (char *)fused->data + (size_t)fused_row(source->config, slot, 0) * row;
+        view.data = (char *)fused->data + (size_t)source_fused_row(source->config, slot, 0) * row;
     } else if (!source->options->sizes_only || fused->rank == 1) { /* biases are always made */
         TRY(source_own_memory(source, tensor_bytes(&view), name, &view.data, error));
         gather_fused(source, slot, fused, 0, view.shape[0], view.data);
@@ -287,7 +296,7 @@ static void decode_rows(const weight_source *source, weight_slot slot, const fp8
     }
     const size_t row_bytes = dtype_row_bytes(type, matrix->columns);
     for (int64_t i = 0; i < rows; i++)
-        convert_rows(matrix, type, fused_row(source->config, slot, begin + i), 1,
+        convert_rows(matrix, type, source_fused_row(source->config, slot, begin + i), 1,
                      (char *)dst + (size_t)i * row_bytes);
 }
 

@@ -12,6 +12,12 @@
  * the number of an expert, and a full stop at the end says that nothing follows. */
 const char *source_stem(const weight_source *source, weight_slot slot);
 
+/* Whether the source keeps a slot's rows in a tensor of several; all rows of such a tensor, and
+ * which of them is row `row` of the slot. */
+bool source_is_fused(const weight_source *source, weight_slot slot);
+int64_t source_fused_rows(const model_config *config, weight_slot slot);
+int64_t source_fused_row(const model_config *config, weight_slot slot, int64_t row);
+
 /* Memory that is freed with the source. */
 qp_status source_own_memory(weight_source *source, size_t bytes, const char *name, void **data,
                             qp_error *error);

@@ -88,6 +88,16 @@ void node_bias(plan_node *node, const char *name, weight_slot slot)
     *operand_of(node, name) = (plan_operand){.kind = OPERAND_BIAS, .id = slot};
 }
 
+void node_lora_a(plan_node *node, weight_slot slot)
+{
+    *operand_of(node, "weight") = (plan_operand){.kind = OPERAND_LORA_A, .id = slot};
+}
+
+void node_lora_b(plan_node *node, weight_slot slot)
+{
+    *operand_of(node, "weight") = (plan_operand){.kind = OPERAND_LORA_B, .id = slot};
+}
+
 void node_param(plan_node *node, const char *name, double value)
 {
     int index = op_param_index(op_get(node->op), name);
@@ -118,6 +128,13 @@ void node_heads(plan_node *node, const char *name, plan_tensor_id id, int64_t fi
     plan_operand *operand = operand_of(node, name);
     operand->heads = heads;
     operand->symbols[1] = "head_dim";
+}
+
+void node_row(plan_node *node, const char *name, plan_tensor_id id, int64_t first, int64_t count,
+              const char *symbol)
+{
+    node_heads(node, name, id, first, count, 1, "1");
+    operand_of(node, name)->symbols[1] = symbol;
 }
 
 void node_blocks(plan_node *node, const char *name, plan_tensor_id id, int64_t count, int64_t size,

@@ -7,7 +7,14 @@
 
 /* What a node reads or writes: a tensor of the plan, or a part of one, or a weight. */
 typedef struct plan_operand {
-    enum { OPERAND_NONE, OPERAND_TENSOR, OPERAND_WEIGHT, OPERAND_BIAS } kind;
+    enum {
+        OPERAND_NONE,
+        OPERAND_TENSOR,
+        OPERAND_WEIGHT,
+        OPERAND_BIAS,
+        OPERAND_LORA_A,
+        OPERAND_LORA_B
+    } kind;
     int id;                        /* plan_tensor_id or weight_slot */
     int64_t first_column, columns; /* a part of the innermost dimension; columns 0: all of it */
     int64_t heads; /* the innermost dimension then split in `heads` parts; 0: not split */
@@ -46,6 +53,9 @@ plan_node *builder_node(plan_builder *b, op_code op);
 void node_tensor(plan_node *node, const char *name, plan_tensor_id id);
 void node_weight(plan_node *node, const char *name, weight_slot slot);
 void node_bias(plan_node *node, const char *name, weight_slot slot);
+/* Adapters' matrices, one for each adapter. */
+void node_lora_a(plan_node *node, weight_slot slot);
+void node_lora_b(plan_node *node, weight_slot slot);
 void node_param(plan_node *node, const char *name, double value);
 /* Columns [first, first + count) of a tensor, called `symbol`. */
 void node_columns(plan_node *node, const char *name, plan_tensor_id id, int64_t first,
@@ -55,6 +65,10 @@ void node_parts(plan_node *node, const char *name, plan_tensor_id id, int64_t ra
 /* The same columns as `heads` heads. */
 void node_heads(plan_node *node, const char *name, plan_tensor_id id, int64_t first, int64_t count,
                 int64_t heads, const char *symbol);
+
+/* The same columns as one of several rows of a token, of which there is one. */
+void node_row(plan_node *node, const char *name, plan_tensor_id id, int64_t first, int64_t count,
+              const char *symbol);
 
 /* All columns of a tensor as `count` blocks of `size` columns, called `symbols`. */
 void node_blocks(plan_node *node, const char *name, plan_tensor_id id, int64_t count, int64_t size,
@@ -84,6 +98,20 @@ void llama_forward(plan_builder *b);
  * sum of their down projections (llama_experts.c). */
 void llama_tensors(plan_builder *b);
 void llama_mix_experts(plan_builder *b);
+
+/* What adapters add to products: llama_lora.c. Their tensors; whether any adapts one of `slots`;
+ * the nodes after those of the products that read the columns [0, count) of `in`: h = in times A,
+ * then out += h times B for each of `slots`. */
+typedef struct lora_output {
+    weight_slot slot;
+    plan_tensor_id out;
+    int64_t first, count; /* columns of out */
+    const char *symbol;
+} lora_output;
+void llama_lora_tensors(plan_builder *b);
+bool llama_adapts(const plan_builder *b, uint32_t slots);
+void llama_adapt(plan_builder *b, plan_tensor_id in, int64_t count, const char *symbol,
+                 const lora_output *outputs, int n_outputs);
 
 /* Whether there are ranks that exchange rows. */
 bool llama_gathers(const plan_builder *b);

@@ -98,6 +98,15 @@ static void project(plan_builder *b, weight_slot weight, plan_tensor_id out, int
     node_columns(node, "out", out, first, count, symbol);
 }
 
+/* What adapters add to products of x_. */
+static void adapt_projections(plan_builder *b, const lora_output *outputs, int n_outputs)
+{
+    const weight_slot norm = SLOTS_QKV >> outputs[0].slot & 1 ? WEIGHT_ATTN_NORM : WEIGHT_FFN_NORM;
+    const bool normed = family_has(b->program->config.family, norm);
+    llama_adapt(b, normed ? PLAN_X_NORM : PLAN_X, b->program->config.hidden_size, "hidden_size",
+                outputs, n_outputs);
+}
+
 /* out = the columns of all ranks, of which `columns` are this rank's: those of `part` from
  * first_column on. */
 static void gather(plan_builder *b, plan_tensor_id part, int64_t first_column, plan_tensor_id out,
@@ -109,6 +118,14 @@ static void gather(plan_builder *b, plan_tensor_id part, int64_t first_column, p
     node_param(node, "first", (double)columns.first);
 }
 
+/* What adapters add to the output or the down projection. */
+static void adapt_output(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
+                         const char *symbol, plan_tensor_id out)
+{
+    const lora_output output = {weight, out, 0, b->program->config.hidden_size, "hidden_size"};
+    llama_adapt(b, in, count, symbol, &output, 1);
+}
+
 /* x[:, own] += in_all weight^T + bias: the rank's columns of x, from the rows of all ranks. */
 void llama_project_to(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
                       const char *symbol, bool bias)
@@ -118,6 +135,7 @@ void llama_project_to(plan_builder *b, weight_slot weight, plan_tensor_id in, in
     node_weight(node, "weight", weight);
     if (bias) node_bias(node, "bias", weight);
     node_tensor(node, "out", PLAN_X_NORM);
+    adapt_output(b, weight, in, count, symbol, PLAN_X_NORM);
 }
 
 static void project_own(plan_builder *b, weight_slot weight, plan_tensor_id in_all)
@@ -167,6 +185,7 @@ static void project_back(plan_builder *b, weight_slot weight, plan_tensor_id in,
         node_tensor(node, "residual", PLAN_X);
     }
     node_tensor(node, "out", PLAN_X);
+    adapt_output(b, weight, in, count, symbol, PLAN_X);
 }
 
 /* x on every rank: the sum over all ranks, or all ranks' columns. With one rank there is nothing to
@@ -242,6 +261,10 @@ void llama_qkv(plan_builder *b)
     project(b, WEIGHT_ATTN_Q, PLAN_ATTN, 0, q, "q_hidden_units");
     project(b, WEIGHT_ATTN_K, PLAN_ATTN, q, kv, "kv_hidden_units");
     project(b, WEIGHT_ATTN_V, PLAN_ATTN, q + kv, kv, "kv_hidden_units");
+    const lora_output outputs[] = {{WEIGHT_ATTN_Q, PLAN_ATTN, 0, q, "q_hidden_units"},
+                                   {WEIGHT_ATTN_K, PLAN_ATTN, q, kv, "kv_hidden_units"},
+                                   {WEIGHT_ATTN_V, PLAN_ATTN, q + kv, kv, "kv_hidden_units"}};
+    adapt_projections(b, outputs, 3);
 }
 
 /* The norm of columns [first, first + count) of attn, in place. */
@@ -332,7 +355,7 @@ static void attention(plan_builder *b)
     scale_residual(b, PLAN_ATTN, q, "q_hidden_units");
     gather_attention(b);
 
-    builder_kernel(b, "attn_output");
+    builder_graph_if(b, llama_adapts(b, SLOT(ATTN_OUTPUT)), "attn_output");
     project_back(b, WEIGHT_ATTN_OUTPUT, PLAN_ATTN, q, "q_hidden_units");
     exchange(b, "attn_allreduce");
 }
@@ -344,6 +367,9 @@ void llama_up(plan_builder *b)
     builder_graph(b, "ffn_up");
     project(b, WEIGHT_FFN_GATE, PLAN_FFN, 0, di, "intermediate_size");
     project(b, WEIGHT_FFN_UP, PLAN_FFN, di, di, "intermediate_size");
+    const lora_output outputs[] = {{WEIGHT_FFN_GATE, PLAN_FFN, 0, di, "intermediate_size"},
+                                   {WEIGHT_FFN_UP, PLAN_FFN, di, di, "intermediate_size"}};
+    adapt_projections(b, outputs, 2);
 
     static const op_code activations[] = {
         [FAMILY_SILU] = OP_SILU_AND_MUL, [FAMILY_GELU_TANH] = OP_GELU_AND_MUL};
@@ -362,7 +388,7 @@ static void feed_forward(plan_builder *b)
     llama_norm_before(b, "ffn_norm", WEIGHT_FFN_NORM);
     llama_up(b);
 
-    builder_kernel(b, "ffn_down");
+    builder_graph_if(b, llama_adapts(b, SLOT(FFN_DOWN)), "ffn_down");
     project_back(b, WEIGHT_FFN_DOWN, PLAN_FFN, di, "intermediate_size");
     exchange(b, "ffn_allreduce");
 }

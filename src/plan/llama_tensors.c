@@ -123,4 +123,5 @@ void llama_tensors(plan_builder *b)
     declare_states(b);
     declare_activations(b);
     declare_outputs(b);
+    llama_lora_tensors(b);
 }

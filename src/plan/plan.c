@@ -138,6 +138,20 @@ static qp_status check_form(const model_config *c, const plan_options *o, qp_err
     return QP_OK;
 }
 
+/* What adapters are not applied in. */
+static qp_status check_adapters(const model_config *c, const plan_options *o, qp_error *error)
+{
+    const char *what = o->ranks > 1               ? "by several ranks: choose one rank"
+                       : o->sums                  ? "in a plan of sums: leave sums out"
+                       : o->form != PLAN_PAGED    ? "in other plans than paged: choose that one"
+                       : o->act_type != DTYPE_F32 ? "to activations in BF16: choose F32"
+                                                  : NULL;
+    if (c->adapters.n == 0 || !what) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "LoRA adapters are not applied %s, or merge the adapters into the weights",
+                     what);
+}
+
 /* What mixtures of experts are not cut or fused for. */
 static qp_status check_experts(const model_config *c, const plan_options *o, qp_error *error)
 {
@@ -282,6 +296,7 @@ qp_status plan_draft(const model_config *config, const model *model, const plan_
     if (out->options.kv_partitions == 0) out->options.kv_partitions = 1;
     if (out->options.form == PLAN_PADDED) out->options.page_size = out->options.context;
     TRY(check_form(config, &out->options, error));
+    TRY(check_adapters(config, &out->options, error));
     TRY(check_experts(config, &out->options, error));
     TRY(check_options(config, &out->options, error));
     TRY(check_window(config, &out->options, error));

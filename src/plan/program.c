@@ -1,5 +1,6 @@
 /* Builds a program from the steps and nodes of a plan's page, and binds it to memory and batches.
  * See program.h. */
+#include "model/adapter.h"
 #include "plan/builder.h"
 #include "plan/shard.h"
 
@@ -74,11 +75,24 @@ void program_place(program *p)
     }
 }
 
+static const char *name_of(const program_weight *w)
+{
+#define WEIGHT(SLOT, per, role, rows, columns, gguf)                                               \
+    [WEIGHT_##SLOT] = {gguf, gguf ".lora_a", gguf ".lora_b"},
+    static const char *const names[WEIGHT_COUNT][3] = {
+#include "model/weights.def"
+    };
+#undef WEIGHT
+    return names[w->slot][w->lora];
+}
+
 static int find_weight(tables *t, program_weight weight, const tensor *of)
 {
     program *p = t->out;
+    const int part = weight.lora ? 1 + (int)weight.lora : weight.bias;
     int *found =
-        &p->weight_areas[((weight.layer + 1) * WEIGHT_COUNT + weight.slot) * 2 + weight.bias];
+        &p->weight_areas[((weight.layer + 1) * WEIGHT_COUNT + weight.slot) * PROGRAM_WEIGHT_PARTS +
+                         part];
     if (*found) return *found - 1;
     const int table = program_find_weight(p, WEIGHT_TOKEN_EMBD, -1, false);
     const bool tied = weight.slot == WEIGHT_OUTPUT && p->config.tied && table >= 0;
@@ -88,7 +102,7 @@ static int find_weight(tables *t, program_weight weight, const tensor *of)
                                             .index = p->n_weights++,
                                             .bytes = tensor_bytes(of),
                                             .first_node = p->n_nodes,
-                                            .name = weight_get_info(weight.slot)->name});
+                                            .name = name_of(&weight)});
     return *found - 1;
 }
 
@@ -195,8 +209,16 @@ static tensor sized_tensor(const model_config *c, weight_slot slot, dtype type)
 
 /* A weight as the model stores it; without a model F32 by the config. Its rank is 0 if there is no
  * such bias. */
-static tensor whole_tensor(const tables *t, weight_slot slot, int64_t layer, bool bias)
+static tensor whole_tensor(const tables *t, const program_weight *w)
 {
+    const weight_slot slot = w->slot;
+    const int64_t layer = w->layer;
+    const bool bias = w->bias;
+    if (w->lora && !t->model) return adapter_sizes(&t->out->whole, slot, w->lora == WEIGHT_LORA_B);
+    if (w->lora) {
+        const model_weight *adapted = model_get_weight(t->model, slot, layer);
+        return w->lora == WEIGHT_LORA_A ? adapted->lora_a : adapted->lora_b;
+    }
     if (!t->model) return bias ? (tensor){0} : sized_tensor(&t->out->whole, slot, DTYPE_F32);
     const model_weight *weight = model_get_weight(t->model, slot, layer);
     return bias ? weight->bias : weight->weight;
@@ -223,16 +245,20 @@ tensor program_weight_part(const program_weight *w)
 static program_view weight_view(tables *t, const plan_operand *operand, int64_t layer)
 {
     const weight_slot slot = (weight_slot)operand->id;
-    const bool bias = operand->kind == OPERAND_BIAS;
-    const tensor whole = whole_tensor(t, slot, layer, bias);
-    if (whole.rank == 0) return (program_view){0};
     program_weight weight = {.slot = slot,
                              .layer = weight_get_info(slot)->per_layer ? layer : -1,
-                             .bias = bias,
-                             .whole = whole};
+                             .bias = operand->kind == OPERAND_BIAS,
+                             .lora = operand->kind == OPERAND_LORA_A   ? WEIGHT_LORA_A
+                                     : operand->kind == OPERAND_LORA_B ? WEIGHT_LORA_B
+                                                                       : WEIGHT_OWN};
+    weight.whole = whole_tensor(t, &weight);
+    if (weight.whole.rank == 0) return (program_view){0};
     shard_cut_weight(t->out, &weight);
     tensor of = program_weight_part(&weight);
-    if (weight_get_info(slot)->per_expert) of = tensor_split(of, 0, t->out->config.n_experts);
+    if (weight.lora)
+        of = tensor_split(of, 0, t->out->config.adapters.n);
+    else if (weight_get_info(slot)->per_expert)
+        of = tensor_split(of, 0, t->out->config.n_experts);
     program_view view = {.area = find_weight(t, weight, &of), .type = of.type, .rank = of.rank};
     memcpy(view.shape, of.shape, sizeof view.shape);
     memcpy(view.stride, of.stride, sizeof view.stride);
@@ -313,7 +339,8 @@ static bool allocate(tables *t)
 {
     program *p = t->out;
     size_t nodes = (size_t)t->b->n_nodes, layers = (size_t)p->config.n_layers;
-    size_t views = nodes * OP_MAX_TENSORS + 1, weights = WEIGHT_COUNT * 2 * (layers + 1);
+    size_t views = nodes * OP_MAX_TENSORS + 1,
+           weights = WEIGHT_COUNT * PROGRAM_WEIGHT_PARTS * (layers + 1);
     size_t areas = weights + (size_t)p->n_tensors + 2 * layers;
     p->nodes = arena_alloc(&p->memory, nodes, sizeof *p->nodes);
     p->views = arena_alloc(&p->memory, views, sizeof *p->views);

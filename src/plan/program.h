@@ -99,6 +99,8 @@ typedef enum plan_tensor_id {
     PLAN_TOP_KS,
     PLAN_TOP_PS,
     PLAN_MIN_PS,
+    PLAN_ADAPTER_IDS, /* the adapters of each token, -1: none, and how much each counts */
+    PLAN_ADAPTER_SHARES,
     PLAN_LAST,
     PLAN_SLOTS,
     PLAN_USES,
@@ -132,6 +134,7 @@ typedef enum plan_tensor_id {
     PLAN_PART_VALUES,
     PLAN_PART_SUMS,
     PLAN_FFN,
+    PLAN_LORA,          /* rows times adapters' A */
     PLAN_ROUTER_LOGITS, /* a mixture of experts: the router's product */
     PLAN_EXPERT_IDS,    /* the experts of each token */
     PLAN_EXPERT_SHARES,
@@ -215,12 +218,13 @@ typedef struct plan_options {
     int ranks, rank;       /* of tensor parallelism; 1 and 0 without */
     plan_cut cut;          /* of several ranks */
     plan_form form;        /* the others than PLAN_PAGED: one rank, not fused */
-    bool fuse;      /* takes the rules for few tokens: what needs no other worker's result is one
-                     * operator */
-    bool sums;      /* fused further, as the megakernel runs it: workers add to the residual in
-                     * fixed point; implies fuse */
-    bool own_sums;  /* of several ranks, with sums: x is this rank's part of the residual, and the
-                     * machine adds the parts of all; no node does */
+    bool fuse;     /* takes the rules for few tokens: what needs no other worker's result is one
+                    * operator */
+    bool sums;     /* fused further, as the megakernel runs it: workers add to the residual in
+                    * fixed point; implies fuse */
+    bool own_sums; /* of several ranks, with sums: x is this rank's part of the residual, and the
+                    * machine adds the parts of all; no node does */
+    int64_t adapters_at_once; /* most adapters of one sequence, if the model has some; 0: all */
     bool few_alike; /* on a GPU, passes of up to 8 tokens have the bits of passes of one, although
                      * there are several sequences */
     int64_t kv_partitions; /* fused: parts of a sequence's positions that attention is split in, on
@@ -288,11 +292,16 @@ typedef struct program_shard {
     program_span heads, kv_heads, intermediate, hidden, vocab;
 } program_shard;
 
+/* What a slot of a layer may have: see weight_areas. */
+enum { PROGRAM_WEIGHT_PARTS = 4 };
+
 /* A weight that nodes read, or its bias. weights.h reads its elements. */
 typedef struct program_weight {
     weight_slot slot;
     int64_t layer; /* -1: of the whole model */
     bool bias;
+    /* Of adapters: the A matrices of the slots that read the same rows, or the slot's B. */
+    enum { WEIGHT_OWN, WEIGHT_LORA_A, WEIGHT_LORA_B } lora;
     int stored;   /* the number of the weight that holds its elements: its own, or of an output
                    * projection that is tied to it the embedding's */
     tensor whole; /* of all ranks, as the model stores it; no data where none was made or read */
@@ -338,8 +347,9 @@ typedef struct program {
     program_area *areas;
     program_view *views; /* view 0 is absent */
     program_weight *weights;
-    int *weight_areas; /* [n_layers + 1][WEIGHT_COUNT][2]: 1 + the area of a layer's weight or bias,
-                        * row 0: of the whole model's; 0: no node reads it */
+    int *weight_areas; /* [n_layers + 1][WEIGHT_COUNT][4]: 1 + the area of a layer's weight, its
+                        * bias, adapters' A and B, row 0: of the whole model's; 0: no node reads it
+                        */
     program_node *nodes;
     program_step *steps;
     int n_tensors, n_areas, n_views, n_weights, n_nodes, n_steps;
@@ -383,6 +393,9 @@ static inline const program_weight *program_weight_of(const program *p, int node
 /* The number of a weight or bias among program.weights; -1: no node reads it. `layer` is ignored
  * for slots of the whole model. */
 int program_find_weight(const program *program, weight_slot slot, int64_t layer, bool bias);
+
+/* The same of any part: the weight, its bias, adapters' A and B. */
+int program_find_weight_part(const program *program, weight_slot slot, int64_t layer, int part);
 
 /* Whether a node has nothing to do: the sum over ranks if there is only one rank. */
 static inline bool program_is_noop(const program *p, int node)

@@ -50,6 +50,7 @@ uint64_t program_fingerprint(const program *p)
     for (int i = 0; i < p->n_weights; i++) {
         const program_weight *weight = &p->weights[i];
         hash = mix(mix(hash, (uint64_t)weight->slot), (uint64_t)weight->layer);
+        if (weight->lora) hash = mix(hash, (uint64_t)weight->lora);
         hash = mix(hash, (uint64_t)weight->bias);
         hash = mix(mix(hash, (uint64_t)weight->rows.first), (uint64_t)weight->columns.first);
     }

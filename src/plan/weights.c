@@ -8,11 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-int program_find_weight(const program *p, weight_slot slot, int64_t layer, bool bias)
+int program_find_weight_part(const program *p, weight_slot slot, int64_t layer, int part)
 {
     const int64_t row = weight_get_info(slot)->per_layer ? layer + 1 : 0;
-    const int area = p->weight_areas[(row * WEIGHT_COUNT + slot) * 2 + bias];
+    const int area = p->weight_areas[(row * WEIGHT_COUNT + slot) * PROGRAM_WEIGHT_PARTS + part];
     return area ? p->areas[area - 1].index : -1;
+}
+
+int program_find_weight(const program *p, weight_slot slot, int64_t layer, bool bias)
+{
+    return program_find_weight_part(p, slot, layer, bias);
 }
 
 void program_attach(program *p, const model *model)
@@ -26,7 +31,8 @@ void program_attach(program *p, const model *model)
     for (int i = 0; i < p->n_weights; i++) {
         program_weight *w = &p->weights[i];
         const model_weight *of = model_get_weight(model, w->slot, w->layer);
-        w->whole = w->bias ? of->bias : of->weight;
+        w->whole = w->lora ? (w->lora == WEIGHT_LORA_A ? of->lora_a : of->lora_b)
+                           : (w->bias ? of->bias : of->weight);
     }
 }
 
@@ -86,6 +92,12 @@ qp_status program_read_weight(const program *p, int weight, int64_t begin, int64
                               qp_error *error)
 {
     const program_weight *w = &p->weights[weight];
+    if (w->lora) {
+        const size_t row_bytes = stored_bytes(w->whole.type, w->whole.shape[1]);
+        memcpy(dst, (const char *)w->whole.data + (size_t)begin * row_bytes,
+               (size_t)rows * row_bytes);
+        return QP_OK;
+    }
     if (program_weight_has_columns(w)) return read_columns(p, w, begin, rows, dst, error);
     model_read_rows(p->model, w->slot, w->layer, w->bias, w->rows.first + begin, rows, dst);
     return QP_OK;
@@ -94,14 +106,20 @@ qp_status program_read_weight(const program *p, int weight, int64_t begin, int64
 bool program_weight_stream(const program *p, int weight, synthetic_stream *out)
 {
     const program_weight *w = &p->weights[weight];
-    return model_synthetic_stream(p->model, w->slot, w->layer, w->bias, out);
+    return !w->lora && model_synthetic_stream(p->model, w->slot, w->layer, w->bias, out);
 }
 
-/* Only matrices and norms are large enough to be given back; biases stay. */
+/* Whether it lies as the model has it. Only matrices and norms are large enough to be given back;
+ * biases stay, and so do adapters, which lie in memory. */
+static bool is_plain(const program_weight *w)
+{
+    return !w->bias && !w->lora;
+}
+
 bool program_weight_is_mapped(const program *p, int weight)
 {
     const program_weight *w = &p->weights[weight];
-    return !w->bias && model_is_mapped(p->model, w->slot, w->layer);
+    return is_plain(w) && model_is_mapped(p->model, w->slot, w->layer);
 }
 
 static bool is_cut(const program_weight *w)
@@ -114,7 +132,7 @@ void program_release_weight(const program *p, int weight)
 {
     const program_weight *w = &p->weights[weight];
     const tensor part = program_weight_part(w);
-    if (!w->bias && !is_cut(w))
+    if (is_plain(w) && !is_cut(w))
         model_release_weight(p->model, w->slot, w->layer);
     else if (part.data && program_weight_is_mapped(p, weight))
         buffer_release_pages(part.data, tensor_bytes(&part));
@@ -123,11 +141,11 @@ void program_release_weight(const program *p, int weight)
 void program_read_sparsely(const program *p, int weight)
 {
     const program_weight *w = &p->weights[weight];
-    if (!w->bias) model_read_sparsely(p->model, w->slot, w->layer);
+    if (is_plain(w)) model_read_sparsely(p->model, w->slot, w->layer);
 }
 
 void program_discard_weight(const program *p, int weight)
 {
     const program_weight *w = &p->weights[weight];
-    if (!w->bias && !is_cut(w)) model_discard_weight(p->model, w->slot, w->layer);
+    if (is_plain(w) && !is_cut(w)) model_discard_weight(p->model, w->slot, w->layer);
 }

@@ -109,6 +109,21 @@ static void add_padding(batch *b, int64_t count, int64_t past)
                     batch_i32(b, PLAN_PADDING_OFFSETS));
 }
 
+void batch_set_adapters(batch *b, int64_t row, int64_t count, const batch_adapter *adapters,
+                        int64_t n)
+{
+    if (!b->of[PLAN_ADAPTER_IDS]) return;
+    const int64_t at_once = b->program->tensors[PLAN_ADAPTER_IDS].dims[1].size;
+    int32_t *id = batch_i32(b, PLAN_ADAPTER_IDS) + row * at_once;
+    float *share = (float *)b->of[PLAN_ADAPTER_SHARES] + row * at_once;
+    assert(n <= at_once);
+    for (int64_t i = 0; i < count * at_once; i++) {
+        const int64_t k = i % at_once;
+        id[i] = k < n ? adapters[k].adapter : -1;
+        share[i] = k < n ? adapters[k].share : 0;
+    }
+}
+
 /* Adds a sequence of `count` new tokens with the pages of `positions`. */
 static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, int64_t positions,
                 const int32_t *pages)
@@ -132,6 +147,7 @@ static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, in
     batch_i32(b, PLAN_KV_INDPTR)[sequence + 1] = (int32_t)(refs + n_pages);
     add_past(b, past, pages);
     add_padding(b, count, past);
+    batch_set_adapters(b, row, count, NULL, 0);
     of[AXIS_TOKENS] += count;
     of[AXIS_SEQUENCES]++;
     of[AXIS_SEQUENCE_ENDS]++;
@@ -203,6 +219,13 @@ static void copy_settings(const batch *from, batch *to)
     }
 }
 
+/* Copies an input, if the program has it, of as many rows as both batches have. */
+static void copy_rows(const batch *from, batch *to, plan_tensor_id id)
+{
+    if (from->of[id])
+        memcpy(to->of[id], from->of[id], program_tensor_bytes(from->program, id, &from->sizes));
+}
+
 void batch_make_later(const batch *first, int pass, const int32_t *tokens, batch *out)
 {
     assert(batch_decodes(first));
@@ -217,6 +240,8 @@ void batch_make_later(const batch *first, int pass, const int32_t *tokens, batch
         batch_want(out, i);
     }
     copy_settings(first, out);
+    copy_rows(first, out, PLAN_ADAPTER_IDS);
+    copy_rows(first, out, PLAN_ADAPTER_SHARES);
     for (int64_t i = 0; i < batch_outputs(out); i++) {
         batch_i32(out, PLAN_SAMPLE_POSITIONS)[i] += pass;
         /* The pass reads the token that the previous pass chose. */

@@ -53,6 +53,16 @@ void batch_add_ahead(batch *batch, int32_t token, int64_t past, int64_t position
  * the length. */
 void batch_set_angles(batch *batch, int64_t row, int64_t past, int64_t count, int64_t length);
 
+/* An adapter of a sequence's tokens, and the factor of what its matrices add. */
+typedef struct batch_adapter {
+    int32_t adapter;
+    float share;
+} batch_adapter;
+
+/* Sets the adapters, [n], of `count` rows, beginning at `row`; rows that were added have none. */
+void batch_set_adapters(batch *batch, int64_t row, int64_t count, const batch_adapter *adapters,
+                        int64_t n);
+
 /* Whether every sequence has one token, and the logits of all are requested in the order of the
  * sequences. The next pass can then read the chosen tokens. */
 bool batch_decodes(const batch *batch);

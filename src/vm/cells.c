@@ -2,6 +2,7 @@
 #include "vm/cells.h"
 
 #include "op/attention/tile.h"
+#include "op/linear_experts/linear_experts.h"
 #include "op/paged_prefill/pieces.h"
 
 #include <math.h>
@@ -48,7 +49,7 @@ static int64_t weight_bytes(const schedule *s, const op_call *call, int node)
         const program_view *view = program_operand(s->program, node, i);
         const tensor *weight = &call->tensors[i];
         if (view->rank < 2 || s->program->areas[view->area].base != BASE_WEIGHT) continue;
-        const int64_t each = view->rank == 3 ? s->program->config.n_experts_used : 1;
+        const int64_t each = view->rank == 3 ? call->tensors[LINEAR_EXPERTS_IDS].shape[1] : 1;
         if (weight->shape[view->rank - 2] == call->end)
             bytes += each * (int64_t)dtype_row_bytes(weight->type, weight->shape[view->rank - 1]);
     }

@@ -115,7 +115,7 @@ static int weight_to_read(const executor *x, int n)
 {
     if (x->program->nodes[n].op != OP_LINEAR) return -1;
     const program_weight *w = program_weight_of(x->program, n, LINEAR_WEIGHT);
-    if (!w || w->bias) return -1;
+    if (!w || w->bias || w->lora) return -1;
     const int weight = (int)(w - x->program->weights);
     return program_weight_is_mapped(x->program, weight) && !program_weight_has_columns(w) ? weight
                                                                                           : -1;

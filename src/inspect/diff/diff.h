@@ -42,9 +42,12 @@ typedef struct diff_options {
     double memory_fraction;   /* of the assignment pool: see schedule.h */
     const char *schedule; /* a file with b's queues, in place of those three fields and `threads` */
     int64_t context;      /* positions; default: the tokens', with a file those of quipu schedule */
-    const char *skip;     /* left out of b's schedule: see schedule/skip.h */
-    bool list, json;      /* list: every layer's steps; json: print JSON */
-    const volatile int *cancel;                                       /* may be NULL */
+    const qp_adapter *adapters; /* [n_adapters]: applied to all rows; see quipu.h */
+    size_t n_adapters;
+    bool merge_adapters;
+    const char *skip;           /* left out of b's schedule: see schedule/skip.h */
+    bool list, json;            /* list: every layer's steps; json: print JSON */
+    const volatile int *cancel; /* may be NULL */
     void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
 } diff_options;
 

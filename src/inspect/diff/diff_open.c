@@ -122,12 +122,21 @@ static qp_status open_model(diff *d, qp_error *error)
     const diff_options *o = d->options;
     const bool on_gpu = d->type_a->on_gpu || d->type_b->on_gpu;
     model_options sizes_only = {.fp8_as_bf16 = o->ranks > 1}, whole;
+    for (size_t i = 0; i < o->n_adapters && i < ADAPTER_MAX; i++)
+        d->adapters[i] = (adapter_choice){o->adapters[i].path, o->adapters[i].scale};
+    sizes_only.adapters = (adapter_choices){d->adapters, (int64_t)o->n_adapters, o->merge_adapters};
     if (on_gpu) engine_fp8_on_gpu(o->activations, o->ranks <= 1 && has_f8_kernels(), &sizes_only);
     whole = sizes_only;
     whole.pool = d->pool;
     whole.progress = &d->progress;
     sizes_only.sizes_only = true;
     TRY(model_open(o->model, &sizes_only, &d->model, error));
+    for (int64_t i = 0; i < model_get_config(d->model)->adapters.n; i++) {
+        const double scaling = model_get_adapter(d->model, i)->scaling;
+        d->shares[i] = (batch_adapter){(int32_t)i, (float)(d->adapters[i].scale * scaling)};
+    }
+    d->request.adapters = d->shares;
+    d->request.n_adapters = model_get_config(d->model)->adapters.n;
     TRY(build_plan(d, *model_get_config(d->model), error));
     TRY(check_memory(d, error));
     if (model_has_weights(d->model)) return QP_OK;

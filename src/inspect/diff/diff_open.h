@@ -6,6 +6,7 @@
 #include "cuda/ranks.h"
 #include "inspect/diff/diff.h"
 #include "inspect/diff/diff_run.h"
+#include "model/adapter.h"
 #include "model/model.h"
 #include "op/cuda_ops.h"
 #include "schedule/skip.h"
@@ -27,6 +28,8 @@ typedef struct diff {
     cuda_device device; /* of several ranks on GPUs: the first's, */
     cuda_ranks *gpus;   /* and all; NULL: there are none */
     int32_t *own_tokens;
+    adapter_choice adapters[ADAPTER_MAX];
+    batch_adapter shares[ADAPTER_MAX];
     diff_request request;
     diff_report report;
 } diff;

@@ -71,6 +71,7 @@ static qp_status fill_batch(runner *r, qp_error *error)
     batch_clear(b);
     TRY(page_list_resize(&r->list, &r->pages, r->past + count, error));
     batch_add(b, r->request->tokens + r->past, count, r->past, r->list.pages);
+    batch_set_adapters(b, 0, count, r->request->adapters, r->request->n_adapters);
     batch_set_angles(b, 0, r->past, count, r->request->n_tokens);
     for (int64_t row = count > most ? count - most : 0; row < count; row++)
         want_row(b, row);

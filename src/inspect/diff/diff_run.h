@@ -24,6 +24,8 @@ typedef struct diff_request {
     int64_t n_tokens;
     int64_t singles; /* of these go through the model one by one at the end, as in generation */
     int first, last; /* steps to compare, [first, last): only a runs those before */
+    const batch_adapter *adapters; /* [n_adapters]: of all rows */
+    int64_t n_adapters;
     const volatile int *cancel; /* may be NULL */
 } diff_request;
 

@@ -58,9 +58,10 @@ static qp_status check_ids(const op_call *call, qp_error *error)
     for (int64_t t = 0; ids->data && t < ids->shape[0]; t++) {
         const int32_t *id = tensor_row(ids, t);
         for (int64_t j = 0; j < ids->shape[1]; j++)
-            if (id[j] < 0 || id[j] >= n_experts)
+            if (id[j] < -1 || id[j] >= n_experts)
                 return error_set(error, QP_INVALID,
-                                 "linear_experts: ids[%lld, %lld] = %d is none of %lld experts",
+                                 "linear_experts: ids[%lld, %lld] = %d is none of %lld experts, "
+                                 "and not -1",
                                  (long long)t, (long long)j, id[j], (long long)n_experts);
     }
     return QP_OK;
@@ -357,8 +358,10 @@ const op_info op_linear_experts = {
     .name = "linear_experts",
     .summary = "products with the weights of each token's experts: gate, up and activation, or "
                "their sum",
-    .place = "ffn_up and ffn_down of a mixture of experts, after route. With few tokens only the "
-             "chosen experts are read.",
+    .place =
+        "ffn_up and ffn_down of a mixture of experts, after route. With few tokens only the "
+        "chosen experts are read. Also LoRA: an adapter's A and B are an expert's weights, and "
+        "each token chooses the adapters of its sequence.",
     .formula = "y[t, j, o] = sum_i x[t, j or 0, i] * weight[e, o, i] + bias[e, o], e = ids[t, j]; "
                "with an up_weight u[t, j, o] likewise, and y = silu_and_mul(y, u). Without shares "
                "out = y; with shares out[t, 0, o] = residual[t, o] + sum_j shares[t, j] * y[t, j, "
@@ -366,8 +369,10 @@ const op_info op_linear_experts = {
     .precision = "Weights are decoded exactly as their format defines; y, u and sums are float32 "
                  "or wider, with one rounding to the type of out. A token's experts are added in "
                  "the order of their numbers: its result does not depend on other tokens.",
-    .edge_cases = "out may be residual. Experts that no token chose are not read. No tokens: "
-                  "nothing is written.",
+    .edge_cases =
+        "out may be residual. Experts that no token chose are not read. An id of -1 is no "
+        "expert: its row of out is not written, and a sum leaves it out. No tokens: "
+        "nothing is written.",
     .source = "Shazeer et al.: Outrageously Large Neural Networks, 2017; the experts of Mixtral, "
               "OLMoE, Qwen3 and gpt-oss of transformers",
     .unit = "an output feature (a row of each expert's weight), for all tokens",

@@ -17,9 +17,9 @@ typedef qp_status visit_weight(void *context, const program *p, int weight, qp_e
 static qp_status visit_all(const program *p, visit_weight *visit, void *context, qp_error *error)
 {
     for (int64_t layer = -1; layer < p->config.n_layers; layer++)
-        for (int bias = 0; bias < 2; bias++)
+        for (int part = 0; part < PROGRAM_WEIGHT_PARTS; part++)
             for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
-                const int weight = program_find_weight(p, (weight_slot)slot, layer, bias);
+                const int weight = program_find_weight_part(p, (weight_slot)slot, layer, part);
                 if (weight >= 0 && p->weights[weight].layer == layer &&
                     p->weights[weight].stored == weight)
                     TRY(visit(context, p, weight, error));

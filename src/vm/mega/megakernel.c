@@ -88,6 +88,7 @@ static const char *refusal(const program *p, int n_blocks)
     const char *cache = cache_refusal(p), *norms = head_norms_refusal(p);
     if (o->ranks > 1 && !mega_biases_qkv_only(p))
         return "the megakernel of several ranks adds only biases of q, k and v";
+    if (c->adapters.n) return "the megakernel applies no adapters: merge them into the weights";
     if (program_is_other(p))
         return "the megakernel computes Llama's layers: without norms after attention and the MLP, "
                "GELU, multipliers, soft caps and tables of angles of layers that slide";
