@@ -43,7 +43,7 @@ def what_no_endpoint_has_is_refused_by_all(s):
     refused = {path: {name for name, schema, _ in properties_of(s, path) if is_neutral_only(schema)}
                for path in ASKS}
     for path, names in refused.items():
-        assert {"tfs_z", "epsilon_cutoff", "allowed_token_ids", "bad_words", "functions", "lora", "images",
+        assert {"tfs_z", "epsilon_cutoff", "allowed_token_ids", "bad_words", "functions", "lora_request", "images",
                 "structural_tag", "no_repeat_ngram_size"} <= names, (path, names)
 
 

@@ -108,8 +108,8 @@ const option_foreign cli_foreign_flags[] = {
          MAPPED),
     SAID("--check-tensors", "sizes and offsets of a file are always checked; `quipu diff` compares "
                             "what a pass computes"),
-    SAID("--lora-scaled --lora-init-without-apply --enable-lora --enable-lora-bias "
-         "--lora-modules --max-loras --max-lora-rank --lora-extra-vocab-size --lora-dtype "
+    SAID("--lora-scaled --enable-lora --enable-lora-bias "
+         "--max-loras --max-lora-rank --lora-extra-vocab-size --lora-dtype "
          "--max-cpu-loras --fully-sharded-loras --long-lora-scaling-factors --default-mm-loras",
          ADAPTER),
     SAID("--enable-prompt-adapter --max-prompt-adapters --max-prompt-adapter-token",

@@ -17,6 +17,14 @@ static const option_spec serve_options[] = {
     {"parallel", 0, OPTION_INTEGER_AT(SETTINGS, parallel), .argument = "N", .fallback = "8",
      .minimum = 1, .maximum = 512,
      .help = "answers that are made at a time; each has a context of its own"},
+    {"lora-modules", 0, OPTION_STRINGS_AT(SETTINGS, lora_modules), .argument = "NAME=PATH[:SCALE]",
+     .help =
+         "a LoRA adapter for the requests whose model is NAME; for more adapters give it again"},
+    {"lora-init-without-apply", 0, OPTION_FLAG_AT(SETTINGS, lora_waits), .expert = true,
+     .help = "the adapters of --lora too are only for requests that ask for them"},
+    {"lora-at-once", 0, OPTION_INTEGER_AT(SETTINGS, lora_at_once), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = CLI_ADAPTERS,
+     .help = "most adapters of a request; 0: those of --lora, and at least 4"},
     {"prompt-cache", 0, OPTION_STRING_AT(SETTINGS, prompt_cache), .argument = "DIR",
      .hint = OPTION_HINT_FOLDER,
      .help =

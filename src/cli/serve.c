@@ -33,6 +33,22 @@ static qp_status open_model(void *context, qp_engine **engine, qp_sampling *samp
     return status == QP_OK ? cli_sampling(&call, *engine, sampling) : status;
 }
 
+/* Requests choose adapters by their names. */
+static qp_status check_names(const cli_adapters *adapters, const char *model, qp_error *error)
+{
+    for (size_t i = 0; i < adapters->n; i++) {
+        bool taken = strcmp(adapters->names[i], model) == 0;
+        for (size_t j = 0; j < i; j++)
+            taken |= strcmp(adapters->names[i], adapters->names[j]) == 0;
+        if (taken)
+            return error_set(error, QP_INVALID,
+                             "--lora: \"%.100s\" is the name of the model or of another adapter; "
+                             "give it one by NAME=%.200s",
+                             adapters->names[i], adapters->of[i].path);
+    }
+    return QP_OK;
+}
+
 static void log_line(void *context, const char *line)
 {
     (void)context;
@@ -52,7 +68,10 @@ static qp_status serve(const cli_call *call, const cJSON *template_variables,
         qp_sampling sampling;
         return open_model((void *)call, &none, &sampling, call->error);
     }
+    cli_adapters adapters;
+    TRY(cli_read_adapters(call, &adapters));
     name_model(path, name, sizeof name);
+    TRY(check_names(&adapters, s->alias && *s->alias ? s->alias : name, call->error));
     static const char *const usual[] = {"127.0.0.1"};
     server_options options = {.hosts = s->hosts.count ? s->hosts.items : usual,
                               .n_hosts = s->hosts.count ? (size_t)s->hosts.count : 1,
@@ -65,6 +84,7 @@ static qp_status serve(const cli_call *call, const cJSON *template_variables,
                               .max_tokens = (size_t)s->n_predict,
                               .port = (int)s->port,
                               .alias = s->alias && *s->alias ? s->alias : name,
+                              .adapter_names = adapters.names,
                               .api_key_file = s->api_key_file,
                               .origins = s->origins.items,
                               .n_origins = (size_t)s->origins.count,

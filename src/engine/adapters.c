@@ -39,6 +39,7 @@ qp_status engine_choose_adapters(const qp_engine_options *o, adapter_choice *cho
                          ADAPTER_MAX, o->n_adapters);
     for (size_t i = 0; i < o->n_adapters; i++) {
         TRY(choose(&o->adapters[i], o->merge_adapters, &choices[i], error));
+        own->scales[i] = choices[i].scale;
         if (!o->adapters[i].waits && !o->merge_adapters)
             own->begin[own->n_begin++] = (qp_adapter_use){i, choices[i].scale};
     }

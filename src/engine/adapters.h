@@ -6,8 +6,9 @@
 #include "quipu.h"
 #include "vm/batch.h"
 
-/* Those that sequences begin with. */
+/* Those that sequences begin with, and how much each counts where it is asked for by its name. */
 typedef struct engine_adapters {
+    double scales[ADAPTER_MAX];
     qp_adapter_use begin[ADAPTER_MAX]; /* [n_begin] */
     size_t n_begin;
     int64_t at_once; /* most of a session */

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/sampling.h"
+#include "server/lora.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
 #include "text/utf8.h"
@@ -60,11 +61,29 @@ static cJSON *describe_model(const server *s)
     return model;
 }
 
+/* As vLLM lists an adapter. */
+static cJSON *describe_adapter(const server *s, int64_t adapter)
+{
+    cJSON *model = cJSON_CreateObject();
+    cJSON_AddStringToObject(model, "id", lora_name(s, adapter));
+    cJSON_AddStringToObject(model, "object", "model");
+    cJSON_AddNumberToObject(model, "created", (double)s->started);
+    cJSON_AddStringToObject(model, "owned_by", "quipu");
+    cJSON_AddStringToObject(model, "root", model_get_adapter(s->engine->model, adapter)->path);
+    cJSON_AddStringToObject(model, "parent", s->options->alias);
+    cJSON_AddNumberToObject(model, "max_model_len", (double)s->info.context);
+    return model;
+}
+
 void reply_models(server *s, exchange *x)
 {
     cJSON *tree = cJSON_CreateObject();
     cJSON_AddStringToObject(tree, "object", "list");
-    cJSON_AddItemToArray(cJSON_AddArrayToObject(tree, "data"), describe_model(s));
+    cJSON *list = cJSON_AddArrayToObject(tree, "data");
+    cJSON_AddItemToArray(list, describe_model(s));
+    const bool opened = atomic_load(&s->phase) != SERVER_LOADING;
+    for (int64_t i = 0; opened && i < s->info.n_adapters; i++)
+        cJSON_AddItemToArray(list, describe_adapter(s, i));
     server_reply_json(x, tree);
 }
 
@@ -73,6 +92,11 @@ void reply_model(server *s, exchange *x)
     const char *name = exchange_request(x)->target + strlen("/v1/models/");
     if (strcmp(name, s->options->alias) == 0) {
         server_reply_json(x, describe_model(s));
+        return;
+    }
+    const int64_t adapter = atomic_load(&s->phase) == SERVER_LOADING ? -1 : lora_find(s, name);
+    if (adapter >= 0) {
+        server_reply_json(x, describe_adapter(s, adapter));
         return;
     }
     api_error error = {.code = "model_not_found"};

@@ -2,6 +2,7 @@
 #include "server/api_parts.h"
 
 #include "base/clock.h"
+#include "server/lora.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
 
@@ -9,7 +10,7 @@
 
 void put_model(const call *c, strbuf *out)
 {
-    const char *alias = c->server->options->alias;
+    const char *alias = lora_model(c);
     json_put_string(out, alias, strlen(alias));
 }
 

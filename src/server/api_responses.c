@@ -7,6 +7,7 @@
 #include "server/api_responses.h"
 
 #include "server/api_parts.h"
+#include "server/lora.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
 
@@ -257,7 +258,7 @@ static cJSON *response_tree(const call *c)
         cJSON_AddStringToObject(tree, "instructions", c->p.instructions);
     else
         cJSON_AddNullToObject(tree, "instructions");
-    cJSON_AddStringToObject(tree, "model", c->server->options->alias);
+    cJSON_AddStringToObject(tree, "model", lora_model(c));
     add_output(c, cJSON_AddArrayToObject(tree, "output"));
     cJSON_AddBoolToObject(tree, "parallel_tool_calls", !c->p.tool.one);
     if (c->p.previous)

@@ -5,6 +5,7 @@
 #include "engine/sampling.h"
 #include "server/answer.h"
 #include "server/json_memory.h"
+#include "server/lora.h"
 #include "server/random_id.h"
 #include "server/routes.h"
 #include "server/server_state.h"
@@ -199,6 +200,7 @@ static qp_status fill_request(const call *c, request *r, api_error *error)
     r->embed = c->embeds;
     r->embed_last = c->server->pooling == POOLING_LAST;
     r->cache_key = c->cache_key;
+    TRY(lora_choose(c, &r->adapters, error));
     if (p->timeout > 0) r->deadline = c->arrived + (uint64_t)(p->timeout * 1e9);
     r->context = (void *)c;
     if (!c->chat) return QP_OK;

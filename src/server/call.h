@@ -57,6 +57,8 @@ typedef struct parameters {
     const cJSON *text_biases;                          /* logit_bias that may have texts */
     const char *text, *instructions, *before, *suffix; /* `before`: input_prefix of /infill */
     const cJSON *files, *metadata, *include;
+    const cJSON *lora;    /* [{"id", "scale"}]; NULL: not given */
+    const char *adapter;  /* its name; NULL: not given */
     const char *previous; /* the response that is gone on from; NULL: none */
     bool no_store;        /* the response is not kept */
     requested_form form;  /* of the answers */

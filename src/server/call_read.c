@@ -238,7 +238,8 @@ const field call_ending_fields[] = {
     {0}};
 
 const field call_openai_fields[] = {
-    FIELD("model", .type = FIELD_STRING, AT(model), .help = "any name: the server has one model"),
+    FIELD("model", .type = FIELD_STRING, AT(model),
+          .help = "the name of an adapter; any other: the model"),
     FIELD("stream", .type = FIELD_BOOL, AT(stream), .help = "send the answer as it is made"),
     FIELD("n", .type = FIELD_INTEGER, AT(n), .low = 1, .high = REQUEST_MAX_CHOICES,
           .help = "answers to each prompt"),

@@ -5,6 +5,8 @@
  */
 #include "server/call.h"
 
+#include <stddef.h>
+
 #define ONLY(word, values, why)                                                                    \
     {                                                                                              \
         .name = (word), .type = FIELD_NEUTRAL, .schema = "{\"enum\": [" values ", null]}",         \
@@ -12,7 +14,6 @@
     }
 #define SAMPLING "/openapi.json lists the ways of choosing tokens that there are"
 #define FORM     "give json_schema, guided_choice or grammar"
-#define ADAPTERS "the server runs the model as it is, without adapters"
 
 const field call_refused_fields[] = {
     ONLY("dynatemp_range", "0, false", SAMPLING),
@@ -47,10 +48,15 @@ const field call_refused_fields[] = {
     ONLY("include_stop_str_in_output", "false", "an answer ends before its stop text"),
     ONLY("no_stop_trim", "false", "an answer ends before its stop text"),
     ONLY("truncate_prompt_tokens", "-1", "nothing is ever cut"),
-    ONLY("lora", "[]", ADAPTERS),
-    ONLY("lora_path", "\"\"", ADAPTERS),
-    ONLY("lora_request", "\"\"", ADAPTERS),
-    ONLY("adapter_id", "\"\"", ADAPTERS),
+    FIELD("lora", .type = FIELD_JSON, .types = JSON_ARRAY, .at = offsetof(parameters, lora),
+          .items = "{\"type\": \"object\", \"required\": [\"id\", \"scale\"]}",
+          .help =
+              "adapters by their numbers, with scales: GET /lora-adapters lists them (llama.cpp)"),
+    FIELD("lora_path", .type = FIELD_STRING, .at = offsetof(parameters, adapter),
+          .help = "the name of an adapter (SGLang)"),
+    FIELD("adapter_id", .type = FIELD_STRING, .at = offsetof(parameters, adapter),
+          .help = "the name of an adapter"),
+    ONLY("lora_request", "\"\"", "name the adapter as \"model\""),
     ONLY("images", "[]", "the model reads only text"),
     ONLY("image_data", "[]", "the model reads only text"),
     ONLY("audio", "\"\"", "the model reads and writes only text"),

@@ -10,6 +10,7 @@
 #ifndef QUIPU_SERVER_REQUEST_H
 #define QUIPU_SERVER_REQUEST_H
 
+#include "engine/adapters.h"
 #include "engine/thought.h"
 #include "quipu.h"
 
@@ -65,9 +66,10 @@ typedef struct request {
     bool progress;        /* choice 0 has events while its prompt is read */
     bool embed;           /* the mean of the last hidden states is wanted; no tokens are chosen */
     bool embed_last;      /* with `embed`: that of the last token in place of the mean */
-    uint64_t cache_key;   /* prefixes are shared among requests of equal keys */
-    uint64_t deadline;    /* clock_ns(); 0: none */
-    void *context;        /* the worker's own */
+    uint64_t cache_key;   /* prefixes are shared among requests of equal keys and adapters */
+    session_adapters adapters;
+    uint64_t deadline;                   /* clock_ns(); 0: none */
+    void *context;                       /* the worker's own */
     void (*free_context)(void *context); /* called when the request is freed; may be NULL */
 
     /* Set by the engine thread; valid after the first event of a choice. */

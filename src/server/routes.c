@@ -8,6 +8,7 @@
 #include "server/api_openai.h"
 #include "server/api_own.h"
 #include "server/api_state.h"
+#include "server/lora.h"
 #include "server/openapi.h"
 #include "server/page.h"
 
@@ -31,6 +32,11 @@ const route routes[] = {
     {"GET", "/props", "settings, chat template and sizes", .reply = reply_props},
     {"GET", "/tokenizer_info", "control tokens and the chat template (vLLM)",
      .reply = reply_tokenizer_info},
+    {"GET", "/lora-adapters", "adapters, and their scales where requests ask for none (llama.cpp)",
+     .answer = answer_adapters},
+    {"POST", "/lora-adapters",
+     "sets those scales: [{\"id\", \"scale\"}]; others become 0 (llama.cpp)",
+     .answer = answer_set_adapters},
     {"GET", "/engine", "sequences, pages, the prefix tree, the last passes",
      .answer = answer_engine},
     {"GET", "/slots", "what each slot does", .answer = answer_slots},

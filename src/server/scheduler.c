@@ -41,7 +41,8 @@ static int64_t pages_left(const batcher *b)
 static size_t cached_tokens(const batcher *b, choice *c)
 {
     if (c->request->prompt_logprobs || c->request->embed) return 0;
-    prefix_tree_find(&b->engine->prefixes, c->request->cache_key, c->tokens, c->count, &c->walk);
+    const uint64_t key = session_adapters_key(&c->request->adapters, c->request->cache_key);
+    prefix_tree_find(&b->engine->prefixes, key, c->tokens, c->count, &c->walk);
     return (size_t)(c->walk.n_pages * b->engine->pages.page_size);
 }
 
@@ -76,6 +77,7 @@ static bool awaits_another(const batcher *b, const choice *c, size_t cached)
     for (size_t i = 0; i < b->running.count; i++) {
         const choice *other = b->running.items[i];
         if (other->request->cache_key != c->request->cache_key) continue;
+        if (other->request->adapters.key != c->request->adapters.key) continue;
         if (other->session->count + 1 >= other->count) continue; /* it has read its text */
         if (atomic_load(&other->paused)) continue; /* it pauses while its client is slow */
         const size_t shared = common_prefix(other, c) / size * size;

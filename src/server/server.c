@@ -1,6 +1,7 @@
 /* The server's I/O thread: loading, signals, keys, routes. See server.h. */
 #include "engine/engine.h"
 #include "base/platform.h"
+#include "server/lora.h"
 #include "server/server_state.h"
 
 #include "server/access_log.h"
@@ -238,6 +239,7 @@ static void *load(void *context)
         s->thinks = thinking_marks_of(s->vocabulary) != NULL;
         s->pooling = pooling_of(s->options, s->engine);
         s->info = *qp_engine_get_info(s->engine);
+        lora_begin(s);
         if (s->options->prompt_cache) prompt_cache_restore(s->options, s->engine);
         batcher_options options = {
             .max_queued = s->options->max_queued, .wake = wake, .wake_context = s};

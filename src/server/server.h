@@ -31,10 +31,11 @@ typedef struct server_options {
     bool own_metrics;                      /* /metrics without the names of vLLM and llama.cpp */
     size_t max_tokens; /* of an answer, unless its request says; 0: until the context is full */
     const char *alias; /* the model's name in replies */
-    const char *api_key_file;   /* keys, one a line; NULL: no key is needed */
-    const char *api_key;        /* one more key, or NULL */
-    const char *const *origins; /* [n_origins] origins of pages that may call; "*": all;
-                                 * "localhost": those of this computer */
+    const char *const *adapter_names; /* of the engine's adapters; NULL: those of their files */
+    const char *api_key_file;         /* keys, one a line; NULL: no key is needed */
+    const char *api_key;              /* one more key, or NULL */
+    const char *const *origins;       /* [n_origins] origins of pages that may call; "*": all;
+                                       * "localhost": those of this computer */
     size_t n_origins;
     bool insecure;          /* other computers may connect without a key */
     bool shared_cache;      /* clients with different keys share prefixes */

@@ -2,6 +2,7 @@
 #ifndef QUIPU_SERVER_SERVER_STATE_H
 #define QUIPU_SERVER_SERVER_STATE_H
 
+#include "engine/adapters.h"
 #include "engine/vocabulary.h"
 #include "server/api_error.h"
 #include "server/batcher.h"
@@ -35,6 +36,10 @@ struct server {
     api_keys keys; /* used by the I/O thread only */
     form_cache forms;
     response_store responses;
+    struct {
+        pthread_mutex_t lock;
+        double scales[ADAPTER_MAX]; /* of requests that ask for no adapters; 0: it is not applied */
+    } adapters;
     atomic_int phase;
     atomic_bool leaving;     /* /ready says no, and requests are still taken */
     atomic_bool raw_special; /* prompts have control tokens */

@@ -82,6 +82,7 @@ void slot_start(batcher *b, choice *c)
     request *r = c->request;
     size_t cached = 0;
     c->session = take_session(b);
+    c->session->adapters = r->adapters;
     c->phase = CHOICE_RUNNING;
     count_slot(b, r);
     if (c->parked.count) {
