@@ -271,7 +271,7 @@ static void run_few(const work *work, const part *part)
 
 static void run_panel(const work *work, const part *part)
 {
-    int format = (int)(work->format - quant_formats), digits = work->digits;
+    int format = (int)(work->format - quant_formats), shape = quant_shape_of(work->format);
     int scale_floats = QUANT_CHUNK * quant_scale_floats(work->format);
     for (int64_t block = 0, end; block < work->n_blocks; block = end) {
         end = block + QUANT_CHUNK < work->n_blocks ? block + QUANT_CHUNK : work->n_blocks;
@@ -285,9 +285,9 @@ static void run_panel(const work *work, const part *part)
             float *sums = work->sums + row * QUANT_SUMS;
             if (block == 0) memset(sums, 0, (size_t)rows * QUANT_SUMS * sizeof *sums);
             if (end == work->n_blocks) fetch_out(part, row, rows);
-            part->kernels->of[format].tile[digits - 1](work->bytes, work->scales,
-                                                       (int)(end - block), x_at(work, row, block),
-                                                       rows, part->n_groups, sums);
+            part->kernels->tile[shape][work->digits - 1](
+                work->format->offset, work->bytes, work->scales, (int)(end - block),
+                x_at(work, row, block), rows, part->n_groups, sums);
             /* Tile by tile, so that the writes of one tile overlap the arithmetic of the next. */
             if (end == work->n_blocks) store(work, part, row, rows);
         }

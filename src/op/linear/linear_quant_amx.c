@@ -115,12 +115,12 @@ INLINE void run_whole_tile(const quant_format *f, int digits, const uint8_t *byt
     }
 }
 
-INLINE void run_tile_amx(const quant_format *f, int digits, const uint8_t *bytes,
+INLINE void run_tile_amx(const quant_format *f, int offset, int digits, const uint8_t *bytes,
                          const float *scales, int count, quant_x x, int rows, int n_groups,
                          float *sums)
 {
     if (rows < QUANT_TILE) { /* the vector unit alone is as fast */
-        run_tile(f, digits, bytes, scales, count, x, rows, n_groups, sums);
+        run_tile(f, offset, digits, bytes, scales, count, x, rows, n_groups, sums);
         return;
     }
     for (int g = 0; g < n_groups; g++)

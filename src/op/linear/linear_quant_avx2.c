@@ -312,10 +312,11 @@ INLINE void tile_rows(const quant_format *f, int digits, int rows, const uint8_t
 }
 
 /* MAX_ROWS rows while there are as many, then one at a time. */
-INLINE void run_tile_avx2(const quant_format *f, int digits, const uint8_t *bytes,
+INLINE void run_tile_avx2(const quant_format *f, int offset, int digits, const uint8_t *bytes,
                           const float *scales, int count, quant_x x, int rows, int n_groups,
                           float *sums)
 {
+    (void)offset; /* the bytes are as they were unpacked */
     for (int g = 0; g < n_groups; g++) {
         const uint8_t *group = bytes + g * QUANT_CHUNK_BYTES;
         const float *of_group = scales + g * QUANT_CHUNK * quant_scale_floats(f);

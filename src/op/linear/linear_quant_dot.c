@@ -76,19 +76,27 @@ INLINE_V vfloat v_half_bits(vint a)
         (const uint16_t[]){(uint16_t)a[0], (uint16_t)a[1], (uint16_t)a[2], (uint16_t)a[3]});
 }
 
+#if defined(__aarch64__)
+#define TABLE_V INLINE_V
+
 INLINE_V vint v_lookup(const uint8_t *levels, vint w)
 {
-#if defined(__aarch64__)
     return (vint)vqtbl1q_u8(vld1q_u8(levels), (uint8x16_t)w);
+}
 #else
+/* Tables are read element by element, in code that is too long to stand in every kernel. */
+#define TABLE_V static __attribute__((noinline))
+
+TABLE_V vint v_lookup(const uint8_t *levels, vint w)
+{
     v_bytes bytes = (v_bytes)w;
     for (int i = 0; i < 16; i++)
         bytes[i] = (int8_t)levels[bytes[i]];
     return (vint)bytes;
-#endif
 }
+#endif
 
-INLINE_V vint v_gather(const uint32_t *table, vint a)
+TABLE_V vint v_gather(const uint32_t *table, vint a)
 {
     return (vint){(int32_t)table[a[0]], (int32_t)table[a[1]], (int32_t)table[a[2]],
                   (int32_t)table[a[3]]};
@@ -313,10 +321,11 @@ INLINE void add_four_rows(const quant_format *f, int digits, const uint8_t *byte
 }
 
 /* Rows that are not there lie in the tile's memory all the same, and nothing is stored of them. */
-INLINE void run_tile_i8mm(const quant_format *f, int digits, const uint8_t *bytes,
+INLINE void run_tile_i8mm(const quant_format *f, int offset, int digits, const uint8_t *bytes,
                           const float *scales, int count, quant_x x, int rows, int n_groups,
                           float *sums)
 {
+    (void)offset; /* the bytes are as they were unpacked */
     for (int g = 0; g < n_groups; g++)
         for (int r = 0; r < rows; r += X_ROWS) {
             const uint8_t *of_block = bytes + g * QUANT_CHUNK_BYTES;

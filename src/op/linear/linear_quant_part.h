@@ -99,6 +99,17 @@ static const quant_format quant_formats[QUANT_N_FORMATS] = {
 #undef X
 };
 
+/* What a tile sees of a format once it is unpacked: formats of one shape share its kernel. Values
+ * of fewer than 4 bits are multiplied as those of 4 are. */
+#define QUANT_SHAPE(groups, minimum, bits)                                                         \
+    (((bits) > 4 ? (bits)-4 : 0) * 4 + ((groups)-1) * 2 + ((minimum) ? 1 : 0))
+enum { QUANT_N_SHAPES = QUANT_SHAPE(2, true, 8) + 1 };
+
+static inline int quant_shape_of(const quant_format *f)
+{
+    return QUANT_SHAPE(f->groups, f->minimum, f->bits);
+}
+
 /* Bytes of a group's halves and of a whole group, for rows of n_blocks blocks of 32. */
 static inline size_t quant_halves_bytes(const quant_format *f, int64_t n_blocks)
 {
@@ -143,12 +154,12 @@ typedef struct quant_kernels {
          * (count, quant_scale_floats); `first` is a multiple of the stored block. */
         void (*unpack)(const uint8_t *group, int64_t n_blocks, int64_t first, int count,
                        uint8_t *bytes, float *scales);
-        /* Adds the products of `rows` <= 16 rows of a tile and `count`
-         * unpacked blocks of one or two groups, from bytes (2, QUANT_CHUNK, 8 words, 16, 4) and
-         * scales (2, QUANT_CHUNK, quant_scale_floats), to sums (rows, 2, 16). */
-        void (*tile[2])(const uint8_t *bytes, const float *scales, int count, quant_x x, int rows,
-                        int n_groups, float *sums);
     } of[QUANT_N_FORMATS];
+    /* By shape: adds the products of `rows` <= 16 rows of a tile and `count` unpacked blocks of one
+     * or two groups, from bytes (2, QUANT_CHUNK, 8 words, 16, 4) and scales (2, QUANT_CHUNK,
+     * quant_scale_floats), to sums (rows, 2, 16). */
+    void (*tile[QUANT_N_SHAPES][2])(int offset, const uint8_t *bytes, const float *scales,
+                                    int count, quant_x x, int rows, int n_groups, float *sums);
 } quant_kernels;
 
 #define QUANT_KERNELS_DECLARE(level, ...) extern const quant_kernels quant_kernels_##level;
