@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""Clients that people have, against quipu serve: openai, anthropic, ollama, langchain-openai, litellm, and with a
-model that writes given texts also openai-agents and pydantic-ai: thoughts, calls of tools and their results.
+"""Clients that people have, against quipu serve: openai, anthropic, ollama, langchain (its packages for the three), litellm,
+llama-index, instructor, outlines, guidance, and with a model that writes given texts also openai-agents, pydantic-ai, smolagents,
+haystack and dspy: thoughts, calls of tools and their results, objects of classes.
 
     python3 -m venv clients
-    clients/bin/pip install openai anthropic ollama langchain-openai litellm openai-agents pydantic-ai-slim[openai]
-    QUIPU_BINARY=build/quipu clients/bin/python tests/scripts/clients.py [MODEL]
+    clients/bin/pip install uv
+    clients/bin/uv pip install --python clients/bin/python openai anthropic ollama langchain-openai langchain-anthropic
+        langchain-ollama litellm openai-agents pydantic-ai-slim[openai] instructor outlines[openai] guidance smolagents[openai]
+        haystack-ai dspy
+    clients/bin/uv pip install --python others/bin/python llama-index-llms-openai-like   # a folder of its own: it needs other versions
+    QUIPU_BINARY=build/quipu clients/bin/python tests/scripts/clients.py [MODEL [NAME...]]
 
-MODEL needs a chat template; without it the tests' own small model. A client that is not installed
+MODEL needs a chat template; without it, or "", the tests' own small model. NAME: only these functions. A client that is not installed
 is skipped. Ends with "N passed, N failed, N skipped".
 """
 import json
@@ -97,6 +102,57 @@ def litellm_client(url):
     whole = litellm.completion(**settings).choices[0].message.content
     chunks = litellm.completion(**settings, stream=True)
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole
+
+
+# ---- Objects of a class, from a model that writes at random but within the form ----
+
+def person():
+    import pydantic
+
+    class Person(pydantic.BaseModel):
+        name: str = pydantic.Field(pattern="^[a-z]{1,8}$")  # guidance joins tokens, which may be parts of characters
+        age: int = pydantic.Field(ge=0, le=120)
+    return Person
+
+
+def instructor_client(url):
+    import instructor
+    import openai
+    kind = person()
+    for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
+        client = instructor.from_openai(openai.OpenAI(base_url=f"{url}/v1", api_key="none"), mode=mode)
+        made = client.chat.completions.create(model=NAME, messages=HELLO, response_model=kind, max_retries=0, max_tokens=300)
+        assert isinstance(made, kind) and 0 <= made.age <= 120, (mode, made)
+
+
+def outlines_client(url):
+    import openai
+    import outlines
+    model = outlines.from_openai(openai.OpenAI(base_url=f"{url}/v1", api_key="none"), NAME)
+    kind = person()
+    assert kind.model_validate_json(model("A person.", kind, max_tokens=300)).age <= 120
+    assert "".join(model.stream("Hello", max_tokens=8, temperature=0)) == model("Hello", max_tokens=8, temperature=0)
+
+
+def guidance_client(url):
+    import guidance
+    model = guidance.models.OpenAI(NAME, echo=False, base_url=f"{url}/v1", api_key="none")
+    kind = person()
+    with guidance.user():
+        model += "A person."
+    with guidance.assistant():
+        model += guidance.json("made", schema=kind, max_tokens=300)
+    assert kind.model_validate_json(model["made"]).age <= 120
+
+
+def llama_index_client(url):
+    from llama_index.core.llms import ChatMessage
+    from llama_index.llms.openai_like import OpenAILike
+    model = OpenAILike(model=NAME, api_base=f"{url}/v1", api_key="none", is_chat_model=True, max_tokens=8, temperature=0,
+                       context_window=4096)
+    whole = model.chat([ChatMessage(role="user", content="Say hello.")]).message.content
+    assert "".join(c.delta or "" for c in model.stream_chat([ChatMessage(role="user", content="Say hello.")])) == whole
+    assert model.complete("Say hello.").text == whole
 
 
 # ---- A loop with a tool: the model thinks, calls, and says what it was told ----
@@ -239,9 +295,79 @@ def pydantic_ai_loop(url):
         assert result.output == SAID, (kind, result)
 
 
-CLIENTS = (openai_client, anthropic_client, ollama_client, langchain_client, litellm_client)
-LOOPS = (openai_chat_loop, openai_responses_loop, anthropic_loop, ollama_loop, litellm_loop, langchain_loop, openai_agents_loop,
-         pydantic_ai_loop)
+def llama_index_loop(url):
+    import asyncio
+    from llama_index.core.agent.workflow import FunctionAgent
+    from llama_index.llms.openai_like import OpenAILike
+    model = OpenAILike(model=NAME, api_base=f"{url}/v1", api_key="none", is_chat_model=True, is_function_calling_model=True,
+                       temperature=0, max_tokens=300, context_window=4096)
+
+    async def ask():
+        return await FunctionAgent(tools=[get_weather], llm=model).run(ASKED[0]["content"])
+    assert str(asyncio.run(ask())) == SAID
+
+
+def langchain_others_loop(url):
+    from langchain_anthropic import ChatAnthropic
+    from langchain_core.messages import HumanMessage, ToolMessage
+    from langchain_ollama import ChatOllama
+    asked = HumanMessage(ASKED[0]["content"])
+    for model in (ChatAnthropic(model=NAME, base_url=url, api_key="none", max_tokens=300), ChatOllama(model=NAME, base_url=url)):
+        model = model.bind_tools([TOOL])
+        message = model.invoke([asked])
+        assert message.tool_calls[0]["args"] == ARGUMENTS, message
+        told = model.invoke([asked, message, ToolMessage("sunny", tool_call_id=message.tool_calls[0]["id"])])
+        text = told.content if isinstance(told.content, str) else "".join(b.get("text", "") for b in told.content)
+        assert text == SAID, told
+
+
+def smolagents_loop(url):
+    from smolagents import OpenAIModel, tool
+    model = OpenAIModel(model_id=NAME, api_base=f"{url}/v1", api_key="none", temperature=0)
+
+    @tool
+    def get_weather(city: str) -> str:
+        """The weather of a city.
+
+        Args:
+            city: its name
+        """
+        return "sunny"
+    message = model.generate([{"role": "user", "content": [{"type": "text", "text": ASKED[0]["content"]}]}],
+                             tools_to_call_from=[get_weather], tool_choice="auto")
+    call = message.tool_calls[0].function
+    given = json.loads(call.arguments) if isinstance(call.arguments, str) else call.arguments
+    assert call.name == "get_weather" and given == ARGUMENTS, message
+
+
+def haystack_loop(url):
+    from haystack.components.generators.chat import OpenAIChatGenerator
+    from haystack.dataclasses import ChatMessage
+    from haystack.tools import Tool
+    from haystack.utils import Secret
+    tool = Tool(name="get_weather", description="d", parameters=PARAMETERS, function=get_weather)
+    model = OpenAIChatGenerator(model=NAME, api_base_url=f"{url}/v1", api_key=Secret.from_token("none"), tools=[tool],
+                                generation_kwargs={"temperature": 0})
+    asked = ChatMessage.from_user(ASKED[0]["content"])
+    reply = model.run([asked])["replies"][0]
+    assert reply.tool_calls[0].arguments == ARGUMENTS, reply
+    told = model.run([asked, reply, ChatMessage.from_tool("sunny", origin=reply.tool_calls[0])])["replies"][0]
+    assert told.text == SAID, told
+
+
+def dspy_loop(url):
+    import dspy
+    model = dspy.LM(f"openai/{NAME}", api_base=f"{url}/v1", api_key="none", temperature=0, max_tokens=300, cache=False)
+    with dspy.context(lm=model):
+        said = dspy.Predict("question -> answer")(question="What is the capital of France?").answer
+    assert said == "Paris", said
+
+
+CLIENTS = (openai_client, anthropic_client, ollama_client, langchain_client, litellm_client, instructor_client, outlines_client,
+           guidance_client, llama_index_client)
+LOOPS = (openai_chat_loop, openai_responses_loop, anthropic_loop, ollama_loop, litellm_loop, langchain_loop, langchain_others_loop,
+         openai_agents_loop, pydantic_ai_loop, llama_index_loop, smolagents_loop, haystack_loop)
+PROGRAM = "[[ ## answer ## ]]\nParis\n\n[[ ## completed ## ]]"  # as DSPy reads answers
 
 
 def start(model):
@@ -277,12 +403,18 @@ def run(model, clients, counts):
         process.wait(60)
 
 
+def chosen(clients, only):
+    return [c for c in clients if not only or c.__name__ in only]
+
+
 def main():
+    only = set(sys.argv[2:])  # names of functions, after a model or ""
     counts = {"passed": 0, "failed": 0, "skipped": 0}
-    run(sys.argv[1] if len(sys.argv) > 1 else TINY, CLIENTS, counts)
+    run(sys.argv[1] if sys.argv[1:2] and sys.argv[1] else TINY, chosen(CLIENTS, only), counts)
     with tempfile.TemporaryDirectory() as top:
         marks = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-        run(scripted_model(f"{top}/model", TEMPLATE, SCRIPTS, marks), LOOPS, counts)
+        run(scripted_model(f"{top}/model", TEMPLATE, SCRIPTS, marks), chosen(LOOPS, only), counts)
+        run(scripted_model(f"{top}/dspy", "{% if messages %}<|says|>{% endif %}", {"says": PROGRAM}), chosen((dspy_loop,), only), counts)
     print(", ".join(f"{n} {name}" for name, n in counts.items()))
     return 1 if counts["failed"] else 0
 

@@ -6,7 +6,8 @@ and leaves out the invalid ones, and how long forms and masks take; with --llgui
     python3 tests/scripts/mask_bench.py MASKBENCH/data TOKENIZER [--tool build-test/tests/tool_grammar]
         [--llguidance] [--every N] [--save FILE] [--list KIND]
 
-TOKENIZER is a folder with a tokenizer.json. KIND lists schemas: refused, rejects, accepts or slow.
+TOKENIZER is a folder with a tokenizer.json. KIND lists schemas: refused, rejects, closed, accepts or slow. "closed": valid texts are
+left out, because an object with "properties" and without "additionalProperties" has no others here; with that keyword they are in.
 """
 import argparse
 import collections
@@ -77,16 +78,31 @@ class Llguidance:
         return matcher.is_accepting()
 
 
+def opened(schema):
+    """The same with additionalProperties where a schema says nothing of them."""
+    if isinstance(schema, list):
+        return [opened(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    copy = {k: v if k in ("enum", "const", "required") else opened(v) for k, v in schema.items()}
+    names = isinstance(copy.get("properties"), dict) or isinstance(copy.get("patternProperties"), dict)
+    return {**copy, "additionalProperties": True} if names and "additionalProperties" not in copy else copy
+
+
+def rejects(result, valid):
+    return (False, True) in zip(result.get("accepted", []), valid)
+
+
 def kinds(result, valid):
     if "error" in result:
         return {"refused"}
-    pairs = list(zip(result["accepted"], valid))
-    return {kind for kind, found in (("rejects", (False, True) in pairs), ("accepts", (True, False) in pairs)) if found}
+    found = {"accepts"} if (True, False) in zip(result["accepted"], valid) else set()
+    return found | ({"closed" if result.get("closed") else "rejects"} if rejects(result, valid) else set())
 
 
 def summary(name, results):
     count = collections.Counter(kind for r, valid in results.values() for kind in kinds(r, valid) or {"right"})
-    print(f"{name}: {len(results)} schemas, " + ", ".join(f"{k} {count[k]}" for k in ("right", "refused", "rejects", "accepts")))
+    print(f"{name}: {len(results)} schemas, " + ", ".join(f"{k} {count[k]}" for k in ("right", "refused", "closed", "rejects", "accepts")))
     for key in ("open", "masks", "longest"):
         values = sorted(r[key] for r, _ in results.values() if key in r)
         if values:
@@ -106,7 +122,7 @@ def main():
     parser.add_argument("--llguidance", action="store_true")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--save")
-    parser.add_argument("--list", choices=("refused", "rejects", "accepts", "slow"))
+    parser.add_argument("--list", choices=("refused", "rejects", "closed", "accepts", "slow"))
     args = parser.parse_args()
     engines = {"quipu": Ours(args.tool, args.tokenizer)}
     if args.llguidance:
@@ -114,7 +130,11 @@ def main():
     results = {name: {} for name in engines}
     for stem, schema, texts, valid in read(args.data, args.every):
         for name, engine in engines.items():
-            results[name][stem] = engine.ask(schema, texts, valid), valid
+            result = engine.ask(schema, texts, valid)
+            if rejects(result, valid):
+                again = engine.ask(opened(schema), texts, valid)
+                result["closed"] = "error" not in again and not rejects(again, valid)
+            results[name][stem] = result, valid
     for name, found in results.items():
         summary(name, found)
     for stem, (r, valid) in results["quipu"].items():
