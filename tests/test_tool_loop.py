@@ -182,4 +182,124 @@ def check_tools_of_codex(s):
     assert status == 400 and "web_search_20250305" in reply["error"]["message"], reply
 
 
+# ---- Requests as agents send them: the fields and types of items that Codex and Claude Code have, with other values ----
+
+def codex_request(items, **more):
+    shell = {"type": "object", "properties": {"command": {"type": "array", "items": {"type": "string"}}, "workdir": {"type": "string"},
+                                              "timeout_ms": {"type": "number"}}, "required": ["command"], "additionalProperties": False}
+    tools = [{"type": "function", "name": "shell", "description": "Runs a command.", "strict": False, "parameters": shell},
+             {"type": "function", "name": "update_plan", "description": "d", "strict": False,
+              "parameters": {"type": "object", "properties": {"plan": {"type": "array", "items": {"type": "object", "properties": {
+                  "step": {"type": "string"}, "status": {"type": "string"}}, "required": ["step", "status"], "additionalProperties": False}}},
+                  "required": ["plan"], "additionalProperties": False}},
+             {"type": "custom", "name": "apply_patch", "description": "d",
+              "format": {"type": "grammar", "syntax": "lark", "definition": "start: PATCH"}},
+             {"type": "namespace", "name": "mcp__files__", "description": "d",
+              "tools": [{"type": "function", "name": "read", "description": "d", "strict": False, "parameters": SCHEMA}]},
+             {"type": "local_shell"}, {"type": "web_search", "external_web_access": False},
+             {"type": "image_generation", "output_format": "png"}]
+    return {"model": "gpt-5-codex", "instructions": "You are an agent.", "input": items, "tools": tools, "tool_choice": "auto",
+            "parallel_tool_calls": True, "reasoning": {"effort": "medium", "summary": "auto"}, "store": False, "stream": True,
+            "include": ["reasoning.encrypted_content"], "prompt_cache_key": "0199f5c4-3c1a-7f30-9d0e-6a1b2c3d4e5f",
+            "text": {"verbosity": "low"}, "service_tier": "auto", "client_metadata": {"turn": "1"}, "max_output_tokens": 8, **more}
+
+
+def codex_items():
+    said = lambda kind, text: [{"type": kind, "text": text}]
+    turn = {"internal_chat_message_metadata_passthrough": {"turn_id": "t1"}}
+    call = {"type": "function_call", "name": "shell", "arguments": '{"command":["ls"]}', "call_id": "call_1"}
+    return [{"type": "message", "role": "developer", "content": said("input_text", "Be brief.")},
+            {"type": "message", "role": "user", "content": said("input_text", "<environment_context>x</environment_context>"), **turn},
+            {"type": "message", "role": "user", "content": said("input_text", "List the files.")},
+            {"type": "reasoning", "id": "rs_1", "summary": said("summary_text", "I look."), "content": said("reasoning_text", "I list."),
+             "encrypted_content": None},
+            {"type": "message", "role": "assistant", "content": said("output_text", "I look."), "phase": "commentary", "id": "msg_1"},
+            call, {"type": "function_call_output", "call_id": "call_1", "output": '{"output":"a.c\\n","metadata":{"exit_code":0}}'},
+            {"type": "custom_tool_call", "status": "completed", "call_id": "call_2", "name": "apply_patch", "input": "*** Begin Patch"},
+            {"type": "custom_tool_call_output", "call_id": "call_2", "output": said("input_text", "Done")},
+            {"type": "function_call", "name": "read", "namespace": "mcp__files__", "arguments": "{}", "call_id": "call_3"},
+            {"type": "function_call_output", "call_id": "call_3", "output": said("input_text", "text of a file")},
+            {"type": "local_shell_call", "call_id": "call_4", "status": "completed",
+             "action": {"type": "exec", "command": ["pwd"], "timeout_ms": 1000, "working_directory": "/", "env": None, "user": None}},
+            {"type": "local_shell_call_output", "call_id": "call_4", "output": "/"},
+            {"type": "agent_message", "author": "reviewer", "recipient": "main", "content": said("input_text", "Looks right.")},
+            {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}},
+            {"type": "message", "role": "assistant", "content": said("output_text", "Done."), "phase": "final_answer"},
+            {"type": "message", "role": "user", "content": said("input_text", "And now?")}]
+
+
+@test
+def requests_of_codex(_):
+    with Server("-c", "8192") as s:
+        headers = {"originator": "codex_cli_rs", "session_id": "0199f5c4", "User-Agent": "codex_cli_rs/0.60 (Debian 12; x86_64) xterm",
+                   "Accept": "text/event-stream", "version": "0.60.0"}
+        status, head, text = s.request("POST", "/v1/responses", codex_request(codex_items()), headers)
+        assert status == 200 and "web_search" in head.getheader("Warning"), text
+        events = [json.loads(line[6:]) for line in text.decode().split("\n") if line.startswith("data: {")]
+        kinds = [e["type"] for e in events]
+        assert kinds[0] == "response.created" and kinds[-1] in ("response.completed", "response.incomplete"), kinds
+        usage = events[-1]["response"]["usage"]
+        assert {"input_tokens", "output_tokens", "total_tokens"} <= set(usage) and "cached_tokens" in usage["input_tokens_details"], usage
+        items = [e["item"] for e in events if e["type"] == "response.output_item.done"]
+        assert items and all("type" in i for i in items), items
+        schema = {"type": "json_schema", "strict": True, "name": "codex_output_schema",
+                  "schema": {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}}
+        body = codex_request(codex_items(), stream=False, tools=[], text={"verbosity": "high", "format": schema}, max_output_tokens=64)
+        reply = s.post("/v1/responses", body)[1]
+        assert set(json.loads(reply["output"][-1]["content"][0]["text"])) == {"ok"}, reply
+        shown = [i for i in codex_items() if i["type"] != "web_search_call"]
+        counts = [s.post("/v1/responses/input_tokens", {"input": i})[1]["input_tokens"] for i in (codex_items(), shown)]
+        assert counts[0] == counts[1], counts
+        for kind, more in (("compaction", {"encrypted_content": "x"}), ("tool_search_output", {"status": "completed", "tools": []})):
+            status, reply = s.post("/v1/responses", codex_request([*codex_items(), {"type": kind, **more}]))
+            assert status == 400 and kind in reply["error"]["message"], reply
+
+
+def claude_code_request(**more):
+    kept = {"cache_control": {"type": "ephemeral"}}
+    tools = [{"name": name, "description": "d", "input_schema": {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object",
+              "properties": {"command": {"type": "string", "description": "d"}, "timeout": {"type": "number"}}, "required": ["command"],
+              "additionalProperties": False}} for name in ("Bash", "mcp__files__read")]
+    tools[-1].update(kept)
+    return {"model": "claude-sonnet-4-5", "max_tokens": 8, "stream": True, "temperature": 1, "tools": tools,
+            "system": [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1"}, {"type": "text", "text": "You are an agent.", **kept}],
+            "metadata": {"user_id": "user_1_account__session_2"}, "thinking": {"type": "adaptive"}, "output_config": {"effort": "medium"},
+            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "<system-reminder>x</system-reminder>"}, {"type": "text", "text": "List."}]},
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "I list.", "signature": "c2ln"},
+                                                  {"type": "text", "text": "I look."},
+                                                  {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "ls"}},
+                                                  {"type": "tool_use", "id": "toolu_2", "name": "mcp__files__read", "input": {"command": "a"}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "a.c", "is_error": False},
+                                             {"type": "tool_result", "tool_use_id": "toolu_2", "is_error": True,
+                                              "content": [{"type": "text", "text": "none"}], **kept}]}], **more}
+
+
+@test
+def requests_of_claude_code(_):
+    with Server("-c", "8192") as s:
+        headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14",
+                   "anthropic-dangerous-direct-browser-access": "true", "x-app": "cli", "User-Agent": "claude-cli/2.1 (external, cli)",
+                   "x-stainless-lang": "js", "x-stainless-retry-count": "0", "Authorization": "Bearer none"}
+        status, head, text = s.request("POST", "/v1/messages?beta=true", claude_code_request(), headers)
+        assert status == 200 and head.getheader("request-id"), text
+        events = [json.loads(line[6:]) for line in text.decode().split("\n") if line.startswith("data: {")]
+        kinds = [e["type"] for e in events if e["type"] != "ping"]
+        assert kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"], kinds
+        assert {"input_tokens", "cache_read_input_tokens"} <= set(events[0]["message"]["usage"]), events[0]
+        count = {k: v for k, v in claude_code_request().items() if k in ("model", "messages", "tools", "system", "thinking")}
+        n = s.request("POST", "/v1/messages/count_tokens?beta=true", count, headers)[2]["input_tokens"]
+        usage = s.request("POST", "/v1/messages", claude_code_request(stream=False), headers)[2]["usage"]
+        assert n == usage["input_tokens"] + usage["cache_read_input_tokens"], (n, usage)
+        title = {"type": "json_schema", "schema": {"type": "object", "properties": {"title": {"type": "string", "maxLength": 5}},
+                                                    "required": ["title"], "additionalProperties": False}}
+        body = claude_code_request(stream=False, tools=[], thinking={"type": "disabled"}, output_config={"format": title}, max_tokens=99)
+        reply = s.request("POST", "/v1/messages?beta=true", body, headers)[2]
+        assert set(json.loads(reply["content"][0]["text"])) == {"title"}, reply
+        old = claude_code_request(thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2048, temperature=None, stream=False,
+                                  stop_sequences=["e"], output_config=None)
+        assert s.request("POST", "/v1/messages?beta=true", old, headers)[0] == 200
+
+
 sys.exit(run_tests())

@@ -141,6 +141,47 @@ static qp_status add_custom_call(cJSON *list, const cJSON *item, api_error *erro
     return QP_OK;
 }
 
+/* A command in the client's own shell, as a call of a tool. */
+static void add_shell_call(cJSON *list, const cJSON *item)
+{
+    char *action = cJSON_PrintUnformatted(json_get(item, "action"));
+    add_call(list, item, "local_shell", action ? action : "{}");
+    cJSON_free(action);
+}
+
+/* What another agent says: a message of the user that names who it is from. */
+static qp_status add_agent_message(cJSON *list, const cJSON *item, api_error *error)
+{
+    strbuf text = {0};
+    const cJSON *part;
+    qp_status status = QP_OK;
+    strbuf_printf(&text, "%s: ", responses_text(item, "author"));
+    cJSON_ArrayForEach(part, json_get(item, "content"))
+    {
+        if (cJSON_IsString(json_get(part, "text")))
+            strbuf_puts(&text, responses_text(part, "text"));
+        else
+            status =
+                api_refuse(error, 400, "input",
+                           "a part of an agent's message is of type \"%.40s\": the model reads "
+                           "only text",
+                           responses_text(part, "type"));
+    }
+    add_message(list, "user", strbuf_text(&text));
+    strbuf_free(&text);
+    return status;
+}
+
+/* What a hosted tool did: its result is in the text that followed it. */
+static bool is_of_hosted_tool(const char *type)
+{
+    static const char *const names[] = {"web_search_call", "file_search_call",
+                                        "image_generation_call", "code_interpreter_call"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(type, names[i]) == 0) return true;
+    return false;
+}
+
 /* ---- Items --------------------------------------------------------------------------------- */
 
 static void add_result(cJSON *list, const cJSON *item)
@@ -148,7 +189,8 @@ static void add_result(cJSON *list, const cJSON *item)
     const cJSON *output = json_get(item, "output");
     cJSON *message = cJSON_CreateObject();
     cJSON_AddStringToObject(message, "role", "tool");
-    cJSON_AddStringToObject(message, "tool_call_id", responses_text(item, "call_id"));
+    const char *id = responses_text(item, "call_id");
+    cJSON_AddStringToObject(message, "tool_call_id", *id ? id : responses_text(item, "id"));
     cJSON_AddItemToObject(message, "content",
                           output ? cJSON_Duplicate(output, true) : cJSON_CreateString(""));
     cJSON_AddItemToArray(list, message);
@@ -165,12 +207,16 @@ static qp_status add_item(cJSON *list, const cJSON *item, api_error *error)
     if (strcmp(type, "reasoning") == 0) return add_reasoning(list, item, error);
     if (strcmp(type, "function_call") == 0) return add_function_call(list, item, error);
     if (strcmp(type, "custom_tool_call") == 0) return add_custom_call(list, item, error);
+    if (strcmp(type, "agent_message") == 0) return add_agent_message(list, item, error);
     if (message)
         cJSON_AddItemToArray(list, cJSON_Duplicate(item, true)); /* checked later */
+    else if (strcmp(type, "local_shell_call") == 0)
+        add_shell_call(list, item);
     else if (strcmp(type, "function_call_output") == 0 ||
+             strcmp(type, "local_shell_call_output") == 0 ||
              strcmp(type, "custom_tool_call_output") == 0)
         add_result(list, item);
-    else
+    else if (!is_of_hosted_tool(type))
         return api_refuse(error, 400, "input",
                           "an item of the input is of type \"%.40s\", which is not known here",
                           type);
