@@ -153,6 +153,14 @@ static const option_spec schedule_options[] = {
     {"compare", 0, OPTION_FLAG_AT(SETTINGS, compare),
      .help =
          "run all strategies in turn, and show the predicted time of each beside the measured one"},
+    {"tune", 0, OPTION_FLAG_AT(SETTINGS, tune), .excludes = "measure compare",
+     .help =
+         "search for a schedule that is quicker than the strategies' on this machine, and write "
+         "it to --save FILE, for run --schedule FILE"},
+    {"seconds", 0, OPTION_INTEGER_AT(SETTINGS, seconds), .expert = true, .argument = "N",
+     .fallback = "60", .minimum = 1, .maximum = 86400, .help = "with --tune: how long it searches"},
+    {"seed", 0, OPTION_INTEGER_AT(SETTINGS, seed), .expert = true, .argument = "N", .fallback = "1",
+     .maximum = INT64_C(1) << 53, .help = "with --tune: of its random moves"},
     {"html", 0, OPTION_STRING_AT(SETTINGS, html), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write a page for a browser that shows what each worker does when"},
     {"save", 0, OPTION_STRING_AT(SETTINGS, save), .argument = "FILE", .hint = OPTION_HINT_FILE,

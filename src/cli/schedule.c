@@ -7,6 +7,7 @@
 #include "inspect/compare.h"
 #include "inspect/measure.h"
 #include "inspect/schedule_print.h"
+#include "inspect/tune.h"
 
 /* What the queues are for: CPU threads, or a GPU's multiprocessors. */
 typedef struct target {
@@ -96,6 +97,27 @@ static qp_status compare(const cli_call *call, const target *target, strbuf *out
     return status;
 }
 
+static qp_status tune(const cli_call *call, const target *target, strbuf *out)
+{
+    const cli_settings *s = call->settings;
+    tune_options options = {.threads = (int)target->workers,
+                            .context = s->context,
+                            .chunk = asked_chunk(call),
+                            .throughput = s->setting == 1,
+                            .seconds = (double)s->seconds,
+                            .seed = (uint64_t)s->seed,
+                            .costs = cli_costs_path(target->device, target->workers),
+                            .save = s->save,
+                            .verbose = s->verbose,
+                            .progress = cli_progress(),
+                            .cancel = &cli_interrupted};
+    TRY(cli_model_path(call, &options.model));
+    cli_catch_interrupt();
+    qp_status status = schedule_tune(&options, out, call->error);
+    cli_release_interrupt();
+    return status;
+}
+
 static qp_status print(const cli_call *call, const target *target, strbuf *out)
 {
     const cli_settings *s = call->settings;
@@ -146,6 +168,7 @@ static qp_status check_kind(const cli_call *call)
     const cli_settings *s = call->settings;
     const bool ranks = s->ranks > 1, form = s->plan_form != 0;
     const char *with = s->measure         ? "measure"
+                       : s->tune          ? "tune"
                        : s->compare       ? "compare"
                        : s->kernel_device ? "device cuda"
                        : ranks && s->fuse ? "fuse"
@@ -167,7 +190,7 @@ static qp_status check_kind(const cli_call *call)
 static qp_status check_together(const cli_call *call)
 {
     const cli_settings *s = call->settings;
-    const bool times = s->measure || s->compare,
+    const bool times = s->measure || s->compare || s->tune,
                part = s->left_out || s->start_after || s->stop_after;
     const struct {
         bool found;
@@ -178,9 +201,15 @@ static qp_status check_together(const cli_call *call)
          "use"},
         {s->types && !s->measure,
          "--types says what --measure measures and has no effect without it"},
-        {times && (s->list || s->verify || s->html || s->save),
+        {times && (s->list || s->verify || s->html || (s->save && !s->tune)),
          "--list, --verify, --html and --save concern one schedule and cannot be combined with "
-         "--measure or --compare"},
+         "--measure or --compare, nor --list, --verify and --html with --tune"},
+        {s->tune && !s->save, "--tune needs --save FILE, which gets the schedule that it finds"},
+        {s->tune && s->kernel_device,
+         "--tune is for schedules of CPU threads: the megakernel takes a strategy, not a file"},
+        {s->tune && (s->fuse || s->sums || s->load || s->group || s->json),
+         "--tune searches for the schedule of a plain run: leave out --fuse, --sums, --load, "
+         "--group and --json"},
         {s->compare && s->load && s->kernel_device,
          "--compare runs a schedule of --load on CPU threads: leave out --device cuda"},
         {s->measure && s->load,
@@ -189,8 +218,8 @@ static qp_status check_together(const cli_call *call)
          "--svg draws what --network predicts: give that, or --html for a schedule"},
         {part && (times || s->verify || s->save || s->load),
          "--skip, --start-after and --stop-after show a part of a pass: --measure, --compare, "
-         "--verify, --save and --load need all of it"},
-        {s->layers && times, "--layers has no effect on --measure and --compare"},
+         "--tune, --verify, --save and --load need all of it"},
+        {s->layers && times, "--layers has no effect on --measure, --compare and --tune"},
         {s->save && s->load, "--save and --load exclude each other"},
         {s->setting != 0 && s->fuse,
          "--fuse is for few tokens and cannot be combined with --setting throughput"},
@@ -215,6 +244,7 @@ qp_status command_schedule(const cli_call *call)
     qp_status status = find_target(call, &gpu, &target);
     if (status == QP_OK)
         status = s->measure   ? measure(call, &target, &text)
+                 : s->tune    ? tune(call, &target, &text)
                  : s->compare ? compare(call, &target, &text)
                               : print(call, &target, &text);
     if (status == QP_OK) status = cli_write(strbuf_text(&text), text.length, call->error);

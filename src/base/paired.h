@@ -1,0 +1,32 @@
+/* Whether one of two things is quicker, from times of both that were taken in turn.
+ *
+ * Other programs disturb a pair of runs that follow each other alike, so the ratio of a pair is
+ * compared, not the times. The interval is of the median of the ratios, by the sign test: it needs
+ * no assumption on how times are distributed.
+ */
+#ifndef QUIPU_BASE_PAIRED_H
+#define QUIPU_BASE_PAIRED_H
+
+#include <stdbool.h>
+
+enum { PAIRED_LEAST = 8, PAIRED_MOST = 64 };
+
+typedef struct paired_ratio {
+    int n;
+    double ratio[PAIRED_MOST]; /* a / b of each pair */
+} paired_ratio;
+
+/* Adds a pair of times; more than PAIRED_MOST are left out. */
+void paired_add(paired_ratio *p, double a, double b);
+
+/* The median of the ratios, and the bounds within which the true one lies in 99% of cases; with
+ * fewer than PAIRED_LEAST pairs 0 and infinity. */
+typedef struct paired_interval {
+    double median, low, high;
+} paired_interval;
+paired_interval paired_of(const paired_ratio *p);
+
+/* Whether a is quicker than b, outside of noise. */
+bool paired_is_quicker(const paired_ratio *p);
+
+#endif
