@@ -386,6 +386,47 @@ def described_steps():
     expect(2, "multiple of 32 elements", "trace", "-m", f"synthetic:{config}:Q8_0", "--ids", "1")
 
 
+def own_queues():
+    """Instructions as a list with edges; queues that another program made of them; files that outlive a context,
+    a chunk and a type of the cache."""
+    schedule = ["schedule", "-m", "synthetic:tiny", "--workers", "2"]
+    listed = json.loads(quipu(*schedule, "--linear", "--json")[1])
+    nodes, end = listed["nodes"], listed["end"]
+    check([node["id"] for node in nodes] == list(range(listed["instructions"])), "ids")
+    for node in nodes:
+        check(all(need < node["id"] and node["id"] in nodes[need]["children"] for need in node["needs"]), node)
+        longest = max((nodes[child]["priority_ns"] for child in node["children"]), default=0)
+        check(node["priority_ns"] == node["cost_ns"] + (longest + listed["signal_ns"] if node["children"] else 0), node)
+    check(end["needs"] == [node["id"] for node in nodes if not node["children"]] and end["opcode"] == "noop", end)
+    product = next(node for node in nodes if node["step"] == "attn_qkv")
+    check(product["operands"] == {"x": "x_", "weight": "attn_q", "out": "attn[0:256]"}, product)
+    dag = json.loads(quipu(*schedule, "--linear", "--json", "--assign", "dag")[1])["nodes"]
+    check([node["opcode"] for node in dag] == [node["opcode"] for node in nodes], "ids do not depend on --assign")
+    status, out, err = quipu(*schedule, "--linear")
+    check(status == 0 and out.splitlines()[-1].split()[-1] == "end", out[-300:] + err)
+
+    queues, saved = Path(TEMPORARY) / "queues.json", str(Path(TEMPORARY) / "own.schedule")
+    run = ["run", "-m", "synthetic:tiny", "-p", "1,2,3", "-n", "8"]
+    example = subprocess.run([sys.executable, Path(__file__).resolve().parent.parent / "examples/assign.py", "synthetic:tiny", "2", saved],
+                             capture_output=True, text=True, env=HOME | {"QUIPU": QUIPU}, check=False)
+    check(example.returncode == 0, example.stderr)
+    text = quipu(*run)[1]
+    check(quipu(*run, "--schedule", saved)[1] == text, "the example's queues")
+    for others in (["-c", "100", "--chunk", "16"], ["--kv-type", "F32", "-c", "2000"]):
+        check(quipu(*run, *others, "--schedule", saved)[1] == quipu(*run, *others)[1] != "", f"with {others}")
+    status, out, err = quipu(*schedule, "--kv-type", "F32", "--save", saved)
+    check(status == 0 and quipu(*run, "--schedule", saved)[1] == text, err)
+    expect(1, "made for another model", "run", "-m", "synthetic:tiny-qwen3", "-p", "1", "--schedule", saved)
+    ids = [node["id"] for node in nodes]
+    for wrong, words in (([ids, []], None), ([ids], "with 2 queues"), ([ids, [0]], "once"), ([ids[1:], []], "expected all"),
+                         ([ids[::-1], []], "queues.json"), ([ids[:-1], [0.5]], "queue 1 has the id 0.5"), (7, "queues")):
+        queues.write_text(json.dumps({"queues": wrong}))
+        status, out, err = quipu(*schedule, "--queues", str(queues), "--verify")
+        check(status == 0 if words is None else status != 0 and words in err, f"queues {str(wrong)[:40]}: {out} {err}")
+    expect(2, "cannot be combined", *schedule, "--linear", "--compare")
+    expect(2, "--tune needs --save", *schedule, "--tune")
+
+
 def operators():
     """Rows are in a file when they are known, so that a run which is cut off has told something."""
     for command in (["ops", "check"], ["ops", "bench", "rope", "linear", "-r", "1", "-t", "1"]):
@@ -399,4 +440,4 @@ def operators():
     check(len(ends) == 1 and rows[-1].endswith("0 failed"), rows)
 
 
-sys.exit(run_parts(operators, answers, speculation, texts, conversion, conversation, cut_model, traces, described_steps))
+sys.exit(run_parts(operators, answers, speculation, texts, conversion, conversation, cut_model, traces, described_steps, own_queues))

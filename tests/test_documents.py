@@ -112,9 +112,10 @@ def experiments():
 def outputs():
     """After "$ quipu ...": beginnings of lines; "..." stands for what is left out."""
     n = 0
-    for page in [ROOT / name for name in ("README.md", "doc/FORWARD-PASS.md", "doc/PLANS.md", "doc/TRACES.md")]:
+    for page in [ROOT / name for name in ("README.md", "doc/FORWARD-PASS.md", "doc/PLANS.md", "doc/TRACES.md",
+                                          "doc/SCHEDULES.md")]:
         for command, shown in re.findall(r"^    \$ (quipu .*)\n((?: {4}(?!\$ ).*\n)*)", page.read_text(encoding="utf-8"), re.M):
-            if not re.match(r"quipu (info|shapes|plan|schedule|logits|run|trace [^\n]*--describe)", command) or "|" in command:
+            if not re.match(r"quipu (info|shapes|plan|schedule|logits|run|trace [^\n]*--describe)", command) or re.search(r"\||--schedule|--save|--load|--compare|--tune|--measure", command):
                 continue
             status, out, error = quipu(*command.split()[1:])
             check(status == 0, f"{page.name}: {command}: {error}")

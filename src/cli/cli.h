@@ -60,8 +60,9 @@ typedef struct cli_settings {
     int64_t workers, group;
     int setting, assign;
     double memory_fraction, bandwidth, gflops, signal_ns;
-    bool list, verify, measure, compare, tune, first_rule;
-    const char *types; /* of weights, with commas */
+    bool list, verify, measure, compare, tune, linear, first_rule;
+    const char *types;  /* of weights, with commas */
+    const char *queues; /* a JSON file */
     const char *save, *load, *html, *svg, *schedule, *network;
     const char *left_out; /* kinds to skip */
     /* info */

@@ -42,6 +42,15 @@ extern const option_group cli_server_options, cli_pace_options, cli_question_opt
                     "of a padded-batch engine, without a schedule; the last two run on the CPU"    \
     }
 
+/* --kv-type, of the commands that run a model and of those that plan it. */
+#define CLI_KV_TYPE                                                                                \
+    {                                                                                              \
+        "kv-type", 0, OPTION_CHOICE_AT(cli_settings, kv_type),                                     \
+            .expert = true, .choices = cli_kv_types, .fallback = "F16", .argument = "TYPE",        \
+            .help = "element type of the KV cache; F8 is E4M3: half of F16's memory at some loss " \
+                    "of accuracy"                                                                  \
+    }
+
 /* --act-type, of the same commands. */
 #define CLI_ACT_TYPE                                                                               \
     {                                                                                              \

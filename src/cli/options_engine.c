@@ -131,15 +131,12 @@ static const option_spec context_options[] = {
     {0}};
 const option_group cli_context_options = {"Running", context_options};
 
-static const option_spec cache_options[] = {
-    {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .expert = true, .argument = "N",
-     .fallback = "16", .minimum = 1, .maximum = 1 << 16,
-     .help = "positions in a page of the KV cache"},
-    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .expert = true, .choices = cli_kv_types,
-     .fallback = "F16", .argument = "TYPE",
-     .help =
-         "element type of the KV cache; F8 is E4M3: half of F16's memory at some loss of accuracy"},
-    {0}};
+static const option_spec cache_options[] = {{"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size),
+                                             .expert = true, .argument = "N", .fallback = "16",
+                                             .minimum = 1, .maximum = 1 << 16,
+                                             .help = "positions in a page of the KV cache"},
+                                            CLI_KV_TYPE,
+                                            {0}};
 const option_group cli_cache_options = {"KV cache", cache_options};
 
 static const option_spec lora_options[] = {

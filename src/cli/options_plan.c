@@ -76,6 +76,7 @@ static const option_spec shapes_options[] = {
 const option_group cli_shapes_options = {"Shapes", shapes_options};
 
 static const option_spec schedule_options[] = {
+    CLI_KV_TYPE,
     {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .expert = true, .argument = "N",
      .fallback = "0", .maximum = 1024,
      .help = "queues; 0: one for each processor that this process may use, or for each "
@@ -141,6 +142,14 @@ static const option_spec schedule_options[] = {
     {"list", 0, OPTION_FLAG_AT(SETTINGS, list),
      .help = "print every queue, instruction by "
              "instruction"},
+    {"linear", 0, OPTION_FLAG_AT(SETTINGS, linear),
+     .help =
+         "print the instructions without workers, in an order that all dependencies follow: id, "
+         "priority, what each needs; with --json also operands and parameters"},
+    {"queues", 0, OPTION_STRING_AT(SETTINGS, queues), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help =
+         "take the workers' queues from a JSON file, {\"queues\": [[id, ...], ...]}, with ids of "
+         "--linear; they are proved sound, and --save writes them for run --schedule"},
     {"verify", 0, OPTION_FLAG_AT(SETTINGS, verify),
      .help = "prove that the schedule is sound in every order"},
     {"measure", 0, OPTION_FLAG_AT(SETTINGS, measure),

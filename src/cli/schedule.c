@@ -139,7 +139,10 @@ static qp_status print(const cli_call *call, const target *target, strbuf *out)
                                       .costs = cli_costs_path(target->device, target->workers),
                                       .device = target->device,
                                       .machine = target->gpu,
+                                      .kv_type = cli_kv_types[s->kv_type],
                                       .list = s->list,
+                                      .linear = s->linear,
+                                      .queues = s->queues,
                                       .json = s->json,
                                       .verify = s->verify,
                                       .ranks = s->ranks,
@@ -221,6 +224,13 @@ static qp_status check_together(const cli_call *call)
          "--tune, --verify, --save and --load need all of it"},
         {s->layers && times, "--layers has no effect on --measure, --compare and --tune"},
         {s->save && s->load, "--save and --load exclude each other"},
+        {(s->linear || s->queues ||
+          option_source_at(call->options, &s->kv_type) == OPTION_FROM_COMMAND_LINE) &&
+             times,
+         "--linear, --queues and --kv-type concern one schedule and cannot be combined with "
+         "--measure, --compare or --tune"},
+        {s->queues && (s->load || s->ranks > 1),
+         "--queues arranges a schedule of one rank that is made now: leave out --load and --ranks"},
         {s->setting != 0 && s->fuse,
          "--fuse is for few tokens and cannot be combined with --setting throughput"},
         {s->setting != 0 && s->sums,

@@ -8,6 +8,7 @@
 #include "schedule/build.h"
 #include "schedule/cost.h"
 #include "inspect/hosts.h"
+#include "inspect/schedule_dag.h"
 #include "schedule/predict.h"
 #include "schedule/ranks.h"
 #include "schedule/skip.h"
@@ -173,7 +174,7 @@ static void print_summary(const report *r, strbuf *out)
                   s->options.profile.bytes_per_second / 1e9,
                   s->options.profile.flops_per_second / 1e9, s->options.profile.signal_ns,
                   origin_of(r));
-    strbuf_printf(out, "%-*s %016" PRIx64 "\n", width, "fingerprint", s->program->fingerprint);
+    strbuf_printf(out, "%-*s %016" PRIx64 "\n", width, "fingerprint", s->program->form_fingerprint);
     if (!r->has_made) return;
     strbuf_printf(out,
                   "%-*s %12.1f us predicted of what these options make now: %d of its %" PRId64
@@ -251,11 +252,11 @@ static cJSON *instruction_json(const report *r, int worker, int at)
     return item;
 }
 
-static void print_json(const report *r, strbuf *out)
+static qp_status print_json(const report *r, strbuf *out, qp_error *error)
 {
     const schedule *s = &r->schedule;
     char fingerprint[17];
-    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, s->program->fingerprint);
+    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, s->program->form_fingerprint);
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "setting", schedule_setting_name(s->options.setting));
     cJSON_AddStringToObject(root, "assign", schedule_assignment_name(s->options.assignment));
@@ -271,6 +272,7 @@ static void print_json(const report *r, strbuf *out)
     cJSON_AddNumberToObject(root, "predicted_ns", r->predicted.total);
     cJSON_AddNumberToObject(root, "critical_path_ns", r->predicted.critical_path);
     cJSON_AddStringToObject(root, "costs", origin_of(r));
+    cJSON_AddNumberToObject(root, "signal_ns", s->options.profile.signal_ns);
     cJSON_AddNumberToObject(root, "balance", prediction_balance(s, &r->predicted));
     dependencies waits = count_dependencies(s);
     cJSON_AddNumberToObject(root, "full_dependencies_per_layer", waits.full);
@@ -291,7 +293,11 @@ static void print_json(const report *r, strbuf *out)
             cJSON_AddItemToArray(queue, instruction_json(r, w, i));
         cJSON_AddItemToArray(queues, queue);
     }
-    output_json_line(root, out, NULL);
+    qp_status status = QP_OK;
+    if (r->options->linear) status = schedule_dag_json(s, root, error);
+    if (status == QP_OK) return output_json_line(root, out, error);
+    cJSON_Delete(root);
+    return status;
 }
 
 /* The number of a name; if there is none the number after the last, which is refused later. */
@@ -329,6 +335,7 @@ static qp_status build_program(report *r, const model *model, const schedule_opt
     plan_options options = plan_default_options(config);
     options.form = o->form;
     options.target = PLAN_FOR_CPU;
+    if (o->kv_type) options.kv_type = dtype_from_name(o->kv_type);
     options.context = o->context;
     if (o->context == 0)
         options.context = config_usual_context(config) < USUAL_MOST_CONTEXT
@@ -391,12 +398,28 @@ static qp_status choose(report *r, const model *model, schedule_options *out, qp
     return QP_OK;
 }
 
+/* Queues that another program made, proved sound as any others. */
+static qp_status take_queues(report *r, qp_error *error)
+{
+    schedule arranged;
+    qp_status status = schedule_dag_arrange(&r->schedule, r->options->queues, &arranged, error);
+    if (status == QP_OK) status = schedule_verify(&arranged, error);
+    if (status != QP_OK) {
+        schedule_free(&arranged);
+        return status == QP_INVALID ? error_prefix(error, "%s", r->options->queues) : status;
+    }
+    schedule_free(&r->schedule);
+    r->schedule = arranged;
+    return QP_OK;
+}
+
 static qp_status build(report *r, const model *model, qp_error *error)
 {
     const schedule_print_options *o = r->options;
     schedule_options of;
     TRY(choose(r, model, &of, error));
     TRY(schedule_build(&r->program, &of, &r->schedule, error));
+    if (o->queues) TRY(take_queues(r, error));
     if (o->ranks > 1 && (o->verify || o->save)) return visit_ranks(r, &of, error);
     if (o->verify) TRY(schedule_verify(&r->schedule, error));
     if (o->save) return schedule_save(&r->schedule, 1, o->save, error);
@@ -442,13 +465,14 @@ static qp_status print_schedule(report *r, const model *model, strbuf *out, qp_e
     TRY(schedule_predict(&r->schedule, &r->predicted, error));
     count(r);
     if (o->json)
-        print_json(r, out);
+        TRY(print_json(r, out, error));
     else
         print_summary(r, out);
     if ((o->verify || o->load) && !o->json)
         strbuf_printf(out, "%-*s sound in every order%s\n", r->name_width, "verified",
                       o->ranks > 1 ? ", all ranks together" : "");
     if (o->list && !o->json) print_list(r, out);
+    if (o->linear && !o->json) TRY(schedule_dag_print(&r->schedule, out, error));
     return o->page ? print_page(r, error) : QP_OK;
 }
 

@@ -29,8 +29,11 @@ typedef struct schedule_print_options {
     const char
         *costs; /* file of measured costs, used where none of these three is given; or NULL */
     const char *device, *machine; /* whose costs they must be; NULL: "cpu", this processor */
+    const char *kv_type;          /* of the KV cache; NULL: F16 */
     bool list, json, verify;
-    const char *save; /* a file for the queues, or NULL */
+    bool linear;        /* the instructions with their dependencies, without workers */
+    const char *queues; /* a JSON file with other queues of them (schedule_dag.h); or NULL */
+    const char *save;   /* a file for the queues, or NULL */
     /* A file that `save` wrote, printed in place of a schedule made now; NULL: none. It says itself
      * for how many workers and which setting it is; context, chunk, sums and kv_partitions must be
      * those that it was made with. QP_FORMAT: it is damaged, or for another model or program. */

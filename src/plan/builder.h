@@ -158,6 +158,7 @@ qp_status program_build(const plan_builder *b, const model *model, program *out,
 
 /* Gives areas of the arena the offsets of their tensors. */
 void program_place(program *program);
-uint64_t program_fingerprint(const program *program);
+/* Its numbers, which differ for another program. */
+void program_take_fingerprints(program *program);
 
 #endif

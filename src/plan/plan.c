@@ -325,7 +325,7 @@ qp_status plan_finish(const plan_builder *draft, const model *model, qp_error *e
     lifetime_place(out, cells);
     free(cells);
     program_place(out);
-    out->fingerprint = program_fingerprint(out);
+    program_take_fingerprints(out);
     return program_verify(out, error);
 }
 

@@ -358,8 +358,10 @@ typedef struct program {
     int logits_end; /* the step after the one that makes the logits; those that follow choose tokens
                      */
     size_t arena_bytes;
-    uint64_t fingerprint; /* of areas, views, weights, nodes and capacity */
-    arena memory;         /* of the tables above but the steps */
+    uint64_t fingerprint;      /* of areas, views, weights, nodes and capacity */
+    uint64_t form_fingerprint; /* of what a schedule refers to: without the capacity, places in
+                                * memory and the type of the cache */
+    arena memory;              /* of the tables above but the steps */
 } program;
 
 /* The view of a node's operand; its rank is 0 where the node has none. */

@@ -71,7 +71,7 @@ static file_header header_of(const schedule *s)
                      .workers = (uint32_t)o->workers,
                      .longest = (uint32_t)s->longest,
                      .n_counters = (uint32_t)s->n_counters,
-                     .fingerprint = s->program->fingerprint,
+                     .fingerprint = s->program->form_fingerprint,
                      .setting = (uint32_t)o->setting,
                      .assignment = (uint32_t)o->assignment,
                      .last_step = (uint32_t)o->last_step,
@@ -226,6 +226,16 @@ static schedule_options options_of(const file_header *h)
                               .profile = h->profile};
 }
 
+/* A schedule of another context or chunk is predicted for sizes that this program has, too. */
+static void fit_sizes(file_header *h, const program *p)
+{
+    enum { MOST_TOKENS = 1 << 20, MOST_CONTEXT = 1 << 26 }; /* of any program */
+    const int64_t tokens = p->capacity.of[AXIS_TOKENS], context = p->options.context;
+    if (h->tokens > tokens && h->tokens <= MOST_TOKENS) h->tokens = tokens;
+    if (h->context > context && h->context <= MOST_CONTEXT) h->context = context;
+    if (h->tokens > h->context) h->tokens = h->context;
+}
+
 /* Options that no schedule of the program has: they are printed and predicted from. */
 static qp_status check_header(const section *from, const file_header *h, const program *p,
                               qp_error *error)
@@ -253,13 +263,15 @@ static qp_status read_section(const section *from, const program *p, schedule *o
     TRY(read_header(from, &h, &bytes, error));
     out->options = options_of(&h);
     TRY(draft_take_program(p, out, error));
-    if (p->fingerprint != h.fingerprint)
+    if (p->form_fingerprint != h.fingerprint)
         return error_set(error, QP_FORMAT,
                          "%s: made for another model, other options or another version "
                          "(fingerprint %016llx, expected %016llx): give what it was saved with, or "
                          "make it anew",
                          from->path, (unsigned long long)h.fingerprint,
-                         (unsigned long long)p->fingerprint);
+                         (unsigned long long)p->form_fingerprint);
+    fit_sizes(&h, p);
+    out->options = options_of(&h);
     TRY(check_header(from, &h, p, error));
     TRY(read_queues(from, &h, out, error));
     qp_status status = schedule_verify(out, error);

@@ -31,8 +31,7 @@ void instruction_print_waits(const instruction *in, strbuf *out)
     }
 }
 
-/* "x", or "attn[2048:3072]" for some of its columns. */
-static void print_view(const schedule *s, int number, strbuf *out)
+void instruction_print_view(const schedule *s, int number, strbuf *out)
 {
     const program_view *view = &s->program->views[number];
     const program_area *area = &s->program->areas[view->area];
@@ -53,6 +52,6 @@ void instruction_print_operands(const schedule *s, const instruction *in, strbuf
     for (int i = 0; i < op_n_tensors(op); i++) {
         if (in->operands[i] == 0) continue;
         strbuf_printf(out, " %s=", op->tensors[i].name);
-        print_view(s, in->operands[i], out);
+        instruction_print_view(s, in->operands[i], out);
     }
 }

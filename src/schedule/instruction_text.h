@@ -16,6 +16,9 @@ void instruction_print_slice(const instruction *in, strbuf *out);
  * before; nothing where it does not wait. */
 void instruction_print_waits(const instruction *in, strbuf *out);
 
+/* Appends a view: "x", or "attn[2048:3072]" for some of its columns. */
+void instruction_print_view(const schedule *s, int number, strbuf *out);
+
 /* Its operands by the operator's names: " x=x_ weight=attn_q_weight out=attn[0:576]". */
 void instruction_print_operands(const schedule *schedule, const instruction *in, strbuf *out);
 

@@ -123,13 +123,14 @@ static qp_status read_queues(const schedule *s, int room, queues *out, qp_error 
     return status;
 }
 
-/* The schedule that these queues are, with the counters and costs of another. */
-static qp_status write_queues(const schedule *from, const queues *q, schedule *out, qp_error *error)
+qp_status schedule_arrange(const schedule *from, const instruction *const *order,
+                           const int *lengths, schedule *out, qp_error *error)
 {
     const size_t counters = (size_t)from->n_counters * sizeof *from->per_pass;
+    const int workers = from->options.workers;
     int longest = 0;
-    for (int w = 0; w < q->workers; w++)
-        if (q->length[w] > longest) longest = q->length[w];
+    for (int w = 0; w < workers; w++)
+        if (lengths[w] > longest) longest = lengths[w];
     *out = (schedule){.options = from->options};
     TRY(draft_take_program(from->program, out, error));
     memcpy(out->costs, from->costs, (size_t)from->n_nodes * sizeof *out->costs);
@@ -138,12 +139,26 @@ static qp_status write_queues(const schedule *from, const queues *q, schedule *o
     if (!out->per_pass) return error_no_memory(error, "the schedule's counters", counters);
     memcpy(out->per_pass, from->per_pass, counters);
     TRY(tensorize_allocate(out, longest, error));
-    for (int w = 0; w < q->workers; w++) {
-        out->length[w] = q->length[w];
-        for (int i = 0; i < q->length[w]; i++)
-            out->instructions[(size_t)w * (size_t)longest + (size_t)i] = queue_of(q, w)[i].in;
+    for (int w = 0; w < workers; w++) {
+        out->length[w] = lengths[w];
+        for (int i = 0; i < lengths[w]; i++)
+            out->instructions[(size_t)w * (size_t)longest + (size_t)i] = **order++;
     }
     return QP_OK;
+}
+
+static qp_status write_queues(const schedule *from, const queues *q, schedule *out, qp_error *error)
+{
+    const size_t most = (size_t)q->workers * (size_t)q->longest;
+    const instruction **order = calloc(most + 1, sizeof *order);
+    size_t n = 0;
+    if (!order) return error_no_memory(error, "the schedule's queues", most * sizeof *order);
+    for (int w = 0; w < q->workers; w++)
+        for (int i = 0; i < q->length[w]; i++)
+            order[n++] = &queue_of(q, w)[i].in;
+    qp_status status = schedule_arrange(from, order, q->length, out, error);
+    free(order);
+    return status;
 }
 
 qp_status schedule_neighbour(const schedule *from, int moves, uint64_t *seed, schedule *out,

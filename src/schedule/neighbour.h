@@ -1,8 +1,13 @@
-/* Schedules that differ from another in a few places: what a search for a better one tries. */
+/* Schedules of the same instructions in other queues: what a search for a better one tries. */
 #ifndef QUIPU_SCHEDULE_NEIGHBOUR_H
 #define QUIPU_SCHEDULE_NEIGHBOUR_H
 
 #include "schedule/schedule.h"
+
+/* The instructions in these queues: `order` has those of all workers one after the other, of each
+ * `lengths` [workers]. The caller verifies the result. schedule_free() it, also after a failure. */
+qp_status schedule_arrange(const schedule *from, const instruction *const *order,
+                           const int *lengths, schedule *out, qp_error *error);
 
 /* The same instructions in other queues or places. `moves` times one instruction goes to another
  * worker, or changes places with one of another worker, or with the next of its queue; the place is
