@@ -145,3 +145,16 @@ def merged(tensors, pairs, scaling):
         out[name + ".weight"] = (out[name + ".weight"].astype(np.float64)
                                  + scaling * b.astype(np.float64) @ a.astype(np.float64)).astype(np.float32)
     return out
+
+
+# of golden/models/llama-text.gguf
+TEXT_SHAPES = {"self_attn.q_proj": (24, 24), "self_attn.k_proj": (8, 24), "self_attn.v_proj": (8, 24),
+               "self_attn.o_proj": (24, 24), "mlp.gate_proj": (32, 24), "mlp.up_proj": (32, 24), "mlp.down_proj": (24, 32)}
+
+
+def text_adapter(folder, rank, seed):
+    """A PEFT directory for that model."""
+    draw = np.random.default_rng(seed)
+    return write_peft(folder, {f"model.layers.{layer}.{module}": (draw.normal(0, 0.3, (rank, columns)).astype(np.float32),
+                                                                  draw.normal(0, 0.3, (rows, rank)).astype(np.float32))
+                               for layer in range(2) for module, (rows, columns) in TEXT_SHAPES.items()})

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 try:
-    import numpy as np
+    import numpy  # noqa: F401 - of lora_files
 except ImportError:
     print("skipped: python3-numpy is missing")
     sys.exit(77)
@@ -18,22 +18,11 @@ except ImportError:
 import lora_files as files
 from server_process import HELLO, MODEL, QUIPU, TESTS, Server, refusal, test
 
-# of golden/models/llama-text.gguf
-SHAPES = {"self_attn.q_proj": (24, 24), "self_attn.k_proj": (8, 24), "self_attn.v_proj": (8, 24),
-          "self_attn.o_proj": (24, 24), "mlp.gate_proj": (32, 24), "mlp.up_proj": (32, 24), "mlp.down_proj": (24, 32)}
 FOLDER = Path(tempfile.mkdtemp(prefix="quipu-lora-"))
 TEXT = "the quick brown fox jumps over the lazy dog and then some more words follow it here"
 
 
-def adapter(name, rank, seed):
-    draw = np.random.default_rng(seed)
-    pairs = {f"model.layers.{layer}.{module}": (draw.normal(0, 0.3, (rank, columns)).astype(np.float32),
-                                                draw.normal(0, 0.3, (rows, rank)).astype(np.float32))
-             for layer in range(2) for module, (rows, columns) in SHAPES.items()}
-    return files.write_peft(FOLDER / name, pairs)
-
-
-FIRST, SECOND = adapter("first", 4, 1), adapter("second", 9, 2)
+FIRST, SECOND = files.text_adapter(FOLDER / "first", 4, 1), files.text_adapter(FOLDER / "second", 9, 2)
 MODULES = ["--lora-modules", f"one={FIRST}", "--lora-modules", f"two={SECOND}:0.5", "--parallel", "6"]
 
 

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from quipu._native import check, closed, ffi, lib
 from quipu._owner import Owner
+from quipu._lora import Adapters
 from quipu._slots import Slot, Slots
 from quipu._step import Stepped
 from quipu.errors import CancelledError, InvalidError
@@ -97,7 +98,8 @@ class Engine(Owner):
 
     what = "model"
 
-    def __init__(self, options: Any, keep: Sequence[object]) -> None:
+    def __init__(self, options: Any, keep: Sequence[object], adapters: Adapters) -> None:
+        self.adapters = adapters
         super().__init__()
         self._inbox: queue.SimpleQueue[Work | Slot | int | None] = queue.SimpleQueue()
         self._waiting: list[Work] = []
@@ -219,7 +221,7 @@ class Engine(Owner):
         self.max_outputs = int(self.info.max_outputs)
         self.sampling_defaults = ffi.new("qp_sampling *", {"size": ffi.sizeof("qp_sampling")})
         check(lib.qp_sampling_defaults(self.pointer, self.sampling_defaults, error), error)
-        self.slots = Slots(self.pointer, max(1, int(options.max_sessions)))
+        self.slots = Slots(self.pointer, max(1, int(options.max_sessions)), self.adapters.usual)
 
     def _turn(self) -> bool:
         """False: the engine is to be closed."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from quipu._native import Tokens, check, ffi, lib
 
+from quipu._lora import Uses, adapt
 from quipu.errors import NoMemoryError
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Slot:
         self.is_users = True
         """Whether it belongs to a Session; else it is kept for what it holds."""
         self.used = 0
+        self.lora: Uses = ()
+        """Its adapters."""
 
     @property
     def count(self) -> int:
@@ -58,8 +61,8 @@ def common(a: Tokens, b: Tokens) -> int:
 class Slots:
     """All sessions of an engine; for its thread only."""
 
-    def __init__(self, engine: Any, most: int) -> None:
-        self._engine, self._most = engine, most
+    def __init__(self, engine: Any, most: int, usual: Uses) -> None:
+        self._engine, self._most, self._usual = engine, most, usual
         self._clock = 0
         self.all: list[Slot] = []
 
@@ -93,13 +96,26 @@ class Slots:
         self.all.append(slot := Slot(pointer))
         return slot
 
-    def open(self) -> Slot:
+    def open(self, lora: Uses) -> Slot:
         """A new session."""
         if len(self.all) >= self._most:
             self.evict()
         error, out = ffi.new("qp_error *"), ffi.new("qp_session **")
         check(lib.qp_session_open(self._engine, out, error), error)
-        return self._add(out[0])
+        slot = self._add(out[0])
+        slot.lora = self._usual
+        return self._adapt(slot, lora)
+
+    def _adapt(self, slot: Slot, lora: Uses) -> Slot:
+        """Gives an empty session its adapters."""
+        if slot.lora != lora:
+            try:
+                adapt(slot.pointer, lora)
+            except BaseException:
+                self.close(slot)
+                raise
+            slot.lora = lora
+        return slot
 
     def fork(self, slot: Slot) -> Slot:
         """Another session with the same tokens."""
@@ -107,12 +123,16 @@ class Slots:
             self.evict(spare=slot)
         error, out = ffi.new("qp_error *"), ffi.new("qp_session **")
         check(lib.qp_session_fork(slot.pointer, out, error), error)
-        return self._add(out[0])
+        forked = self._add(out[0])
+        forked.lora = slot.lora
+        return forked
 
-    def take(self, prompt: Tokens) -> Slot:
+    def take(self, prompt: Tokens, lora: Uses) -> Slot:
         """A session that holds a beginning of the prompt, as long a one as there is, and nothing else."""
         best, shared, held = None, 0, 0
         for slot in self.all:
+            if slot.lora != lora:
+                continue
             tokens = slot.tokens
             n = min(common(tokens, prompt), len(prompt) - 1)
             if n > shared:
@@ -120,7 +140,7 @@ class Slots:
         idle = best is not None and best in self._idle
         others = len(self.all) < self._most or len(self._idle) > idle
         if best is None or (shared < LEAST_SHARED and others):
-            slot, shared = self.open(), 0
+            slot, shared = self.open(lora), 0
         elif idle and (2 * shared >= held or not others):
             slot = best
         elif others:
@@ -129,6 +149,7 @@ class Slots:
             slot, shared = self._idle[0], 0
         error = ffi.new("qp_error *")
         check(lib.qp_session_truncate(slot.pointer, shared, error), error)
+        self._adapt(slot, lora)
         slot.is_users = False
         self.touch(slot)
         return slot
@@ -138,7 +159,7 @@ class Slots:
         try:
             return self.fork(best), shared
         except NoMemoryError:
-            return self.open(), 0
+            return self.open(best.lora), 0
 
     def touch(self, slot: Slot) -> None:
         self._clock += 1

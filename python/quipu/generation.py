@@ -14,6 +14,7 @@ import numpy as np
 
 from quipu._engine import Engine, Work
 from quipu._native import Floats, Tokens, lib
+from quipu._lora import Uses
 from quipu._slots import Slot
 from quipu._step import Stepped
 from quipu._text import TextStream, ToolCall
@@ -35,8 +36,9 @@ class Answer(Work):
     """The engine's side of a Generation. It does not refer to that, so that one which nobody reads ends."""
 
     def __init__(self, prompt: Tokens, sampling: Sampling, max_tokens: int, slot: Slot | None, context: int,
-                 logprobs: int | None, special: bool, tools: Sequence[str] | None) -> None:
+                 logprobs: int | None, special: bool, tools: Sequence[str] | None, lora: Uses) -> None:
         super().__init__()
+        self.lora = lora
         self.prompt, self.sampling, self.max_tokens = prompt, sampling, max_tokens
         self.slots, self.wants_slot = ((slot,), False) if slot else ((), True)
         self.special, self.context, self.n_top = special, context, logprobs
@@ -59,7 +61,7 @@ class Answer(Work):
             like = None
             if self.n_top is None:  # a sequence that is like another gets no logits of the prompt
                 like = next((work for work in engine.running(Answer) if work.is_like(self)), None)
-            slot = engine.slots.open() if like else engine.slots.take(self.prompt)
+            slot = engine.slots.open(self.lora) if like else engine.slots.take(self.prompt, self.lora)
             slot.is_users = False
             self.slots = (slot,)
         else:
@@ -86,7 +88,7 @@ class Answer(Work):
     def is_like(self, other: Answer) -> bool:
         """Whether it reads the same prompt in an own session, and has not begun to answer."""
         return (self.wants_slot and not self.sequence.made and self.sequence.like is None and self.shared_tokens == 0
-                and not self.is_cancelled and np.array_equal(self.prompt, other.prompt))
+                and not self.is_cancelled and self.lora == other.lora and np.array_equal(self.prompt, other.prompt))
 
     def stepped(self) -> bool:
         if self.sequence.failure is not None:

@@ -14,13 +14,14 @@ import numpy.typing as npt
 from quipu._engine import Engine, Receiver, Work
 from quipu._native import (Floats, Tokens, check, closed, ffi, known_option, lib, set_option, sized, take_text,
                            text_of, token_array)
+from quipu._lora import Adapters, Uses, adapters_of
 from quipu._slots import Slot
 from quipu._step import Stepped
 from quipu.errors import InvalidError, NoMemoryError, WrongTypeError
 from quipu.generation import Answer, Generation
 from quipu.grammar import Grammar
 from quipu.hub import is_name, pull
-from quipu.options import Adapter, ChatOptions, GenerateOptions, ModelOptions, SamplingOptions, ScheduleOptions, Tensor
+from quipu.options import ChatOptions, GenerateOptions, Lora, ModelOptions, SamplingOptions, ScheduleOptions, Tensor
 from quipu.sampling import Sampler, Sampling
 from quipu.schedule import Schedule
 from quipu.step import Sequence as StepSequence
@@ -93,7 +94,7 @@ class _Embedding(Work):
         self._tokens, self._of_all, self._hidden_size = tokens, of_all, hidden_size
 
     def begin(self, engine: Engine) -> bool:
-        slot = engine.slots.open()
+        slot = engine.slots.open(engine.adapters.usual)
         slot.is_users = False
         self.slots = (slot,)
         self._reader = _Embedder(slot, self._tokens, engine, self._of_all, self._hidden_size)
@@ -141,8 +142,9 @@ class Session:
     """One sequence of a model: its tokens, and their part of the KV cache. What several threads ask of it
     is done one after the other."""
 
-    def __init__(self, model: Model) -> None:
-        self._init(model, model._engine.call(lambda engine: engine.slots.open(), wants_slot=True))
+    def __init__(self, model: Model, *, lora: Lora = None) -> None:
+        uses = model._engine.adapters.uses("Session", lora)
+        self._init(model, model._engine.call(lambda engine: engine.slots.open(uses), wants_slot=True))
 
     def _init(self, model: Model, slot: Slot) -> None:
         self._model, self._open_slot = model, slot
@@ -256,18 +258,13 @@ def _receive_tensor(context: Any, native: Any) -> int:
 _on_tensor = ffi.callback("qp_status(void *, const qp_tensor *)", _receive_tensor)
 
 
-def _adapters(keep: list[Any], adapters: Any) -> tuple[Any, int]:
+def _adapters(keep: list[Any], options: Mapping[str, Any]) -> tuple[Any, int]:
     """An array of qp_adapter."""
-    if isinstance(adapters, (str, os.PathLike, Adapter)):
-        raise TypeError(f"Model: adapters must be a list of paths or Adapters, found {adapters!r}")
-    all_of = [a if isinstance(a, Adapter) else Adapter(a) for a in adapters]
-    for a in all_of:
-        if a.scale == 0:
-            raise InvalidError(f"Model: the scale of adapter {a.path} must not be 0; leave it out, or let it wait")
-    paths = [ffi.new("char[]", os.fsencode(a.path)) for a in all_of]
-    native = ffi.new("qp_adapter[]", [{"path": p, "scale": a.scale, "waits": a.waits} for p, a in zip(paths, all_of)])
+    adapters = adapters_of(options)
+    paths = [ffi.new("char[]", os.fsencode(a.path)) for a in adapters]
+    native = ffi.new("qp_adapter[]", [{"path": p, "scale": a.scale, "waits": a.waits} for p, a in zip(paths, adapters)])
     keep += [paths, native]
-    return native, len(all_of)
+    return native, len(adapters)
 
 
 def _engine_options(path: str | os.PathLike[str], options: Mapping[str, Any], sessions: int, keep: list[Any]) -> Any:
@@ -283,7 +280,7 @@ def _engine_options(path: str | os.PathLike[str], options: Mapping[str, Any], se
                 keep.append(handle := ffi.new_handle(value))
                 native.log, native.log_context = _on_log, handle
         elif name == "adapters":
-            native.adapters, native.n_adapters = _adapters(keep, value)
+            native.adapters, native.n_adapters = _adapters(keep, options)
         elif name == "on_tensor":
             if callable(value):
                 keep.append(handle := ffi.new_handle(receiver := Receiver(value)))
@@ -322,7 +319,8 @@ class Model:
             keep: list[Any] = []
             native = _engine_options(path, options, sessions, keep)
             try:
-                self._engine = Engine(native, keep)
+                adapters = Adapters(adapters_of(options), bool(options.get("merge_adapters")))
+                self._engine = Engine(native, keep, adapters)
                 break
             except NoMemoryError:
                 if sessions == choices[-1]:
@@ -392,9 +390,9 @@ class Model:
 
         self._engine.call(change)
 
-    def session(self) -> Session:
+    def session(self, *, lora: Lora = None) -> Session:
         """A new, empty sequence, when one of `max_sessions` is free."""
-        return Session(self)
+        return Session(self, lora=lora)
 
     def generate(self, prompt: str | Sequence[int] | Tokens, **options: Unpack[GenerateOptions]) -> Generation:
         """Continues a prompt. What another answer has read of its beginning is not read again. Options are
@@ -436,8 +434,11 @@ class Model:
                 raise InvalidError(f"{what}: schema and grammar exclude each other")
             sampling = replace(sampling, grammar=Grammar(self._need_vocabulary(), json_schema=schema))
         sampling._native(self._engine)  # raises here what is wrong with it
+        uses = self._engine.adapters.uses(what, own.get("lora"))
+        if session and own.get("lora") is not None and uses != session._slot.lora:
+            raise InvalidError(f"{what}: a session keeps the adapters that it was opened with, session(lora=...)")
         answer = Answer(ids, sampling, int(max_tokens), session._slot if session else None, self._engine.context,
-                        own.get("logprobs"), bool(own.get("special")), tools)
+                        own.get("logprobs"), bool(own.get("special")), tools, uses)
         return Generation(self._engine, answer, session or self, schema)
 
     def eval(self, inputs: Sequence[tuple[Session, Sequence[int] | Tokens]], *, every_row: bool = False,
@@ -569,4 +570,4 @@ def _tool_names(tools: object) -> list[str]:
     return names
 
 
-_OWN_OPTIONS = ("max_tokens", "sampling", "schema", "logprobs", "special")
+_OWN_OPTIONS = ("max_tokens", "sampling", "schema", "logprobs", "special", "lora")

@@ -49,12 +49,19 @@ class Adapter:
     """A LoRA adapter of a model: a GGUF file, or a directory of PEFT.
 
     scale   a factor of what it adds
-    waits   answers begin without it
+    waits   only answers that ask for it have it
+    name    by which they do; without one the last part of its path
     """
 
     path: str | os.PathLike[str]
     scale: float = 1.0
     waits: bool = False
+    name: str = ""
+
+
+Lora = Union[None, str, int, Sequence[Union[str, int]], Mapping[Union[str, int], float]]
+"""Adapters of an answer, by their names or numbers: one, several, or each with a scale; none: (). None: those of
+the model that do not wait."""
 
 
 class ModelOptions(TypedDict, total=False):
@@ -149,6 +156,8 @@ class GenerateOptions(SamplingOptions, total=False):
         logprobs     Generation.logprobs has the log-probability of each token, and of so many of the
                      likeliest
         special      control tokens appear in the text
+        lora         LoRA adapters of the model, by names or numbers: "name", ["a", "b"] or {"a": 0.5}; () is
+                     none. Those of a session are given when it is opened
     """
 
     max_tokens: int
@@ -156,6 +165,7 @@ class GenerateOptions(SamplingOptions, total=False):
     schema: Schema | None
     logprobs: int | None
     special: bool
+    lora: Lora
 
 
 class ChatOptions(GenerateOptions, total=False):

@@ -1,0 +1,67 @@
+"""Which LoRA adapters of a model an answer or a session has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quipu._native import check, ffi, lib
+from quipu.errors import InvalidError
+from quipu.options import Adapter, Lora
+
+Uses = tuple[tuple[int, float], ...]
+"""Numbers of adapters with their scales, in order."""
+
+
+def adapters_of(options: Mapping[str, Any]) -> list[Adapter]:
+    """The adapters of a model's options."""
+    given = options.get("adapters") or ()
+    if isinstance(given, (str, os.PathLike, Adapter)):
+        raise InvalidError(f"Model: adapters must be a list of paths or Adapters, found {given!r:.100}")
+    adapters = [a if isinstance(a, Adapter) else Adapter(a) for a in given]
+    for a in adapters:
+        if a.scale == 0:
+            raise InvalidError(f"Model: the scale of adapter {a.path} must not be 0; leave it out, or let it wait")
+    return adapters
+
+
+class Adapters:
+    """The adapters of an open model."""
+
+    def __init__(self, adapters: Sequence[Adapter], merged: bool) -> None:
+        self._all = [] if merged else list(adapters)
+        self.usual: Uses = tuple((i, a.scale) for i, a in enumerate(self._all) if not a.waits)
+        """What sessions begin with."""
+
+    def uses(self, what: str, lora: Lora) -> Uses:
+        """What `lora` asks for."""
+        if lora is None:
+            return self.usual
+        items: list[tuple[Any, float | None]]
+        if isinstance(lora, (str, int)):
+            items = [(lora, None)]
+        elif isinstance(lora, Mapping):
+            items = list(lora.items())
+        else:
+            items = [(name, None) for name in lora]
+        found = []
+        for name, scale in items:
+            i = self._find(what, name)
+            found.append((i, self._all[i].scale if scale is None else float(scale)))
+        return tuple(sorted(found))
+
+    def _find(self, what: str, name: Any) -> int:
+        for i, a in enumerate(self._all):
+            path = os.fspath(a.path)
+            if name in (i, a.name, path) or (not a.name and name == os.path.basename(path)):
+                return i
+        names = ", ".join(a.name or os.path.basename(os.fspath(a.path)) for a in self._all) or "none"
+        raise InvalidError(f"{what}: the model has no adapter {name!r:.60}; it has {names}")
+
+
+def adapt(session: Any, uses: Uses) -> None:
+    """Gives an empty qp_session these adapters."""
+    native = ffi.new("qp_adapter_use[]", [{"adapter": i, "scale": scale} for i, scale in uses])
+    error = ffi.new("qp_error *")
+    check(lib.qp_session_adapt(session, native, len(uses), error), error)
