@@ -20,68 +20,90 @@ template <bool UP> DEVICE_FN constexpr int experts_outputs(void)
     return UP ? EXPERTS_FEATURES / 2 : EXPERTS_FEATURES;
 }
 
-/* A warp's place among the steps of its block's tiles. Tile `index` of gate and up is one of the
- * choice's; of down it has steps of all choices. */
+/* A warp's place among the steps of its team's tiles, which are every EXPERTS_TEAMS-th of the
+ * block's. Tile `index` of gate and up is one of the choice's; of down it has steps of all choices.
+ */
 template <bool UP> struct experts_place {
     int index, tile, choice, step;
 
-    METHOD void begin(const experts_few &a, int at, int warp)
+    METHOD void begin(const experts_few &a, int first, int team, int member)
     {
-        index = at;
-        choice = UP ? at / a.tiles : warp / a.n_steps;
-        tile = UP ? at - choice * a.tiles : at;
-        step = UP ? warp : warp - choice * a.n_steps;
+        index = first + team;
+        choice = UP ? index / a.tiles : 0;
+        tile = UP ? index - choice * a.tiles : index;
+        step = member;
+        if (!UP) turn(a);
     }
-    METHOD void advance(const experts_few &a, int warp)
+    /* Steps after the last one of a choice's row are the next choice's. */
+    METHOD void turn(const experts_few &a)
     {
-        step += EXPERTS_WARPS;
+        for (; step >= a.n_steps; step -= a.n_steps)
+            choice++;
+    }
+    METHOD void advance(const experts_few &a, int member)
+    {
+        step += EXPERTS_TEAM;
         if constexpr (UP) {
-            if (step >= a.n_steps) begin(a, index + 1, warp);
-        } else {
-            for (; step >= a.n_steps; step -= a.n_steps)
+            if (step < a.n_steps) return;
+            for (tile += EXPERTS_TEAMS; tile >= a.tiles; tile -= a.tiles)
                 choice++;
-            if (choice >= a.top_k) begin(a, index + 1, warp);
+        } else {
+            turn(a);
+            if (choice < a.top_k) return;
+            tile += EXPERTS_TEAMS;
+            choice = 0;
         }
+        index += EXPERTS_TEAMS;
+        step = member;
+        if (!UP) turn(a);
     }
-    /* Row r of the tile, of an expert. */
-    METHOD const char *row(const experts_few &a, int64_t expert, int r) const
+    /* Where row r of the tile lies, of an expert, in the first matrix or of gate and up the second.
+     */
+    template <int M> METHOD uint32_t row(const experts_few &a, uint32_t expert, int r) const
     {
-        const int m = UP && r >= EXPERTS_FEATURES / 2 ? 1 : 0;
-        const int in = UP ? r % (EXPERTS_FEATURES / 2) : r;
-        const int feature = min(a.begin + tile * experts_outputs<UP>() + in, a.n_features - 1);
-        return m ? a.weight[1] + expert * a.expert_pitch[1] + feature * a.row_pitch[1]
-                 : a.weight[0] + expert * a.expert_pitch[0] + feature * a.row_pitch[0];
+        const int feature = min(a.begin + tile * experts_outputs<UP>() + r, a.n_features - 1);
+        return expert * a.expert_pitch[M] + (uint32_t)feature * a.row_pitch[M];
     }
 };
 
 /* Where a step of a row is in the first 16 bytes that are copied of it. */
-template <dtype T> DEVICE_FN int experts_shift(const char *row)
+template <dtype T> DEVICE_FN int experts_shift(const char *matrix, uint32_t at)
 {
-    return eight_pieces<T>::WHOLE ? 0 : (int)((uint32_t)(uintptr_t)row & 15);
+    return eight_pieces<T>::WHOLE ? 0 : (int)(((uint32_t)(uintptr_t)matrix + at) & 15);
 }
 
-/* Copies a warp's step to shared memory. */
-template <dtype T, int PITCH, bool UP>
-DEVICE_FN void experts_fetch(const experts_few &a, const experts_place<UP> &p, int64_t expert,
-                             uint32_t to)
+/* Copies a step of eight rows of the tile, from row r of matrix M on, to shared memory. */
+template <dtype T, int PITCH, bool UP, int M>
+DEVICE_FN void experts_fetch_rows(const experts_few &a, const experts_place<UP> &p, uint32_t expert,
+                                  int first, uint32_t to)
 {
     typedef eight_pieces<T> pieces;
     typedef eight_place<T, 1> copies;
     const int lane = (int)threadIdx.x % WARP, piece = lane % pieces::LANES;
-    const int offset = eight_offset<T>(p.step);
-    const int bytes = min((int)eight_weights<T>::SPAN, a.row_bytes - offset);
+    const int offset = eight_offset<T>(p.step), own = lane / pieces::LANES;
+    const int bytes = min((int)eight_weights<T>::SPAN, a.row_bytes - offset) - 16 * piece;
+    const char *matrix = a.weight[M] + eight_piece<T>(p.step, piece);
 #pragma unroll
-    for (int i = 0; i < EXPERTS_FEATURES; i += pieces::ROWS) {
-        const int r = i + lane / pieces::LANES;
-        const char *row = p.row(a, expert, r) + offset;
-        const int shift = experts_shift<T>(row), there = shift + bytes - 16 * piece;
-        const char *from = row - shift + eight_piece<T>(p.step, piece);
-        const uint32_t at = to + (uint32_t)(r * PITCH + 16 * piece);
+    for (int i = 0; i < EXPERTS_FEATURES / 2; i += pieces::ROWS) {
+        const uint32_t row = p.template row<M>(a, expert, first + i + own) + (uint32_t)offset;
+        const int shift = experts_shift<T>(a.weight[M], row), there = shift + bytes;
+        const char *from = matrix + row - shift;
+        const uint32_t at = to + (uint32_t)((i + own) * PITCH + 16 * piece);
         copies::copy(there > 0, at, from);
         if (pieces::N > pieces::LANES)
             copies::copy(there > 16 * pieces::LANES, at + 16 * pieces::LANES,
                          from + 16 * pieces::LANES);
     }
+}
+
+/* Copies a warp's step. */
+template <dtype T, int PITCH, bool UP>
+DEVICE_FN void experts_fetch(const experts_few &a, const experts_place<UP> &p, uint32_t expert,
+                             uint32_t to)
+{
+    const int half = EXPERTS_FEATURES / 2;
+    experts_fetch_rows<T, PITCH, UP, 0>(a, p, expert, 0, to);
+    experts_fetch_rows<T, PITCH, UP, UP ? 1 : 0>(a, p, expert, UP ? 0 : half, to + half * PITCH);
 }
 
 /* ---- x ------------------------------------------------------------------------------------- */
@@ -108,26 +130,43 @@ template <dtype T> DEVICE_FN void experts_split(float4 v, uint2 *to)
     to[8] = part;
 }
 
+/* Four columns of a row of x, times the choice's share. */
+template <bool UP>
+DEVICE_FN float4 experts_load_x(const experts_few &a, const float *from, const float *shares, int i,
+                                int all, int each)
+{
+    const int row = i / each, column = 4 * (i - row * each);
+    if (i >= all || column >= a.n_columns) return make_float4(0, 0, 0, 0);
+    const float4 v = *(const float4 *)(from + (a.x_rows == 1 ? 0 : row * a.x_choice) + column);
+    if (UP) return v;
+    const float share = shares[row];
+    return make_float4(v.x * share, v.y * share, v.z * share, v.w * share);
+}
+
+/* Some loads are in flight at a time. */
 template <dtype T, bool UP>
 DEVICE_FN void experts_fill_x(const experts_few &a, int64_t token, const float *shares,
                               const experts_x &x)
 {
-    const int rows = UP ? a.x_rows : a.top_k, each = a.n_steps * WARP;
+    enum { AHEAD = 4, THREADS = EXPERTS_WARPS * WARP };
+    const int each = a.n_steps * WARP, all = (UP ? a.x_rows : a.top_k) * each;
     const float *from = a.x + token * a.x_token;
-    for (int i = (int)threadIdx.x; i < rows * each; i += EXPERTS_WARPS * WARP) {
-        const int row = i / each, at = i - row * each, column = 4 * at;
-        const float *of = from + (a.x_rows == 1 ? 0 : row * a.x_choice);
-        float4 v = make_float4(0, 0, 0, 0);
-        if (column < a.n_columns) v = *(const float4 *)(of + column);
-        if (!UP)
-            v = make_float4(v.x * shares[row], v.y * shares[row], v.z * shares[row],
-                            v.w * shares[row]);
-        experts_split<T>(v, x.parts + i / 4 * 12 + i % 4);
-        if (!eight_weights<T>::MINIMUM) continue;
-        float sum = (v.x + v.y) + (v.z + v.w);
-        for (int step = 1; step < 8; step *= 2)
-            sum += __shfl_xor_sync(ALL_LANES, sum, step);
-        if (i % 8 == 0) x.sums[i / 8] = sum;
+    for (int begin = (int)threadIdx.x; begin < all; begin += AHEAD * THREADS) {
+        float4 v[AHEAD];
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++)
+            v[n] = experts_load_x<UP>(a, from, shares, begin + n * THREADS, all, each);
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+            const int i = begin + n * THREADS; /* whole warps end together */
+            if (i >= all) break;
+            experts_split<T>(v[n], x.parts + i / 4 * 12 + i % 4);
+            if (!eight_weights<T>::MINIMUM) continue;
+            float sum = (v[n].x + v[n].y) + (v[n].z + v[n].w);
+            for (int step = 1; step < 8; step *= 2)
+                sum += __shfl_xor_sync(ALL_LANES, sum, step);
+            if (i % 8 == 0) x.sums[i / 8] = sum;
+        }
     }
 }
 
@@ -185,17 +224,17 @@ DEVICE_FN float experts_bias(const experts_few &a, int m, int64_t expert, int o)
                        bias + expert * (m ? a.bias_pitch[1] : a.bias_pitch[0]), o);
 }
 
-/* What the warps have of a row of a tile, in the order of the warps. */
+/* What a team's warps have of a row of a tile, in the order of the warps. */
 DEVICE_FN float experts_sum(const float *of, int n_warps)
 {
     float sum = 0;
 #pragma unroll
-    for (int warp = 0; warp < EXPERTS_WARPS; warp++)
+    for (int warp = 0; warp < EXPERTS_TEAM; warp++)
         if (warp < n_warps) sum += of[warp * EXPERTS_GROUP * EXPERTS_FEATURES];
     return sum;
 }
 
-/* Stores the outputs of the n tiles from `group` on. */
+/* Stores the outputs of the n tiles from `group` on; a team has every EXPERTS_TEAMS-th of them. */
 template <bool UP>
 DEVICE_FN void experts_leave(const experts_few &a, int64_t token, const int32_t *ids,
                              const float *shares, const float *sums, int group, int n, int n_warps)
@@ -205,7 +244,9 @@ DEVICE_FN void experts_leave(const experts_few &a, int64_t token, const int32_t 
         const int tile = i / outputs, r = i % outputs;
         const int choice = UP ? (group + tile) / a.tiles : 0;
         const int o = a.begin + (group + tile - choice * a.tiles) * outputs + r;
-        const float *of = sums + tile * EXPERTS_FEATURES + r;
+        const int place =
+            tile % EXPERTS_TEAMS * EXPERTS_TEAM * EXPERTS_GROUP + tile / EXPERTS_TEAMS;
+        const float *of = sums + place * EXPERTS_FEATURES + r;
         float *out = a.out + token * a.out_token + choice * a.out_choice;
         if (o >= a.end) continue;
         float sum = experts_sum(of, n_warps);
@@ -233,28 +274,29 @@ DEVICE_FN void experts_few_block(const experts_few &a)
     extern __shared__ __align__(16) char experts_shared[];
     __shared__ int32_t ids[EXPERTS_MOST_CHOICES];
     __shared__ float shares[EXPERTS_MOST_CHOICES];
-    const int stage_bytes = EXPERTS_FEATURES * PITCH;
+    const int stage_bytes = EXPERTS_FEATURES * PITCH, tiles = EXPERTS_TEAMS * EXPERTS_GROUP;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = lane / 4;
+    const int team = warp / EXPERTS_TEAM, member = warp % EXPERTS_TEAM;
     const int64_t token = blockIdx.y;
     const int all = UP ? a.top_k * a.tiles : a.tiles;
     const int first = (int)((int64_t)all * blockIdx.x / gridDim.x);
     const int last = (int)((int64_t)all * (blockIdx.x + 1) / gridDim.x);
-    const int n_warps = min(UP ? a.n_steps : a.top_k * a.n_steps, (int)EXPERTS_WARPS);
+    const int n_warps = min(UP ? a.n_steps : a.top_k * a.n_steps, (int)EXPERTS_TEAM);
     const int rows = UP ? a.x_rows : a.top_k;
     const char *ring = experts_shared + warp * STAGES * stage_bytes;
     float *sums = (float *)(experts_shared + EXPERTS_RING(PITCH, STAGES));
     const experts_x x = {
         (uint2 *)((char *)sums + EXPERTS_SUMS),
         (float *)((char *)sums + EXPERTS_SUMS + rows * a.n_steps * EXPERTS_STEP_BYTES)};
-    experts_place<UP> ahead = {};
+    experts_place<UP> ahead = {}, at;
     int stage = 0;
 
     auto fetch = [&]() {
-        if (warp < n_warps && ahead.index < last) {
-            experts_fetch<T, PITCH, UP>(a, ahead, ids[ahead.choice],
+        if (member < n_warps && ahead.index < last) {
+            experts_fetch<T, PITCH, UP>(a, ahead, (uint32_t)max(ids[ahead.choice], 0),
                                         (uint32_t)__cvta_generic_to_shared(ring) +
                                             (uint32_t)(stage * stage_bytes));
-            ahead.advance(a, warp);
+            ahead.advance(a, member);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         stage = stage + 1 < STAGES ? stage + 1 : 0;
@@ -267,46 +309,50 @@ DEVICE_FN void experts_few_block(const experts_few &a)
     }
     __syncthreads();
     device_let_next_begin(); /* not before ids are there: the next one may read them early */
-    ahead.begin(a, first, warp);
+    ahead.begin(a, first, team, member);
+    at = ahead;
     for (int i = 0; i < STAGES; i++)
         fetch();
     if (a.early) device_wait_for_last();
     experts_fill_x<T, UP>(a, token, shares, x);
     __syncthreads();
 #pragma unroll 1
-    for (int group = first; group < last; group += EXPERTS_GROUP) {
-        const int n_tiles = min((int)EXPERTS_GROUP, last - group);
-        experts_place<UP> at;
-        at.begin(a, group, warp);
+    for (int group = first; group < last; group += tiles) {
+        const int n_tiles = min(tiles, last - group);
 #pragma unroll 1
-        for (int tile = 0; tile < n_tiles && warp < n_warps; tile++) {
+        for (int tile = team; tile < n_tiles && member < n_warps; tile += EXPERTS_TEAMS) {
             float r[4] = {0, 0, 0, 0};
 #pragma unroll 1
             while (at.index == group + tile) {
-                const int row = UP && a.x_rows == 1 ? 0 : at.choice,
-                          offset = eight_offset<T>(at.step);
-                const char *from = ring + stage * stage_bytes + g * PITCH;
+                const int step = (UP && a.x_rows == 1 ? 0 : at.choice * a.n_steps) + at.step;
                 const int blocks =
                     (a.n_columns - at.step * LINEAR_EIGHT_COLUMNS) / LINEAR_EIGHT_BLOCK;
-                const int64_t expert = max(ids[at.choice], 0);
+                const char *from = ring + stage * stage_bytes + g * PITCH;
+                const uint32_t expert = (uint32_t)max(ids[at.choice], 0);
+                const uint32_t offset = (uint32_t)eight_offset<T>(at.step);
+                const int lower = UP ? g : g + EXPERTS_FEATURES / 2;
                 eight_weights<T> w;
                 if constexpr (!eight_weights<T>::PLAIN) w.base = (uint32_t)a.number_base;
                 asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
                 __syncwarp();
-                w.load_row(0, from + experts_shift<T>(at.row(a, expert, g) + offset), lane % 4,
-                           at.step);
+                w.load_row(
+                    0,
+                    from + experts_shift<T>(a.weight[0], at.template row<0>(a, expert, g) + offset),
+                    lane % 4, at.step);
                 w.load_row(1,
-                           from + 8 * PITCH + experts_shift<T>(at.row(a, expert, g + 8) + offset),
+                           from + 8 * PITCH +
+                               experts_shift<T>(
+                                   a.weight[UP ? 1 : 0],
+                                   at.template row < UP ? 1 : 0 > (a, expert, lower) + offset),
                            lane % 4, at.step);
                 __syncwarp();
                 fetch();
-                const int step = row * a.n_steps + at.step;
                 experts_step<T>(w, x.parts + step * (EXPERTS_STEP_BYTES / 8),
                                 x.sums + step * EIGHT_STEP_BLOCKS, blocks, r);
-                at.advance(a, warp);
+                at.advance(a, member);
             }
             const float2 sum = experts_join<T>(r);
-            float *to = sums + (warp * EXPERTS_GROUP + tile) * EXPERTS_FEATURES;
+            float *to = sums + (warp * EXPERTS_GROUP + tile / EXPERTS_TEAMS) * EXPERTS_FEATURES;
             if (lane % 4 == 0) to[g] = sum.x, to[g + 8] = sum.y;
         }
         __syncthreads();

@@ -5,10 +5,12 @@
 #include "op/linear/linear_eight.h"
 
 enum {
-    EXPERTS_WARPS = 8,
+    EXPERTS_WARPS = 12,
+    EXPERTS_TEAM = 4, /* warps that share the steps of a tile */
+    EXPERTS_TEAMS = EXPERTS_WARPS / EXPERTS_TEAM,
     EXPERTS_FEATURES = LINEAR_EIGHT_FEATURES, /* rows of weights in a tile; of gate and up, half of
                                                  them each */
-    EXPERTS_GROUP = 16,                       /* tiles of a block between two exchanges of sums */
+    EXPERTS_GROUP = 6,                        /* tiles of a team between two exchanges of sums */
     EXPERTS_MOST_CHOICES = 64,                /* of a token */
     EXPERTS_STEP_BYTES = 768, /* of x in three parts of 16 bits, for a step's 128 columns */
     EXPERTS_SUM_BYTES = 16,   /* and the sums of its blocks of 32 */
@@ -23,7 +25,7 @@ enum {
     X(Q4_0, 112, 4)                                                                                \
     X(Q4_K, 80, 5)                                                                                 \
     X(Q6_K, 240, 2)                                                                                \
-    X(MXFP4, 112, 4)
+    X(MXFP4, 96, 3)
 
 /* Dynamic shared memory: rings of all warps, their sums, and x (rows, steps). */
 #define EXPERTS_RING(pitch, stages) (EXPERTS_WARPS * (stages)*EXPERTS_FEATURES * (pitch))
@@ -36,8 +38,8 @@ enum {
  * biases, else elements. */
 typedef struct experts_few {
     const char *weight[2];
-    int64_t expert_pitch[2], row_pitch[2];
-    const void *bias[2]; /* NULL: none */
+    uint32_t expert_pitch[2], row_pitch[2]; /* all experts take less than 4 GiB */
+    const void *bias[2];                    /* NULL: none */
     int64_t bias_pitch[2];
     const float *x, *shares, *residual; /* residual NULL: none; shares NULL of gate and up */
     const int32_t *ids;

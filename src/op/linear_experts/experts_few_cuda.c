@@ -60,7 +60,8 @@ static bool lies_well(const tensor *weight, const tensor *like)
     const bool even =
         like->type == DTYPE_MXFP4 || /* bytes */
         (((int64_t)(uintptr_t)weight->data | weight->stride[0] | weight->stride[1]) & mask) == 0;
-    return weight->type == like->type && even && weight->stride[1] < INT32_MAX;
+    return weight->type == like->type && even && weight->stride[1] < INT32_MAX &&
+           weight->shape[0] * weight->stride[0] < UINT32_MAX;
 }
 
 bool cuda_experts_few_accepts(const op_call *call)
@@ -74,6 +75,7 @@ bool cuda_experts_few_accepts(const op_call *call)
            lies_well(weight, weight) && lies_well(&t[LINEAR_EXPERTS_UP_WEIGHT], weight) &&
            weight->shape[2] > 0 && weight->shape[2] % LINEAR_EIGHT_BLOCK == 0 &&
            weight->shape[2] < INT32_MAX / 8 && outputs < INT32_MAX / 2 &&
+
            cuda_on_vectors(x->data, x->stride[0] | x->stride[1]) && x->shape[0] < 65536 &&
            ids->shape[1] <= EXPERTS_MOST_CHOICES && shared_bytes(call) <= SHARED_MOST;
 }
@@ -87,8 +89,8 @@ bool cuda_experts_few_pays(const cuda_ops *ops, const op_call *call)
 static void add_matrix(experts_few *run, int m, const tensor *weight, const tensor *bias)
 {
     run->weight[m] = weight->data;
-    run->expert_pitch[m] = weight->stride[0];
-    run->row_pitch[m] = weight->stride[1];
+    run->expert_pitch[m] = (uint32_t)weight->stride[0];
+    run->row_pitch[m] = (uint32_t)weight->stride[1];
     if (!bias->rank) return;
     run->bias[m] = bias->data;
     run->bias_pitch[m] = bias->stride[0];

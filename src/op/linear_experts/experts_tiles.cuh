@@ -13,6 +13,7 @@
 #include "op/device.cuh"
 #include "op/linear_experts/activate.cuh"
 #include "op/linear_experts/experts_tiles.h"
+#include "op/linear_experts/tile_decode.cuh"
 #include "tensor/decode_all.cuh"
 
 enum {
@@ -86,40 +87,53 @@ __device__ static __noinline__ void tile_decode_any(dtype type, const char *row,
     decode8_all_of<DTYPE_COUNT>(type, row, column, n, out);
 }
 
-/* A thread's pieces of a stage of weights, in BF16. */
+/* A thread's pieces of a stage of weights in BF16, and where they go. */
+struct tile_pieces {
+    uint4 of[TILE_WEIGHT_PIECES];
+    int n[TILE_WEIGHT_PIECES], at[TILE_WEIGHT_PIECES]; /* row of weights, piece of the row */
+};
+
 template <dtype T, bool UP>
 DEVICE_FN void tile_decode(const experts_tiles &a, const experts_tile &tile, int k,
-                           uint4 (&out)[TILE_WEIGHT_PIECES])
+                           tile_pieces &out)
 {
+    int type;
+    if constexpr (tile_half<T>::HAS) {
+        const int n = (int)threadIdx.x / 2;
+        const char *row = tile_weight<UP>(a, tile, n, &type);
+        const int half = (int)threadIdx.x % 2;
+        /* Blocks of 32 may end in the middle of a stage. */
+        const bool there = row && k + (T == DTYPE_MXFP4 ? 32 * half : 0) < a.n_columns;
+        tile_half<T>::decode(there ? row : a.weight[0], there ? k : 0, half, out.of, out.at);
 #pragma unroll
-    for (int i = 0; i < TILE_WEIGHT_PIECES; i++) {
-        const int at = i * EXPERTS_TILE_THREADS + (int)threadIdx.x;
-        const int column = k + 8 * (at % TILE_PIECES);
-        int type;
-        const char *row = tile_weight<UP>(a, tile, at / TILE_PIECES, &type);
-        float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (row && column < a.n_columns) {
-            if constexpr (T == DTYPE_MXFP4)
-                decode_mxfp4((const uint8_t *)row, column, v);
-            else if constexpr (T == DTYPE_COUNT)
-                tile_decode_any((dtype)type, row, column, a.n_columns, v);
-            else
-                decode8_all_of<T>((dtype)type, row, column, a.n_columns, v);
+        for (int i = 0; i < TILE_WEIGHT_PIECES; i++) {
+            out.n[i] = n;
+            if (!there) out.of[i] = make_uint4(0, 0, 0, 0);
         }
-        out[i] =
-            make_uint4(device_pack2(DTYPE_BF16, v[0], v[1]), device_pack2(DTYPE_BF16, v[2], v[3]),
-                       device_pack2(DTYPE_BF16, v[4], v[5]), device_pack2(DTYPE_BF16, v[6], v[7]));
+    } else {
+#pragma unroll
+        for (int i = 0; i < TILE_WEIGHT_PIECES; i++) {
+            const int at = i * EXPERTS_TILE_THREADS + (int)threadIdx.x;
+            const int column = k + 8 * (at % TILE_PIECES);
+            const char *row = tile_weight<UP>(a, tile, at / TILE_PIECES, &type);
+            float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+            if (row && column < a.n_columns)
+                tile_decode_any((dtype)type, row, column, a.n_columns, v);
+            out.of[i] = tile_piece(v);
+            out.n[i] = at / TILE_PIECES;
+            out.at[i] = at % TILE_PIECES;
+        }
     }
 }
 
-DEVICE_FN void tile_store(const uint4 (&pieces)[TILE_WEIGHT_PIECES], uint32_t to)
+DEVICE_FN void tile_store(const tile_pieces &pieces, uint32_t to)
 {
 #pragma unroll
     for (int i = 0; i < TILE_WEIGHT_PIECES; i++) {
-        const int at = i * EXPERTS_TILE_THREADS + (int)threadIdx.x;
+        const uint4 &of = pieces.of[i];
         asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
-                         tile_address(to, at / TILE_PIECES, at % TILE_PIECES)),
-                     "r"(pieces[i].x), "r"(pieces[i].y), "r"(pieces[i].z), "r"(pieces[i].w)
+                         tile_address(to, pieces.n[i], pieces.at[i])),
+                     "r"(of.x), "r"(of.y), "r"(of.z), "r"(of.w)
                      : "memory");
     }
 }
@@ -274,7 +288,7 @@ template <int M, dtype T, bool UP> DEVICE_FN void experts_tile_block(const exper
     const uint32_t shared = (uint32_t)__cvta_generic_to_shared(experts_shared);
     const bool copies = T == DTYPE_BF16;
     float c[shape::M16][shape::N8][4] = {};
-    uint4 pieces[TILE_WEIGHT_PIECES] = {};
+    tile_pieces pieces = {};
 
     device_take_turn();
     if ((int)blockIdx.y >= *a.groups.n_tiles) return;

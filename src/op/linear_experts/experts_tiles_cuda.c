@@ -98,6 +98,11 @@ size_t cuda_experts_tiles_workspace(const op_call *call)
 
 /* ---- what is accepted ----------------------------------------------------------------------- */
 
+static bool on_vectors(const tensor *weight)
+{
+    return cuda_on_vectors(weight->data, weight->stride[0] | weight->stride[1]);
+}
+
 static bool copies(const tensor *weight)
 {
     return weight->type == DTYPE_BF16;
@@ -106,8 +111,7 @@ static bool copies(const tensor *weight)
 static bool lies_well(const tensor *weight, const tensor *like)
 {
     if (!weight->rank) return true;
-    const bool on_vectors = cuda_on_vectors(weight->data, weight->stride[0] | weight->stride[1]);
-    return copies(weight) == copies(like) && (!copies(weight) || on_vectors);
+    return copies(weight) == copies(like) && (!copies(weight) || on_vectors(weight));
 }
 
 /* Rows of x as a matrix: of tokens, or of choices. */
@@ -225,7 +229,8 @@ static const char *type_name(const op_call *call)
 {
     const tensor *weight = &call->tensors[LINEAR_EXPERTS_WEIGHT];
     const tensor *up = &call->tensors[LINEAR_EXPERTS_UP_WEIGHT];
-    const bool same = !up->rank || up->type == weight->type;
+    const bool same = (!up->rank || up->type == weight->type) &&
+                      (weight->type != DTYPE_Q4_K || (on_vectors(weight) && on_vectors(up)));
     int i = 0;
     while (types[i].type != DTYPE_COUNT && !(same && types[i].type == weight->type))
         i++;

@@ -80,7 +80,7 @@ qp_status cuda_norm_route(cuda_ops *ops, const op_call *calls, const cuda_forms 
     const unsigned n = (unsigned)run.route.n_experts;
     cuda_start start = {.image = "route",
                         .name = "run_norm_route",
-                        .grid = {(n + NORM_ROUTE_WARPS - 1) / NORM_ROUTE_WARPS,
+                        .grid = {(n + NORM_ROUTE_WARPS - 1) / NORM_ROUTE_WARPS + 1,
                                  (unsigned)router[LINEAR_X].shape[0], 1},
                         .threads = NORM_ROUTE_WARPS * 32,
                         .cluster = 1};
