@@ -20,6 +20,7 @@ library node-dompurify      test -e /usr/share/nodejs/dompurify/dist/purify.min.
 library libjs-highlight.js  test -e /usr/share/javascript/highlight.js/highlight.min.js
 library libjs-katex         test -e /usr/share/javascript/katex/katex.min.js
 library fonts-katex         test -e /usr/share/fonts/truetype/katex/KaTeX_Main-Regular.woff2
+test    libzmq5             python3 -c "import ctypes; ctypes.CDLL('libzmq.so.5')"
 test    libcmocka-dev       pkg-config --exists cmocka
 test    python3-cffi        /usr/bin/python3 -c "import cffi"
 test    python3-numpy       /usr/bin/python3 -c "import numpy"

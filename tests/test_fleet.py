@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """What a fleet asks of its workers: readiness, the names of metrics, what a server is. Ends with "N passed, N failed"."""
+import ctypes
 import re
+import struct
 import sys
 import time
 
@@ -69,6 +71,123 @@ def a_delay_ends_by_itself(_):
         assert s.process.wait(60) == 0
     with Server() as s:
         assert s.get("/ready")[0] == 200
+
+
+# ---- Events of the cache, over ZMQ ----
+
+def unpack(data):
+    """One value of msgpack, of those kinds that events have."""
+    def one(at):
+        kind = data[at]
+        fixed = {0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"}
+        if kind < 0x80:
+            return kind, at + 1
+        if kind in fixed:
+            size = struct.calcsize(fixed[kind])
+            return struct.unpack(fixed[kind], data[at + 1:at + 1 + size])[0], at + 1 + size
+        if kind == 0xC0:
+            return None, at + 1
+        if 0xA0 <= kind < 0xC0:
+            return data[at + 1:at + 1 + (kind & 31)].decode(), at + 1 + (kind & 31)
+        assert 0x90 <= kind < 0xA0 or kind == 0xDD, hex(kind)
+        n, at = (kind & 15, at + 1) if kind != 0xDD else (struct.unpack(">I", data[at + 1:at + 5])[0], at + 5)
+        values = []
+        for _ in range(n):
+            value, at = one(at)
+            values.append(value)
+        return values, at
+    value, end = one(0)
+    assert end == len(data), (end, len(data))
+    return value
+
+
+class Socket:
+    """A socket of libzmq; `kind`: 2 SUB, 5 DEALER."""
+
+    def __init__(self, library, kind, address):
+        self.z = library
+        for name in ("zmq_ctx_new", "zmq_socket"):
+            getattr(library, name).restype = ctypes.c_void_p
+        self.context = ctypes.c_void_p(library.zmq_ctx_new())
+        self.socket = ctypes.c_void_p(library.zmq_socket(self.context, kind))
+        wait = ctypes.c_int(30000)
+        library.zmq_setsockopt(self.socket, 27, ctypes.byref(wait), ctypes.c_size_t(4))  # milliseconds to receive
+        if kind == 2:
+            library.zmq_setsockopt(self.socket, 6, b"", ctypes.c_size_t(0))
+        assert library.zmq_connect(self.socket, address.encode()) == 0
+
+    def send(self, *parts):
+        for i, part in enumerate(parts):
+            self.z.zmq_send(self.socket, part, ctypes.c_size_t(len(part)), 2 if i + 1 < len(parts) else 0)
+
+    def receive(self):
+        parts, more, size = [], ctypes.c_int(1), ctypes.c_size_t(4)
+        while more.value:
+            room = ctypes.create_string_buffer(1 << 16)
+            n = self.z.zmq_recv(self.socket, room, ctypes.c_size_t(1 << 16), 0)
+            assert n >= 0, "nothing came"
+            parts.append(room.raw[:n])
+            self.z.zmq_getsockopt(self.socket, 13, ctypes.byref(more), ctypes.byref(size))
+        return parts
+
+
+def apply(events, held):
+    """What a router knows after the events: tokens by the hash of each block."""
+    for event in events:
+        if event[0] == "BlockStored":
+            _, hashes, parent, tokens, size, lora, medium = event
+            assert len(tokens) == size * len(hashes) and lora is None and medium == "CPU", event
+            before = held[parent] if parent is not None else []
+            for i, name in enumerate(hashes):
+                before = before + tokens[i * size:(i + 1) * size]
+                held[name] = before
+        else:
+            assert event[0] == "BlockRemoved" and event[2] == "CPU", event
+            for name in event[1]:
+                del held[name]
+
+
+@test
+def changes_of_the_cache_are_published(_):
+    try:
+        library = ctypes.CDLL("libzmq.so.5")
+    except OSError:
+        print("skipped changes_of_the_cache_are_published: libzmq.so.5 is not installed")
+        return
+    port = 20000 + hash(time.monotonic()) % 20000
+    addresses = [f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 1}"]
+    with Server("--kv-events", addresses[0], "--kv-events-replay", addresses[1], "--kv-events-topic", "kv@a@m", "--pages", "40",
+                "--parallel", "1") as s:
+        subscriber = Socket(library, 2, addresses[0])
+        again = Socket(library, 5, addresses[1])
+        held, prompts = {}, [list(range(5 + i, 105 + i)) for i in range(12)]
+        for prompt in prompts:  # more than the cache holds
+            assert s.post("/v1/completions", {"prompt": prompt, "max_tokens": 1})[0] == 200
+        again.send(b"", (0).to_bytes(8, "big"))
+        numbers = []
+        while True:
+            empty, number, payload = again.receive()
+            assert empty == b""
+            if number == b"\xff" * 8:
+                assert payload == b""
+                break
+            numbers.append(int.from_bytes(number, "big"))
+            moment, events, rank = unpack(payload)
+            assert rank == 0 and abs(moment - time.time()) < 600
+            apply(events, held)
+        assert numbers == list(range(len(numbers))) and numbers, numbers
+        rows = s.get("/engine")[1]
+        assert len(held) <= 40 and prompts[-1][:96] in held.values() and prompts[0][:96] not in held.values(), (len(held), rows)
+        assert s.post("/v1/completions", {"prompt": [7] * 40, "max_tokens": 1})[0] == 200
+        topic, number, payload = subscriber.receive()
+        while [7] * 16 not in held.values():
+            if int.from_bytes(number, "big") >= len(numbers):
+                apply(unpack(payload)[1], held)
+            if [7] * 16 not in held.values():
+                topic, number, payload = subscriber.receive()
+        assert topic == b"kv@a@m" and [7] * 32 in held.values(), held.values()
+    s = Server("--kv-events", "tcp://127.0.0.1:x", wait=False)
+    assert s.process.wait(60) and "tcp://127.0.0.1:x" in s.process.stderr.read()
 
 
 sys.exit(run_tests())

@@ -93,7 +93,8 @@ typedef struct cli_settings {
     int64_t vocab_size, skip, sample;
     double rate, duration, speed, scale, silence, sse_ping;
     /* serve; the key file is that of load */
-    const char *alias, *chat_template, *tls_cert, *tls_key, *api_prefix;
+    const char *alias, *chat_template, *tls_cert, *tls_key, *api_prefix, *kv_events,
+        *kv_events_replay, *kv_events_topic;
     const char *template_kwargs; /* of run and chat, too */
     option_strings hosts, origins;
     bool insecure, shared_cache, batch_invariant, access_log, log_json, matryoshka, own_metrics;

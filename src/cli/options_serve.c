@@ -67,6 +67,14 @@ static const option_spec serve_options[] = {
      .argument = "SECONDS", .fallback = "0", .high = 86400,
      .help = "time before that, in which GET /ready is 503 and requests are still taken, so that "
              "routers send no more"},
+    {"kv-events", 0, OPTION_STRING_AT(SETTINGS, kv_events), .expert = true, .argument = "ADDRESS",
+     .help = "publish what the prefix cache holds, in vLLM's form, at this address of ZMQ, such as "
+             "tcp://127.0.0.1:5557, for routers; who connects learns the tokens of all prompts"},
+    {"kv-events-replay", 0, OPTION_STRING_AT(SETTINGS, kv_events_replay), .expert = true,
+     .argument = "ADDRESS",
+     .help = "where routers get events again that they missed: the last 10,000 batches"},
+    {"kv-events-topic", 0, OPTION_STRING_AT(SETTINGS, kv_events_topic), .expert = true,
+     .argument = "TOPIC", .help = "the topic of --kv-events, such as kv@10.0.0.7:8080@MODEL"},
     {"own-metrics", 0, OPTION_FLAG_AT(SETTINGS, own_metrics), .expert = true,
      .help = "GET /metrics only under quipu's names, without those of vLLM and llama.cpp"},
     {0}};

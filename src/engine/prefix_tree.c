@@ -27,6 +27,7 @@ static uint64_t hash_of(const prefix_tree *t, uint64_t key, int32_t parent, cons
 static void on_taken(void *context, int32_t page)
 {
     prefix_tree *t = context;
+    if (t->on_change) t->on_change(t->change_context, page, false);
     int32_t *at = &t->buckets[t->hashes[page] & t->mask];
     while (*at != page)
         at = &t->next[*at];
@@ -94,6 +95,7 @@ static void add_node(prefix_tree *t, uint64_t key, int32_t parent, const int32_t
     t->next[page] = t->buckets[hash & t->mask];
     t->buckets[hash & t->mask] = page;
     t->n_nodes++;
+    if (t->on_change) t->on_change(t->change_context, page, true);
 }
 
 void prefix_tree_find(const prefix_tree *t, uint64_t key, const int32_t *tokens, size_t count,

@@ -31,6 +31,9 @@ typedef struct prefix_tree {
     hash_key secret;
     int64_t n_nodes;
     uint64_t n_taken; /* number of nodes removed so far */
+    /* NULL, or called after a node was added, and before one is removed. */
+    void (*on_change)(void *context, int32_t page, bool added);
+    void *change_context;
 } prefix_tree;
 
 qp_status prefix_tree_open(prefix_tree *tree, page_pool *pool, qp_error *error);

@@ -224,6 +224,17 @@ static model_pooling pooling_of(const server_options *options, const qp_engine *
     }
 }
 
+static qp_status publish_cache(server *s, qp_error *error)
+{
+    const kv_events_options options = {.endpoint = s->options->kv_events,
+                                       .replay = s->options->kv_events_replay,
+                                       .topic = s->options->kv_events_topic,
+                                       .medium = s->engine->device.context ? "GPU" : "CPU"};
+    if (!options.endpoint) return QP_OK;
+    TRY(engine_open_prefixes(s->engine, error));
+    return kv_events_open(&options, &s->engine->prefixes, &s->published, error);
+}
+
 /* The loader's thread: opens the engine and the batcher. */
 static void *load(void *context)
 {
@@ -240,6 +251,9 @@ static void *load(void *context)
         s->pooling = pooling_of(s->options, s->engine);
         s->info = *qp_engine_get_info(s->engine);
         lora_begin(s);
+        status = publish_cache(s, error);
+    }
+    if (status == QP_OK) {
         if (s->options->prompt_cache) prompt_cache_restore(s->options, s->engine);
         batcher_options options = {
             .max_queued = s->options->max_queued, .wake = wake, .wake_context = s};
@@ -468,6 +482,7 @@ static void close_server(server *s, struct event *events[N_EVENTS])
     http_close(s->http);
     const bool served = s->batcher != NULL;
     batcher_close(s->batcher);
+    kv_events_close(s->published);
     if (served && o->prompt_cache) prompt_cache_save(o, s->engine);
     for (int i = 0; i < N_EVENTS; i++) {
         if (events[i]) event_free(events[i]);

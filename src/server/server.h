@@ -52,8 +52,11 @@ typedef struct server_options {
     int workers;                /* threads that parse and format */
     size_t parallel;            /* answers generated at a time */
     size_t max_body, max_connections, client_connections, max_queued;
-    size_t store_size;    /* bytes of kept responses; 0: none is kept */
-    double ping_seconds;  /* of silence in a stream, after which a comment is sent; 0: none */
+    size_t store_size;   /* bytes of kept responses; 0: none is kept */
+    double ping_seconds; /* of silence in a stream, after which a comment is sent; 0: none */
+    /* Where changes of the prefix cache are published, and sent again: addresses of ZMQ. NULL: not.
+     * Who connects learns the tokens of all prompts. */
+    const char *kv_events, *kv_events_replay, *kv_events_topic;
     double drain_delay;   /* time after SIGTERM in which /ready says no, before that time begins */
     double drain_seconds; /* time for answers to end after SIGTERM */
     double timeout;       /* seconds that an answer may take; 0: any */

@@ -9,6 +9,7 @@
 #include "server/form.h"
 #include "server/http.h"
 #include "server/keys.h"
+#include "server/kv_events.h"
 #include "server/response_store.h"
 #include "server/server.h"
 #include "server/tls.h"
@@ -55,6 +56,7 @@ struct server {
     qp_engine_info info;
     qp_sampling defaults;
     batcher *_Atomic batcher;
+    kv_events *published; /* NULL: the cache's changes are not published */
 
     pthread_t loader;
     qp_error load_error;
