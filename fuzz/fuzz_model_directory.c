@@ -1,6 +1,7 @@
 /* Hugging Face directories: config.json, safetensors with their index, generation_config.json, the
  * tokenizer with the files beside it, and a conversation. Whatever opens as a model is read to the
- * last byte; whatever opens as a vocabulary takes text and gives it back. */
+ * last byte; whatever opens as a vocabulary takes text and gives it back; adapters are applied to
+ * the model beside them. */
 #include "engine/generation_config.h"
 #include "engine/vocabulary.h"
 #include "folder.h"
@@ -31,6 +32,18 @@ static void use_vocabulary(const char *path, const model *model)
     qp_vocabulary_close(vocabulary);
 }
 
+/* The folder as an adapter of the model that it holds too. */
+static void use_adapter(const char *path, bool merge)
+{
+    const adapter_choice choice = {path, 1};
+    const model_options options = {.adapters = {&choice, 1, merge}};
+    model *model = NULL;
+    qp_error error = {0};
+    const qp_status status = model_open(path, &options, &model, &error);
+    if (status != QP_OK && (status != error.status || !error.message[0])) abort();
+    if (status == QP_OK) model_close(model);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *path = folder_fill(data, size);
@@ -41,5 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (status != QP_OK && (status != error.status || !error.message[0])) abort();
     use_vocabulary(path, status == QP_OK ? model : NULL);
     if (status == QP_OK) model_close(model);
+    for (int merge = 0; status == QP_OK && merge < 2; merge++)
+        use_adapter(path, merge);
     return 0;
 }

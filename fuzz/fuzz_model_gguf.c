@@ -1,5 +1,5 @@
-/* GGUF files as models and as vocabularies: keys, tensors, the tokenizer and its pre-tokenizer's
- * name. */
+/* GGUF files as models, as adapters of a synthetic one, and as vocabularies: keys, tensors, the
+ * tokenizer and its pre-tokenizer's name. */
 #define _GNU_SOURCE /* memfd_create */
 #include "engine/vocabulary.h"
 #include "model/model.h"
@@ -30,6 +30,17 @@ static void use_vocabulary(const uint8_t *data, size_t size)
     gguf_close(file);
 }
 
+static void use_adapter(const char *path)
+{
+    const adapter_choice choice = {path, 1};
+    const model_options options = {.sizes_only = true, .adapters = {&choice, 1, false}};
+    model *model = NULL;
+    qp_error error = {0};
+    const qp_status status = model_open("synthetic:tiny", &options, &model, &error);
+    if (status != QP_OK && (status != error.status || !error.message[0])) abort();
+    if (status == QP_OK) model_close(model);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char path[64];
@@ -46,6 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         model_close(model);
     else if (status != error.status || !error.message[0])
         abort();
+    use_adapter(path);
     close(file);
     return 0;
 }

@@ -461,7 +461,7 @@ static const struct wrong_config {
      QP_UNSUPPORTED,
      {"layers that slide", "not be dynamic"}},
     {"{\"num_local_experts\":8}", QP_UNSUPPORTED, {"\"num_local_experts\"", "dense"}},
-    {"{\"quantization_config\":{\"quant_method\":\"gptq\"}}",
+    {"{\"quantization_config\":{\"quant_method\":\"aqlm\"}}",
      QP_UNSUPPORTED,
      {"\"quantization_config\"", "GGUF"}},
     {"{\"rope_interleaved\":true}", QP_UNSUPPORTED, {"\"rope_interleaved\"", "halves"}},

@@ -130,7 +130,7 @@ static void configs(void **state)
         {"{\"quant_method\":\"fp8\",\"weight_block_size\":[128,0]}", QP_FORMAT, "two whole", 0, 0},
         {"{\"quant_method\":\"fp8\",\"weight_block_size\":[1.5,2]}", QP_FORMAT, "two whole", 0, 0},
         {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"}", QP_UNSUPPORTED, "NVFP4", 0, 0},
-        {"{\"quant_method\":\"awq\"}", QP_UNSUPPORTED, "\"awq\"", 0, 0},
+        {"{\"quant_method\":\"aqlm\"}", QP_UNSUPPORTED, "\"aqlm\"", 0, 0},
         {"{}", QP_UNSUPPORTED, "GGUF", 0, 0},
         {"7", QP_UNSUPPORTED, "a number", 0, 0},
     };

@@ -60,6 +60,15 @@ typedef struct model_adapters {
     uint64_t merged; /* a checksum of those that were added to weights; 0: there are none */
 } model_adapters;
 
+/* How a directory stores matrices of whole numbers: see int_weights.h. */
+typedef enum int_layout {
+    INT_NONE,
+    INT_GPTQ,    /* zeros are stored less 1 */
+    INT_GPTQ_V2, /* zeros are stored as they are */
+    INT_AWQ,
+    INT_COMPRESSED, /* compressed-tensors' pack-quantized */
+} int_layout;
+
 typedef struct model_config {
     const struct model_family *family;
     const char *name; /* for people: general.name, the folder's or the preset's name */
@@ -81,7 +90,10 @@ typedef struct model_config {
     uint32_t biases_if_any; /* slots whose bias is used where the file has one */
     /* Elements that share a scale in matrices of FP8, by config.json; 0: it does not say. */
     int64_t fp8_block_rows, fp8_block_columns;
-    bool fp8_by_rows; /* all elements of a row share a scale in all matrices of F8_128 */
+    int_layout int_layout;
+    int64_t int_bits, int_group; /* 4 or 8; inputs of a group, at most 0: all of a row */
+    bool int_zeros;              /* INT_COMPRESSED has zeros */
+    bool fp8_by_rows;            /* all elements of a row share a scale in all matrices of F8_128 */
     rope_config rope;
     rope_config rope_local; /* of the layers in `windowed`; dim 0: they turn as the others do */
     model_pooling pooling;

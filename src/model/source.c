@@ -1,6 +1,7 @@
 /* Where weights come from: see source.h. */
 #include "model/family/family.h"
 #include "model/fp8.h"
+#include "model/int_weights.h"
 #include "model/source_part.h"
 #include "tensor/codec.h"
 
@@ -341,6 +342,56 @@ static qp_status get_fp8(weight_source *source, weight_slot slot, int64_t layer,
     return QP_OK;
 }
 
+/* --- Matrices of whole numbers, as Q4_0, Q8_0 or F32. --- */
+
+typedef struct int_task {
+    const weight_source *source;
+    weight_slot slot;
+    const int_matrix *matrix;
+    const tensor *view;
+} int_task;
+
+/* Rows [begin, begin + rows) of the slot. */
+static void read_int_rows(const int_task *task, int64_t begin, int64_t rows, void *dst)
+{
+    const dtype type = task->view->type;
+    if (!fused_of(task->source, task->slot)) {
+        int_read(task->matrix, type, begin, rows, dst);
+        return;
+    }
+    const size_t row_bytes = dtype_row_bytes(type, task->matrix->columns);
+    for (int64_t i = 0; i < rows; i++)
+        int_read(task->matrix, type, source_fused_row(task->source->config, task->slot, begin + i),
+                 1, (char *)dst + (size_t)i * row_bytes);
+}
+
+static void read_int_share(void *context, int worker, int n_workers)
+{
+    const int_task *task = context;
+    int64_t begin, end;
+    thread_share(task->view->shape[0], worker, n_workers, &begin, &end);
+    if (begin < end) read_int_rows(task, begin, end - begin, tensor_row(task->view, begin));
+}
+
+static qp_status get_int(weight_source *source, weight_slot slot, const char *name, tensor *out,
+                         qp_error *error)
+{
+    int_matrix matrix;
+    TRY(int_find(source->safetensors, source->config, name, &matrix, error));
+    TRY(int_check_scales(&matrix, source->path, name, error));
+    tensor view = tensor_2d(NULL, int_type(&matrix), matrix.rows, matrix.columns);
+    if (fused_of(source, slot)) TRY(split_shape(source, slot, name, &view, &view, error));
+    if (!source->options->sizes_only) {
+        TRY(source_own_memory(source, tensor_bytes(&view), name, &view.data, error));
+        int_task task = {source, slot, &matrix, &view};
+        thread_pool_run(source->options->pool, read_int_share, &task);
+        if (source->options->progress)
+            progress_advance(source->options->progress, tensor_bytes(&view));
+    }
+    *out = view;
+    return QP_OK;
+}
+
 static qp_status get_stored(weight_source *source, weight_slot slot, int64_t layer, bool bias,
                             const char *name, tensor *out, qp_error *error)
 {
@@ -356,6 +407,8 @@ static qp_status get_stored(weight_source *source, weight_slot slot, int64_t lay
         return source_get_experts(source, slot, layer, bias, name, out, error);
     if (!bias && fp8_is_stored(source->safetensors, name))
         return get_fp8(source, slot, layer, name, out, error);
+    if (!bias && int_is_stored(source->safetensors, source->config, name))
+        return get_int(source, slot, name, out, error);
     tensor view = {0};
     TRY(safetensors_get_tensor(source->safetensors, name, &view, error));
     if (view.rank && adds_one(source, slot)) return get_norm(source, name, &view, out, error);
@@ -415,6 +468,12 @@ void source_read_rows(const weight_source *source, weight_slot slot, int64_t lay
         fp8_matrix matrix;
         if (fp8_find(source->safetensors, source->config, name, &matrix, NULL) == QP_OK)
             decode_rows(source, slot, &matrix, begin, rows, dst);
+    } else if (source->safetensors && !bias &&
+               int_is_stored(source->safetensors, source->config, name)) {
+        int_matrix matrix;
+        int_task task = {source, slot, &matrix, view};
+        if (int_find(source->safetensors, source->config, name, &matrix, NULL) == QP_OK)
+            read_int_rows(&task, begin, rows, dst);
     } else if (source->safetensors) {
         tensor fused = {0};
         safetensors_get_tensor(source->safetensors, name, &fused, NULL);

@@ -3,6 +3,7 @@
 
 #include "model/family/family.h"
 #include "model/fp8.h"
+#include "model/int_weights.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -112,6 +113,8 @@ static qp_status check_known(const weight_source *source, const stored_tensor *s
                          (long long)c->n_layers - 1);
     if (is_known(source, rest, layer)) return QP_OK;
     if (source->safetensors && fp8_is_companion(source->safetensors, stored->name.data))
+        return QP_OK;
+    if (source->safetensors && int_is_companion(source->safetensors, c, stored->name.data))
         return QP_OK;
     return error_set(
         error, QP_UNSUPPORTED,
