@@ -4,29 +4,68 @@
 
 #include "vm/mega/attention.cuh"
 
+/* Steps of 16 columns whose queries stay in registers from chunk to chunk, because loads of queries
+ * are most of what a chunk loads from shared memory. Weights of 16 bits and several rows leave no
+ * registers for them, and a cache in BF16, which has three parts of a query, leaves too few. */
+template <int DIM, bool HALF> MEGA_FN constexpr int kept_steps()
+{
+    return MEGA_QUANT_TYPES && HALF && !MEGA_SEVERAL ? DIM / 16 : 0;
+}
+
+/* A lane's part of the queries. */
+template <int DIM, bool HALF> struct query_fragments {
+    enum { KEPT = kept_steps<DIM, HALF>(), PARTS = HALF ? 4 : 6 };
+    uint32_t row, third; /* address of the lane's row of the first two parts; bytes to the third */
+    uint32_t kept[KEPT ? KEPT : 1][PARTS];
+
+    MEGA_FN void load_step(int step, uint32_t *parts) const
+    {
+        uint32_t q[4];
+        load_matrices(parts, row + step * 32);
+        if (HALF) return;
+        load_matrices(q, row + step * 32 + third);
+        parts[PARTS - 2] = q[0], parts[PARTS - 1] = q[2];
+    }
+    MEGA_FN void load(const mega_arguments &a, const mega_block &b, int heads)
+    {
+        typedef attention_inputs<DIM> inputs;
+        row = b.own + a.shared.qkv + inputs::QUERIES + (b.lane >> 4) * 16 +
+              ((b.lane >> 3 & 1) * heads + min(b.lane & 7, heads - 1)) * inputs::PITCH;
+        third = 2 * heads * inputs::PITCH;
+#pragma unroll
+        for (int step = 0; step < KEPT; step++)
+            load_step(step, kept[step]);
+    }
+    /* sum += the queries' columns of a step times those of a key, two registers of 16 bits. */
+    MEGA_FN void multiply(float *sum, int step, uint32_t low, uint32_t high) const
+    {
+        uint32_t q[PARTS];
+        if (step >= KEPT) load_step(step, q);
+#pragma unroll
+        for (int i = 0; i < PARTS && step < KEPT; i++)
+            q[i] = kept[step < KEPT ? step : 0][i];
+        multiply_16<HALF>(sum, q[0], q[1], q[2], q[3], low, high);
+        if (!HALF) multiply_16<HALF>(sum, q[PARTS - 2], 0, q[PARTS - 1], 0, low, high);
+    }
+};
+
 /* Adds eight positions, of which those from `seen` to `valid` count for this lane's head, and the
  * first `all` for some head. `keys`, `values`: addresses of the rows of keys and of this warp's
- * values; `queries`: this lane's row of their first two parts. */
+ * values. */
 template <int DIM, bool HALF>
 MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_states<DIM> &s,
-                            int heads, uint32_t queries, uint32_t keys, uint32_t values, int seen,
-                            int valid, int all)
+                            int heads, const query_fragments<DIM, HALF> &queries, uint32_t keys,
+                            uint32_t values, int seen, int valid, int all)
 {
     int t = b.lane & 3;
     float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
 #pragma unroll
     for (int k = 0; k < DIM / 16; k += 2) {
-        uint32_t m[4], q[4];
+        uint32_t m[4];
         load_matrices(m, keys + k * 32);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float *sum = c[DIM == 64 ? i : k / 4];
-            load_matrices(q, queries + (k + i) * 32);
-            multiply_16<HALF>(sum, q[0], q[1], q[2], q[3], m[2 * i], m[2 * i + 1]);
-            if (HALF) continue;
-            load_matrices(q, queries + (k + i) * 32 + 2 * heads * attention_inputs<DIM>::PITCH);
-            multiply_16<HALF>(sum, q[0], 0, q[2], 0, m[2 * i], m[2 * i + 1]);
-        }
+        for (int i = 0; i < 2; i++)
+            queries.multiply(c[DIM == 64 ? i : k / 4], k + i, m[2 * i], m[2 * i + 1]);
     }
     int head = min(b.lane >> 2, heads - 1) * (DIM / 64);
     const float *factors = b.at<float>(a.shared.qkv + attention_inputs<DIM>::FACTORS) + head;
@@ -74,9 +113,8 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int low, in
     const int piece = b.lane & 7, column = (b.lane >> 3) * 16;
     /* Positions that this lane's head lacks. */
     const int lacks = MEGA_SEVERAL && joined > 1 && (b.lane >> 2) < a.group;
-    typedef attention_inputs<DIM> inputs;
-    uint32_t queries = b.own + a.shared.qkv + inputs::QUERIES + (b.lane >> 4) * 16 +
-                       ((b.lane >> 3 & 1) * heads + min(piece, heads - 1)) * inputs::PITCH;
+    query_fragments<DIM, HALF> queries;
+    queries.load(a, b, heads);
     begin_state(s);
     bool newest = share == shape::SHARES - 1 && first + chunks == context_chunks<DIM>(old);
     int end = chunks + (newest ? joined : 0);

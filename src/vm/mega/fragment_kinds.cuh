@@ -50,6 +50,17 @@ MEGA_FN float2 two_halves(uint32_t w)
 {
     return __half22float2(*(const __half2 *)&w);
 }
+/* A byte of a word, with zeros or its sign above it. */
+template <int BYTE> MEGA_FN int byte_of(uint32_t w)
+{
+    return (int)__byte_perm(w, 0, 0x4440 + BYTE);
+}
+template <int BYTE> MEGA_FN int signed_byte_of(uint32_t w)
+{
+    int v;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(v) : "r"(w), "n"(0x8880 + 0x1111 * BYTE));
+    return v;
+}
 /* A byte of a word, as a float. */
 template <int BYTE> MEGA_FN float byte_float(uint32_t w)
 {
@@ -266,10 +277,10 @@ template <> struct fragment<FRAGMENT_Q4_K> : fragment_with_minimum {
             int c[4];
             apart_nibbles(q + 2 * j, a);
             multiply_bytes<false>(c, a, v + 2 * j);
-            product[0] += c[0] * (int)(packed[j] & 255);
-            product[1] += c[2] * (int)(packed[j] >> 16 & 255);
-            least[0] += sums[j] * (int)(packed[j] >> 8 & 255);
-            least[1] += sums[j] * (int)(packed[j] >> 24);
+            product[0] += c[0] * byte_of<0>(packed[j]);
+            product[1] += c[2] * byte_of<2>(packed[j]);
+            least[0] += sums[j] * byte_of<1>(packed[j]);
+            least[1] += sums[j] * byte_of<3>(packed[j]);
         }
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -292,10 +303,6 @@ template <> struct fragment<FRAGMENT_Q6_K> : fragment_without_sum {
         for (int j = 0; j < FRAGMENT_BLOCKS; j++)
             load_shared_8(scale + 2 * j, at + FRAGMENT_SCALES_Q6_K + 64 * j + 8 * (lane >> 2));
     }
-    template <int F> MEGA_FN float scale_of(uint32_t w, float unit) const
-    {
-        return two_halves(w).x * (byte_float<2 + F>(w ^ 0x80800000) - 128.0f) * unit;
-    }
     template <int F> MEGA_FN void multiply_half_of(int j, uint32_t v, int *c) const
     {
         uint32_t low = q[2 * j + F], top = high[j];
@@ -307,20 +314,17 @@ template <> struct fragment<FRAGMENT_Q6_K> : fragment_without_sum {
     {
         int c[4];
         multiply_half_of<F>(j, v, c);
-        product[0] += c[0] * (int8_t)(scale[2 * j] >> (16 + 8 * F));
-        product[1] += c[2] * (int8_t)(scale[2 * j + 1] >> (16 + 8 * F));
-    }
-    template <int F> MEGA_FN void add_half(int j, const uint32_t *v, float unit, float *r) const
-    {
-        int c[4];
-        multiply_half_of<F>(j, v[F], c);
-        r[0] = fmaf(scale_of<F>(scale[2 * j], unit), (float)c[0], r[0]);
-        r[1] = fmaf(scale_of<F>(scale[2 * j + 1], unit), (float)c[2], r[1]);
+        product[0] += c[0] * signed_byte_of<2 + F>(scale[2 * j]);
+        product[1] += c[2] * signed_byte_of<2 + F>(scale[2 * j + 1]);
     }
     MEGA_FN void add(int j, const uint32_t *v, float unit, int, float *r) const
     {
-        add_half<0>(j, v, unit, r);
-        add_half<1>(j, v, unit, r);
+        int product[2] = {0, 0};
+        multiply_half_block<0>(j, v[0], product);
+        multiply_half_block<1>(j, v[1], product);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            r[h] = fmaf(two_halves(scale[2 * j + h]).x * unit, (float)product[h], r[h]);
     }
     MEGA_FN void load_for_blocks(uint32_t at, int lane)
     {
