@@ -194,7 +194,7 @@ static void values_are_encoded(void **state)
                  {"Q6_K", 0.3},   {"Q5_K_M", 0.5}, {"Q5_0", 0.6},   {"Q5_1", 0.6},
                  {"Q4_K_M", 0.9}, {"Q4_K_S", 1},   {"Q4_0", 1.2},   {"Q4_1", 1.1},
                  {"Q3_K_M", 1.8}, {"Q3_K_L", 1.8}, {"Q3_K_S", 2.2}, {"q2_k", 3.5},
-                 {"Q5_K_S", 0.6}, {"IQ4_XS", 1},   {"IQ4_NL", 1.1}};
+                 {"Q5_K_S", 0.6}, {"IQ4_XS", 1},   {"IQ4_NL", 1.1}, {"MXFP4", 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         convert("synthetic:tiny", cases[i].type);
         double off = distance("synthetic:tiny", out);

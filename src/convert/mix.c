@@ -1,6 +1,8 @@
 /* llama.cpp's mixes: see mix.h. */
 #include "convert/mix.h"
 
+#include "model/family/family.h"
+
 #include <string.h>
 #include <strings.h>
 
@@ -12,7 +14,7 @@ static const mix mixes[] = {
     {"Q3_K_S", 11, DTYPE_Q3_K},   {"Q3_K_M", 12, DTYPE_Q3_K},   {"Q3_K_L", 13, DTYPE_Q3_K},
     {"IQ4_NL", 25, DTYPE_IQ4_NL}, {"IQ4_XS", 30, DTYPE_IQ4_XS}, {"Q4_K_S", 14, DTYPE_Q4_K},
     {"Q4_K_M", 15, DTYPE_Q4_K},   {"Q5_K_S", 16, DTYPE_Q5_K},   {"Q5_K_M", 17, DTYPE_Q5_K},
-    {"Q6_K", 18, DTYPE_Q6_K},
+    {"Q6_K", 18, DTYPE_Q6_K},     {"MXFP4", 38, DTYPE_MXFP4},   {"MXFP4_MOE", 38, DTYPE_MXFP4},
 };
 enum { N_MIXES = sizeof mixes / sizeof *mixes };
 
@@ -134,7 +136,10 @@ dtype mix_choose(const mix *mix, const model_config *config, weight_slot slot, i
 {
     dtype type = mix->usual;
     if (slot == WEIGHT_ROUTER) return DTYPE_F32;
-    if (!pure && dtype_is_quantized(type)) type = choose_slot(mix, config, slot, layer);
+    if (is(mix, "MXFP4_MOE") && !(SLOTS_EXPERTS >> slot & 1))
+        type = DTYPE_Q8_0;
+    else if (!pure && dtype_is_quantized(type))
+        type = choose_slot(mix, config, slot, layer);
     while (columns % dtype_block_elements(type))
         type = with_smaller_blocks(type);
     return type;

@@ -106,7 +106,8 @@ static double derive(const op_call *call, const char *axis)
     return (double)used;
 }
 
-/* Distinct experts for each token: neighbours, from a random one on. */
+/* Distinct experts for each token: neighbours, from a random one on. In sums some choices are none.
+ */
 static void prepare(op_call *call, uint64_t seed)
 {
     const tensor *ids = &call->tensors[LINEAR_EXPERTS_IDS];
@@ -116,6 +117,7 @@ static void prepare(op_call *call, uint64_t seed)
         const int64_t first = (int64_t)(hash_random(seed, 0, (uint64_t)t) % (uint64_t)n_experts);
         for (int64_t j = 0; j < ids->shape[1]; j++)
             id[j] = (int32_t)((first + j) % n_experts);
+        if (call->tensors[LINEAR_EXPERTS_SHARES].rank && t % 4 == 2) id[ids->shape[1] - 1] = -1;
     }
 }
 
@@ -334,6 +336,10 @@ static const char *const cases[] = {
     "up_weight:- up_bias:- x:BF16 weight:BF16 out:BF16 residual:BF16",
     "n_tokens=5 n_experts=4 top_k=2 x_each=1 out_each=2 in_features=256 out_features=64 "
     "shares:- residual:- weight:F8_128 up_weight:F8_128 bias:- up_bias:-",
+    "n_tokens=7 n_experts=3 top_k=2 x_each=2 out_each=1 in_features=16 out_features=96 bias:- "
+    "up_weight:- up_bias:- weight:BF16",
+    "n_tokens=7 n_experts=3 top_k=2 x_each=1 out_each=2 in_features=160 out_features=16 bias:- "
+    "up_weight:- up_bias:- shares:- residual:- weight:F16",
     "n_tokens=0 n_experts=4 top_k=2 x_each=1 out_each=2 in_features=64 out_features=24 shares:- "
     "residual:-",
     NULL,
