@@ -125,7 +125,7 @@ qp_status executor_choose(executor *x, const program *program, uint32_t cpu_feat
     return check_kernels(x, error);
 }
 
-/* ---- weights of this rank alone ------------------------------------------------------------ */
+/* ---- weights of only this rank ------------------------------------------------------------- */
 
 static size_t own_bytes(const program *p, int weight)
 {
@@ -156,8 +156,8 @@ static void read_own_share(void *context, int worker, int n_workers)
 }
 
 /* Reads the weights whose part has no memory in the model: those that ranks cut by columns, which
- * do not lie together there, and those that the model has not made, so that each of several
- * processes makes its own part alone. */
+ * are not contiguous there, and those that the model has not made, so that each of several
+ * processes makes only its own part. */
 static qp_status take_own(executor *x, progress *progress, qp_error *error)
 {
     const program *p = x->program;

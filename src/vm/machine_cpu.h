@@ -24,7 +24,7 @@ typedef struct cpu_machine {
     bool owns;
     thread_pool *pool;
     cpu_queues *queues; /* NULL: the program is run node by node */
-    schedule nodes;     /* then, for traces: the program alone, without instructions */
+    schedule nodes;     /* then, for traces: the program without instructions */
     uint64_t order;
     uint32_t part_features;
     parts **parts; /* [n_parts]: run operators in parts: one for `serial`, one per worker for

@@ -109,7 +109,7 @@ static void pack_share(void *context, int worker, int n_workers)
 
 /* ---- weights in files ---------------------------------------------------------------------- */
 
-/* The weight that a product alone reads from a file, so that it can be read in parts; -1: the node
+/* The weight that only a product reads from a file, so that it can be read in parts; -1: the node
  * has other weights. */
 static int weight_to_read(const executor *x, int n)
 {

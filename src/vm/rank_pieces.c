@@ -16,7 +16,7 @@ static void set_rows(rank_pieces *p, int64_t whole, int64_t own, size_t element)
     p->own_row = (size_t)own * element;
 }
 
-/* q, k and v of the rank's heads; q alone where rules leave no more. */
+/* q, k and v of the rank's heads; only q where rules leave no more. */
 static void attention_pieces(const program *own, rank_pieces *p)
 {
     const model_config *c = &own->config, *all = &own->whole;

@@ -1,5 +1,5 @@
-/* Products of a chain: alone, with silu_and_mul, and with the choice of the likeliest token; see
- * chain.h. */
+/* Products of a chain: by themselves, with silu_and_mul, and with the choice of the likeliest
+ * token; see chain.h. */
 #include "op/argmax/argmax.h"
 #include "op/linear/linear.h"
 #include "op/linear/linear_f8_rows_cuda.h"

@@ -33,7 +33,7 @@ typedef struct cuda_pass {
     int64_t n_tokens, n_sequences, n_outputs;
     int64_t n_chunks; /* of the longest sequence, if all decode */
     int first, last;
-    int n_passes; /* of a group; 0: a pass alone */
+    int n_passes; /* of a group; 0: a single pass */
     int group;
     int choice;       /* of a group: the first of the steps that choose its tokens; 0: the likeliest
                          tokens */

@@ -10,7 +10,7 @@
 size_t cuda_executor_input_bytes(const program *program);
 size_t cuda_executor_token_bytes(const program *program);
 
-/* The address of the inputs of pass `pass` of a group; a pass that runs alone uses those of the
+/* The address of the inputs of pass `pass` of a group; a single pass uses those of the
  * first pass of the first group. The tokens of all passes follow the inputs of all groups. */
 cuda_address cuda_executor_inputs(const cuda_executor *executor, int group, int pass);
 void cuda_executor_place_inputs(cuda_executor *executor, const batch *batch, int group, int pass);

@@ -1,7 +1,7 @@
 /* The machine `cuda`: see machine.h.
  *
  * Passes that feed their tokens back run in groups, of which CUDA_GROUPS may be in flight. Any
- * other pass runs alone: it is in the stream when run() returns, and wait() waits for it.
+ * other pass is not in a group: it is in the stream when run() returns, and wait() waits for it.
  */
 #include "vm/cuda/machine.h"
 
@@ -20,7 +20,7 @@ typedef struct cuda_flight {
     machine_request request;
     int64_t n_outputs;
     int passes;
-    bool in_group; /* a group of passes; else one pass alone */
+    bool in_group; /* a group of passes; else a single pass */
 } cuda_flight;
 
 _Static_assert((int)CUDA_GROUPS <= (int)MACHINE_MAX_RUNS, "as machine.h says");

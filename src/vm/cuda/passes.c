@@ -95,8 +95,8 @@ static int64_t longest_decoding(const cuda_executor *x, const batch *batch)
     return n >= least && n == batch_tokens(batch) ? longest : 0;
 }
 
-/* The same of the sequences that decode in a mixed pass, one that also reads prompts, if attention
- * of them alone pays. */
+/* The same of the sequences that decode in a pass that also reads prompts, if a launch of attention
+ * for only these pays. */
 static int64_t longest_mixed(const batch *batch, int64_t *n_decode)
 {
     int64_t longest;

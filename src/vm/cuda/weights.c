@@ -227,8 +227,8 @@ typedef struct load_context {
     progress *progress;
 } load_context;
 
-/* Rows [first, first + count) of a weight, which threads read into `piece` together: one alone
- * reads several times slower than the GPU takes them. */
+/* Rows [first, first + count) of a weight, which threads read into `piece` together, because one
+ * thread reads several times slower than the GPU takes them. */
 typedef struct read_task {
     const program *program;
     int weight;

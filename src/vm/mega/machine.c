@@ -296,8 +296,8 @@ static qp_status choose_after(mega_machine *m, const machine_request *r, qp_erro
     return QP_OK;
 }
 
-/* Of several ranks every one gets the logits of all after a pass alone: only the first knows
- * whether its owner reads them. */
+/* After a single pass all ranks gather the logits, because only the first one knows whether its
+ * owner reads them. */
 static qp_status run_passes(mega_machine *m, const machine_request *r,
                             const cuda_mega_request *request, int32_t *tokens, qp_error *error)
 {
