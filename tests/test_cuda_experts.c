@@ -112,8 +112,12 @@ static const char *const models[] = {
 static float *logits_of(const char *model, const char *device, const char *exec, size_t *vocab)
 {
     int32_t ids[TOKENS];
-    qp_engine *engine = open_engine(
-        (qp_engine_options){.model = model, .device = device, .exec = exec, .context = TOKENS});
+    qp_engine *engine =
+        open_engine((qp_engine_options){.model = model,
+                                        .device = device,
+                                        .exec = exec,
+                                        .context = TOKENS,
+                                        .max_outputs = PROMPT}); /* else a pass has one token */
     *vocab = (size_t)qp_engine_get_info(engine)->vocab_size;
     for (size_t i = 0; i < TOKENS; i++)
         ids[i] = (int32_t)((i * 37 + 5) % *vocab);

@@ -29,13 +29,22 @@ bool lower_all_decode(const lowering *l)
     return l->of->n_chunks > 0 && l->of->n_decode == 0;
 }
 
+bool lower_is_single(const program *program, const int64_t *sizes)
+{
+    return program->config.n_experts > 0 && !program->options.few_alike &&
+           sizes[AXIS_TOKENS] == 1 && sizes[AXIS_SEQUENCES] == 1;
+}
+
 void lower_decode(lowering *l, int at)
 {
     lowered_node *node = &l->nodes[at];
+    const bool all = lower_all_decode(l);
     if (!lower_takes(l, LOWER_RULE_decode) || node->op != OP_PAGED_PREFILL ||
-        !lower_all_decode(l) || lower_is_custom(l, node->op, lower_call(l, at)))
+        !(all || lower_is_single(l->program, l->of->sizes.of)) ||
+        lower_is_custom(l, node->op, lower_call(l, at)))
         return;
-    node->op = cuda_take_decoding(l->ops, lower_call(l, at));
+    node->op = all ? cuda_take_decoding(l->ops, lower_call(l, at))
+                   : cuda_take_single(l->ops, lower_call(l, at));
     if (node->op == OP_PAGED_DECODE)
         lower_took(l, LOWER_RULE_decode);
     else

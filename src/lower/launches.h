@@ -126,6 +126,10 @@ bool lower_feeds_product(const lowering *l, int at, const tensor *out);
 /* Merges a product with those after it, as many as possible; returns the number of products. */
 int lower_merge(lowering *l, int at, op_call *call);
 
+/* Whether attention of a pass is cut over the whole GPU: of one token of one sequence, of models
+ * that the megakernel does not run (mixtures of experts). */
+bool lower_is_single(const program *program, const int64_t *sizes);
+
 /* Whether products have the same shapes on all ranks up to the logits, so that all ranks make the
  * same launches. */
 bool lower_ranks_are_alike(const program *program);

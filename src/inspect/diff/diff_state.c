@@ -3,6 +3,7 @@
 #include "inspect/diff/diff_runner.h"
 
 #include "base/hash.h"
+#include "op/linear/linear_sizes.h"
 #include "op/linear/linear_stream.h"
 
 #include <math.h>
@@ -53,11 +54,18 @@ static bool has_f8_chains(const runner *r)
     return copies.in_f8 && copies.made > 0;
 }
 
+/* Whether a GPU runs the norm before a router, its product and route as one launch at once, which
+ * adds up in another order than the three one by one. */
+static bool routes_at_once(const runner *r, int64_t tokens)
+{
+    return r->b.of->type->on_gpu && r->program->config.n_experts > 0 && tokens <= LINEAR_FEW_ROWS;
+}
+
 /* Whether a GPU runs the pass with other kernels at once: of a long pass its last layer then has
  * only the rows whose logits are wanted, and few rows have other bits than many. */
 static bool may_differ_at_once(const runner *r)
 {
-    if (has_f8_chains(r)) return true;
+    if (has_f8_chains(r) || routes_at_once(r, batch_tokens(&r->batch))) return true;
     return r->b.of->type->on_gpu && batch_tokens(&r->batch) > LINEAR_STREAM_MAX_X &&
            batch_outputs(&r->batch) < batch_tokens(&r->batch);
 }
@@ -111,7 +119,7 @@ qp_status runner_hold_tensors(runner *r, diff_round round, qp_error *error)
 
 qp_status runner_hold_caches(const runner *r, diff_round round, qp_error *error)
 {
-    if (has_f8_chains(r)) return QP_OK;
+    if (has_f8_chains(r) || (r->request->singles > 0 && routes_at_once(r, 1))) return QP_OK;
     for (int64_t layer = 0; layer < r->program->config.n_layers; layer++) {
         for (int i = 0; i < 2; i++) {
             plan_tensor_id id = i ? PLAN_V_CACHE : PLAN_K_CACHE;

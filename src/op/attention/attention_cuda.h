@@ -113,7 +113,7 @@ bool cuda_decode_pays(const cuda_ops *ops, const op_call *call);
 size_t cuda_decode_workspace(const op_call *call);
 
 /* For few sequences: the same kernel, but each sequence is cut into enough parts to fill the GPU.
- * Passes of a model do not use it, because the cut of a short prompt must not change its bits. */
+ * Passes of a model use it for one token of one sequence where no faster machine runs them. */
 bool cuda_decode_few_pays(const cuda_ops *ops, const op_call *call);
 size_t cuda_decode_few_workspace(const op_call *call);
 
@@ -130,6 +130,9 @@ op_call cuda_decode_of_prefill(const op_call *prefill);
 /* Makes a call of paged_prefill, in which every sequence has one token, one of paged_decode where
  * that pays; returns the operator of the call. */
 op_code cuda_take_decoding(const cuda_ops *ops, op_call *call);
+
+/* The same of a call with one token of one sequence, by the kernel for few sequences. */
+op_code cuda_take_single(const cuda_ops *ops, op_call *call);
 
 /* The first n sequences of a call of paged_prefill, which have one token each, as one of
  * paged_decode, and the others as one of paged_prefill. */

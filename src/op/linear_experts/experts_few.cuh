@@ -20,7 +20,17 @@ template <bool UP> DEVICE_FN constexpr int experts_outputs(void)
     return UP ? EXPERTS_FEATURES / 2 : EXPERTS_FEATURES;
 }
 
-/* A warp's place among the steps of its team's tiles, which are every EXPERTS_TEAMS-th of the
+/* Warps that share the steps of a tile, and how many such teams a block has. */
+template <bool UP> DEVICE_FN constexpr int experts_team(void)
+{
+    return UP ? EXPERTS_TEAM : EXPERTS_WARPS;
+}
+template <bool UP> DEVICE_FN constexpr int experts_teams(void)
+{
+    return EXPERTS_WARPS / experts_team<UP>();
+}
+
+/* A warp's place among the steps of its team's tiles, which are every experts_teams()-th of the
  * block's. Tile `index` of gate and up is one of the choice's; of down it has steps of all choices.
  */
 template <bool UP> struct experts_place {
@@ -42,18 +52,18 @@ template <bool UP> struct experts_place {
     }
     METHOD void advance(const experts_few &a, int member)
     {
-        step += EXPERTS_TEAM;
+        step += experts_team<UP>();
         if constexpr (UP) {
             if (step < a.n_steps) return;
-            for (tile += EXPERTS_TEAMS; tile >= a.tiles; tile -= a.tiles)
+            for (tile += experts_teams<UP>(); tile >= a.tiles; tile -= a.tiles)
                 choice++;
         } else {
             turn(a);
             if (choice < a.top_k) return;
-            tile += EXPERTS_TEAMS;
+            tile += experts_teams<UP>();
             choice = 0;
         }
-        index += EXPERTS_TEAMS;
+        index += experts_teams<UP>();
         step = member;
         if (!UP) turn(a);
     }
@@ -172,30 +182,41 @@ DEVICE_FN void experts_fill_x(const experts_few &a, int64_t token, const float *
 
 /* ---- products ------------------------------------------------------------------------------- */
 
+/* The lane's part of 16 columns of x; zeros in lanes that have none. Without a branch, so that many
+ * loads are in flight. */
+DEVICE_FN void experts_part(uint32_t at, bool there, uint32_t (&part)[2])
+{
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %3, 0;\n\tmov.b32 %0, 0;\n\tmov.b32 %1, 0;\n\t"
+        "@p ld.shared.v2.b32 {%0, %1}, [%2];\n\t}"
+        : "=&r"(part[0]), "=&r"(part[1])
+        : "r"(at), "r"((uint32_t)there)
+        : "memory");
+}
+
 /* Adds a step of a tile times a row of x to r: rows g and g + 8 of the tile, parts 2 t and 2 t + 1
- * of x. `blocks`: of 32 columns, that the step has. */
-template <dtype T>
+ * of x, in two sums of which each has every second product of plain weights. `blocks`: of 32
+ * columns, that the step has; WHOLE: it has all of them. */
+template <dtype T, bool WHOLE>
 DEVICE_FN void experts_step(const eight_weights<T> &w, const uint2 *x, const float *sums,
-                            int blocks, float *r)
+                            int blocks, float (&r)[2][4])
 {
     typedef eight_weights<T> weights;
     const int g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
-    float c[4] = {0, 0, 0, 0};
+    const uint32_t from = (uint32_t)__cvta_generic_to_shared(x + g * 4 + t);
 #pragma unroll
     for (int j = 0; j < EIGHT_STEP_BLOCKS; j++) {
-        if (j >= blocks) break;
+        if (!WHOLE && j >= blocks) break;
+        float c[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            uint32_t m[4], part[2] = {0, 0};
+            uint32_t m[4], part[2];
             w.fragment(j, h, m);
-            if (g < EIGHT_PARTS) {
-                const uint2 pair = x[(j * 2 + h) * 12 + g * 4 + t];
-                part[0] = pair.x, part[1] = pair.y;
-            }
-            eight_multiply<weights::HALF>(weights::PLAIN ? r : c, m, part);
+            experts_part(from + (j * 2 + h) * 96, g < EIGHT_PARTS, part);
+            eight_multiply<weights::HALF>(weights::PLAIN ? r[h] : c, m, part);
             if (weights::PLAIN || (!weights::HALVES && h == 0)) continue;
             const float own[2] = {weights::MINIMUM && t == 0 ? sums[j] : 0.0f, 0.0f};
-            w.scale(j, h, c, own, r);
+            w.scale(j, h, c, own, r[0]);
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 c[i] = 0;
@@ -204,9 +225,13 @@ DEVICE_FN void experts_step(const eight_weights<T> &w, const uint2 *x, const flo
 }
 
 /* The sums of rows g and g + 8 over the parts of x, in the lanes with t = 0. */
-template <dtype T> DEVICE_FN float2 experts_join(const float *r)
+template <dtype T> DEVICE_FN float2 experts_join(float (&both)[2][4])
 {
     typedef eight_x<T> x;
+    float r[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        r[i] = both[0][i] + both[1][i];
     const float third = __shfl_down_sync(ALL_LANES, r[0], 1);
     const float lower = __shfl_down_sync(ALL_LANES, r[2], 1);
     return make_float2(
@@ -225,16 +250,17 @@ DEVICE_FN float experts_bias(const experts_few &a, int m, int64_t expert, int o)
 }
 
 /* What a team's warps have of a row of a tile, in the order of the warps. */
-DEVICE_FN float experts_sum(const float *of, int n_warps)
+template <bool UP> DEVICE_FN float experts_sum(const float *of, int n_warps)
 {
     float sum = 0;
 #pragma unroll
-    for (int warp = 0; warp < EXPERTS_TEAM; warp++)
+    for (int warp = 0; warp < experts_team<UP>(); warp++)
         if (warp < n_warps) sum += of[warp * EXPERTS_GROUP * EXPERTS_FEATURES];
     return sum;
 }
 
-/* Stores the outputs of the n tiles from `group` on; a team has every EXPERTS_TEAMS-th of them. */
+/* Stores the outputs of the n tiles from `group` on; a team has every experts_teams()-th of them.
+ */
 template <bool UP>
 DEVICE_FN void experts_leave(const experts_few &a, int64_t token, const int32_t *ids,
                              const float *shares, const float *sums, int group, int n, int n_warps)
@@ -244,17 +270,17 @@ DEVICE_FN void experts_leave(const experts_few &a, int64_t token, const int32_t 
         const int tile = i / outputs, r = i % outputs;
         const int choice = UP ? (group + tile) / a.tiles : 0;
         const int o = a.begin + (group + tile - choice * a.tiles) * outputs + r;
-        const int place =
-            tile % EXPERTS_TEAMS * EXPERTS_TEAM * EXPERTS_GROUP + tile / EXPERTS_TEAMS;
+        const int place = tile % experts_teams<UP>() * experts_team<UP>() * EXPERTS_GROUP +
+                          tile / experts_teams<UP>();
         const float *of = sums + place * EXPERTS_FEATURES + r;
         float *out = a.out + token * a.out_token + choice * a.out_choice;
         if (o >= a.end) continue;
-        float sum = experts_sum(of, n_warps);
+        float sum = experts_sum<UP>(of, n_warps);
         if constexpr (UP) {
             if (ids[choice] < 0) continue;
             const float gate = sum + experts_bias(a, 0, ids[choice], o);
             const float up =
-                experts_sum(of + outputs, n_warps) + experts_bias(a, 1, ids[choice], o);
+                experts_sum<UP>(of + outputs, n_warps) + experts_bias(a, 1, ids[choice], o);
             out[o] = experts_activate(gate, up, a.alpha, a.limit, a.added);
         } else {
             for (int j = 0; a.bias[0] && j < a.top_k; j++)
@@ -274,14 +300,14 @@ DEVICE_FN void experts_few_block(const experts_few &a)
     extern __shared__ __align__(16) char experts_shared[];
     __shared__ int32_t ids[EXPERTS_MOST_CHOICES];
     __shared__ float shares[EXPERTS_MOST_CHOICES];
-    const int stage_bytes = EXPERTS_FEATURES * PITCH, tiles = EXPERTS_TEAMS * EXPERTS_GROUP;
+    const int stage_bytes = EXPERTS_FEATURES * PITCH, tiles = experts_teams<UP>() * EXPERTS_GROUP;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = lane / 4;
-    const int team = warp / EXPERTS_TEAM, member = warp % EXPERTS_TEAM;
+    const int team = warp / experts_team<UP>(), member = warp % experts_team<UP>();
     const int64_t token = blockIdx.y;
     const int all = UP ? a.top_k * a.tiles : a.tiles;
     const int first = (int)((int64_t)all * blockIdx.x / gridDim.x);
     const int last = (int)((int64_t)all * (blockIdx.x + 1) / gridDim.x);
-    const int n_warps = min(UP ? a.n_steps : a.top_k * a.n_steps, (int)EXPERTS_TEAM);
+    const int n_warps = min(UP ? a.n_steps : a.top_k * a.n_steps, experts_team<UP>());
     const int rows = UP ? a.x_rows : a.top_k;
     const char *ring = experts_shared + warp * STAGES * stage_bytes;
     float *sums = (float *)(experts_shared + EXPERTS_RING(PITCH, STAGES));
@@ -320,8 +346,8 @@ DEVICE_FN void experts_few_block(const experts_few &a)
     for (int group = first; group < last; group += tiles) {
         const int n_tiles = min(tiles, last - group);
 #pragma unroll 1
-        for (int tile = team; tile < n_tiles && member < n_warps; tile += EXPERTS_TEAMS) {
-            float r[4] = {0, 0, 0, 0};
+        for (int tile = team; tile < n_tiles && member < n_warps; tile += experts_teams<UP>()) {
+            float r[2][4] = {};
 #pragma unroll 1
             while (at.index == group + tile) {
                 const int step = (UP && a.x_rows == 1 ? 0 : at.choice * a.n_steps) + at.step;
@@ -347,12 +373,17 @@ DEVICE_FN void experts_few_block(const experts_few &a)
                            lane % 4, at.step);
                 __syncwarp();
                 fetch();
-                experts_step<T>(w, x.parts + step * (EXPERTS_STEP_BYTES / 8),
-                                x.sums + step * EIGHT_STEP_BLOCKS, blocks, r);
+                const uint2 *parts = x.parts + step * (EXPERTS_STEP_BYTES / 8);
+                const float *x_sums = x.sums + step * EIGHT_STEP_BLOCKS;
+                if (blocks >= EIGHT_STEP_BLOCKS)
+                    experts_step<T, true>(w, parts, x_sums, blocks, r);
+                else
+                    experts_step<T, false>(w, parts, x_sums, blocks, r);
                 at.advance(a, member);
             }
             const float2 sum = experts_join<T>(r);
-            float *to = sums + (warp * EXPERTS_GROUP + tile / EXPERTS_TEAMS) * EXPERTS_FEATURES;
+            float *to =
+                sums + (warp * EXPERTS_GROUP + tile / experts_teams<UP>()) * EXPERTS_FEATURES;
             if (lane % 4 == 0) to[g] = sum.x, to[g + 8] = sum.y;
         }
         __syncthreads();

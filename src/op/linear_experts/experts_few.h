@@ -6,8 +6,8 @@
 
 enum {
     EXPERTS_WARPS = 12,
-    EXPERTS_TEAM = 4, /* warps that share the steps of a tile */
-    EXPERTS_TEAMS = EXPERTS_WARPS / EXPERTS_TEAM,
+    EXPERTS_TEAM = 4, /* warps that share the steps of a tile of gate and up; of down all do,
+                         because a block has only one or two */
     EXPERTS_FEATURES = LINEAR_EIGHT_FEATURES, /* rows of weights in a tile; of gate and up, half of
                                                  them each */
     EXPERTS_GROUP = 6,                        /* tiles of a team between two exchanges of sums */

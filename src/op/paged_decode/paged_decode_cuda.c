@@ -76,6 +76,15 @@ op_code cuda_take_decoding(const cuda_ops *ops, op_call *call)
     return OP_PAGED_DECODE;
 }
 
+op_code cuda_take_single(const cuda_ops *ops, op_call *call)
+{
+    const op_call decode = cuda_decode_of_prefill(call);
+    if (!cuda_decode_accepts(&decode) || !cuda_decode_few_pays(ops, &decode))
+        return OP_PAGED_PREFILL;
+    *call = decode;
+    return OP_PAGED_DECODE;
+}
+
 /* The sequences of a page table from the n-th on. */
 static void drop_sequences(tensor *indptr, tensor *last_page_len, int64_t n)
 {

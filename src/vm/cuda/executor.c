@@ -46,6 +46,11 @@ static size_t decoding_workspace(const program *p, const cuda_kernel *custom,
         (p->options.max_sequences > 1 || cuda_single_is_batch(p)) && cuda_decode_accepts(&call);
     const cuda_kernel *kernel = cuda_ops_custom(custom, OP_PAGED_DECODE, &call);
     size_t bytes = decodes ? cuda_decode_workspace_of(&call, rows, p->options.context) : 0;
+    if (p->config.n_experts && cuda_decode_accepts(&call)) {
+        call.tensors[PAGED_DECODE_Q].shape[0] = 1; /* lower_is_single() */
+        bytes = larger(bytes, cuda_decode_few_workspace(&call));
+        call.tensors[PAGED_DECODE_Q].shape[0] = p->options.max_sequences;
+    }
     return kernel && kernel->workspace ? larger(bytes, kernel->workspace(&call)) : bytes;
 }
 

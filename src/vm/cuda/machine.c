@@ -193,6 +193,9 @@ static machine_kernel kernel_of_cuda(const void *self, int node)
     if (op == OP_PAGED_PREFILL && x->longest > 0 && x->n_decode == 0 &&
         x->setting.rules >> LOWER_RULE_decode & 1)
         op = cuda_take_decoding(&x->ops, &call);
+    else if (op == OP_PAGED_PREFILL && x->longest == 0 &&
+             lower_is_single(x->program, m->sizes.of) && x->setting.rules >> LOWER_RULE_decode & 1)
+        op = cuda_take_single(&x->ops, &call);
     const cuda_kernel *kernel = cuda_ops_choose(&x->ops, op, &call);
     if (kernel) *variant = (op_variant){.name = kernel->name, .tolerances = kernel->tolerances};
     return (machine_kernel){variant->name ? variant->name : "cuda", false, variant};
