@@ -374,7 +374,8 @@ const op_info op_linear_experts = {
                "o]",
     .precision = "Weights are decoded exactly as their format defines; y, u and sums are float32 "
                  "or wider, with one rounding to the type of out. A token's experts are added in "
-                 "the order of their numbers: its result does not depend on other tokens.",
+                 "the order of their numbers, by a GPU's kernel for few tokens in the order of its "
+                 "warps: its result does not depend on other tokens.",
     .edge_cases =
         "out may be residual. Experts that no token chose are not read. An id of -1 is no "
         "expert: its row of out is not written, and a sum leaves it out. No tokens: "
