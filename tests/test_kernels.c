@@ -114,22 +114,43 @@ static void a_program_improves_kernels(void **state)
              folder);
     says(command, 0, "best: round ");
     says(command, 2, "history.jsonl exists");
+    strcat(command, " --resume"); /* a fifth to an eighth round, of the same kernel */
+    says(command, 0, "    8  008.c   PASSED ");
     snprintf(command, sizeof command, "%s/history.jsonl", folder);
     FILE *file = fopen(command, "r");
     assert_non_null(file);
     static const char *const statuses[] = {"COMPILE_ERROR", "INCORRECT_NUMERICAL", "PASSED",
                                            "PASSED"};
     char line[4096];
-    for (int i = 0; i < 4; i++) {
+    int n_best = 0;
+    for (int i = 0; i < 8; i++) {
+        const char *expected = statuses[i < 4 ? i : 3];
         assert_non_null(fgets(line, sizeof line, file));
-        if (!strstr(line, statuses[i])) fail_msg("expected %s in %s", statuses[i], line);
+        if (!strstr(line, expected)) fail_msg("expected %s in %s", expected, line);
+        n_best += strstr(line, "\"best\":true") != NULL;
     }
+    assert_int_equal(n_best, 1); /* the same kernel, six times, is not better than itself */
     assert_null(fgets(line, sizeof line, file));
     fclose(file);
     snprintf(command, sizeof command, "rm -r '%s'", folder);
     assert_int_equal(system(command), 0);
-    says("ops improve rms_norm -o /tmp/quipu-test-none --command 'exit 3'", 1,
-         "it ended with status 3");
+    /* A command that fails has lost its round, not the others. */
+    snprintf(command, sizeof command,
+             "ops improve rms_norm --rounds 3 --beam 2 -r 1 -t 1 -w 1b -o %s --command 'test -e "
+             "%s/001.txt || exit 3; cat ../examples/rms_norm.c'",
+             folder, folder);
+    says(command, 0,
+         "    1  001.c   NO_ANSWER                    -  the command failed: it ended with status "
+         "3");
+    says("ops prompt rms_norm", 0, "## This machine");
+    says("ops prompt linear", 0, "typedef struct block_f8_128");
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    assert_int_equal(system(command), 0);
+    says("ops improve rms_norm -o /tmp/quipu-test-none --rounds 2 --command 'exit 3'", 1,
+         "no kernel passed in 2 rounds");
+    says("ops improve rms_norm -o /tmp/quipu-test-none --device cuda --command 'exit 3'", 1,
+         "cuda");
+    assert_int_equal(system("rm -r /tmp/quipu-test-none"), 0);
     says("ops improve rms_norm", 2, "--command is missing");
     says("ops improve rms_norm -w none --command 'exit 3'", 2, "no workload of rms_norm");
 }

@@ -118,7 +118,7 @@ static void unknown_operators_are_refused(void **state)
     assert_int_equal(workbench_describe("rms", WORKBENCH_TEXT, &out, &error), QP_INVALID);
     assert_contains(error.message, "no operator 'rms'");
     assert_contains(error.message, "rms_norm");
-    assert_int_equal(workbench_prompt("rms", NULL, &out, &error), QP_INVALID);
+    assert_int_equal(workbench_prompt("rms", NULL, false, &out, &error), QP_INVALID);
     assert_int_equal(out.length, 0);
 }
 
@@ -166,11 +166,11 @@ static void prompt_is_one_page(void **state)
     (void)state;
     qp_error error;
     strbuf out = {0};
-    assert_int_equal(workbench_prompt("add", "/nonexistent", &out, &error), QP_OK);
+    assert_int_equal(workbench_prompt("add", "/nonexistent", false, &out, &error), QP_OK);
     assert_contains(strbuf_text(&out), "cc -std=gnu17 -O3 -march=native -shared -fPIC");
     assert_contains(strbuf_text(&out), "No candidate was checked yet.");
     strbuf_clear(&out);
-    assert_int_equal(workbench_prompt("add", NULL, &out, &error), QP_OK);
+    assert_int_equal(workbench_prompt("add", NULL, false, &out, &error), QP_OK);
     assert_null(strstr(strbuf_text(&out), "last attempt"));
     strbuf_free(&out);
 }

@@ -173,7 +173,7 @@ static void verdicts_are_kept_for_prompts(void **state)
     assert_int_equal(workbench_check(&options, &out, &n_failed, &error), QP_OK);
     assert_int_equal(n_failed, 1);
     strbuf_clear(&out);
-    assert_int_equal(workbench_prompt(op, path, &out, &error), QP_OK);
+    assert_int_equal(workbench_prompt(op, path, false, &out, &error), QP_OK);
     const char *last = strstr(strbuf_text(&out), "## The last attempt");
     assert_non_null(last);
     assert_non_null(strstr(last, "COMPILE_ERROR"));

@@ -82,7 +82,8 @@ typedef struct cli_settings {
     int kernel_device; /* index into cli_kernel_devices */
     int64_t timeout;
     const char *command; /* that writes kernels */
-    int64_t rounds, seconds;
+    int64_t rounds, seconds, beam;
+    bool resume;
     const char *data, *definition, *python;
     bool save_traces, unconfined;
     double atol, rtol;

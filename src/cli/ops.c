@@ -76,7 +76,10 @@ qp_status command_ops_prompt(const cli_call *call)
         return error_set(call->error, QP_INVALID,
                          "--last: without HOME there is no cache that could hold a verdict");
     strbuf text = {0};
-    return print(&text, workbench_prompt(op_name, path, &text, call->error), call->error);
+    return print(
+        &text,
+        workbench_prompt(op_name, path, call->settings->kernel_device == 1, &text, call->error),
+        call->error);
 }
 
 static void end_progress(void)
@@ -223,6 +226,9 @@ qp_status command_ops_improve(const cli_call *call)
                                                .rounds = (int)s->rounds,
                                                .seconds = (int)s->seconds,
                                                .command_timeout_ms = 600000,
+                                               .beam = (int)s->beam,
+                                               .resume = s->resume,
+                                               .device = s->kernel_device == 1,
                                                .unconfined = s->unconfined,
                                                .seed = 1,
                                                .features = cpu_features(0),

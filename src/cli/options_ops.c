@@ -32,6 +32,9 @@ const option_group cli_describe_options = {"Page", describe_options};
 static const option_spec prompt_page_options[] = {
     {"last", 0, OPTION_FLAG_AT(SETTINGS, last),
      .help = "end the page with the verdict on the last candidate that was checked"},
+    {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
+     .fallback = "cpu", .argument = "DEVICE",
+     .help = "cuda: a page for the author of a kernel in CUDA"},
     {0}};
 const option_group cli_prompt_page_options = {"Page", prompt_page_options};
 
@@ -98,11 +101,19 @@ const option_group cli_import_options = {"Solutions", import_options};
 
 static const option_spec improve_options[] = {
     {"command", 0, OPTION_STRING_AT(SETTINGS, command), .argument = "COMMAND",
-     .help =
-         "a shell command: it reads a page on standard input and prints a kernel in C, alone or "
-         "as a block of Markdown"},
+     .help = "a shell command: it reads a page on standard input and prints a kernel in C, or with "
+             "--device cuda in CUDA, alone or "
+             "as a block of Markdown"},
     {"rounds", 0, OPTION_INTEGER_AT(SETTINGS, rounds), .argument = "N", .fallback = "8",
      .minimum = 1, .maximum = 10000, .help = "kernels to ask for at most"},
+    {"beam", 0, OPTION_INTEGER_AT(SETTINGS, beam), .argument = "N", .fallback = "1", .minimum = 1,
+     .maximum = 16,
+     .help = "answers follow in turn from the N fastest kernels so far, not each from the last"},
+    {"resume", 0, OPTION_FLAG_AT(SETTINGS, resume),
+     .help = "go on with the rounds that the folder has"},
+    {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
+     .fallback = "cpu", .argument = "DEVICE",
+     .help = "cuda: kernels in CUDA, timed on the GPU beside quipu's; they need --unconfined"},
     {"seconds", 0, OPTION_INTEGER_AT(SETTINGS, seconds), .argument = "N", .fallback = "3600",
      .minimum = 1, .maximum = 1000000, .help = "no round begins after this time"},
     {"out", 'o', OPTION_STRING_AT(SETTINGS, out), .argument = "FOLDER", .hint = OPTION_HINT_FOLDER,

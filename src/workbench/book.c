@@ -1,5 +1,7 @@
 /* Prints descriptions: of one operator, of all operators, and as a page for a language model. */
+#include "base/cpu.h"
 #include "base/json.h"
+#include "cuda/driver.h"
 #include "workbench/candidate.h"
 #include "workbench/describe.h"
 #include "base/files.h"
@@ -66,30 +68,61 @@ static qp_status append_last_verdict(const char *path, page *page, qp_error *err
     return status;
 }
 
-qp_status workbench_prompt(const char *op_name, const char *verdict_path, strbuf *out,
+/* What a fast kernel is made for. */
+static void print_machine(bool device, page *page)
+{
+    strbuf text = {0};
+    cpu_description cpu;
+    cuda_device gpu = {0};
+    cpu_describe(&cpu);
+    strbuf_printf(&text, "processor   %s, %d for this process\nfeatures    ",
+                  *cpu.model ? cpu.model : "unknown", cpu.processors);
+    cpu_features_print(cpu_features(0), &text);
+    strbuf_printf(&text, "\ncaches      L1d %zu KiB, L2 %zu KiB, L3 %zu KiB\n", cpu.l1d >> 10,
+                  cpu.l2 >> 10, cpu.l3 >> 10);
+    if (device && cuda_device_open(&gpu, NULL) == QP_OK)
+        strbuf_printf(&text, "GPU         %s, %d multiprocessors\n", gpu.name,
+                      gpu.n_multiprocessors);
+    cuda_device_close(&gpu);
+    page_section(page, "This machine");
+    page_code(page, "text", strbuf_text(&text), text.length);
+    strbuf_free(&text);
+}
+
+static void print_task(const op_info *op, bool device, page *page)
+{
+    strbuf text = {0};
+    strbuf_printf(&text,
+                  "Write a fast kernel for the operator `%s` as one self-contained %s file that "
+                  "exports `%s_%s` and includes nothing but `quipu_kernel.h` and headers of "
+                  "the compiler and %s. First it must be right on every case below, "
+                  "then fast on the workloads. Answer with the file alone",
+                  op->name, device ? "CUDA C++" : "C17", op->name, device ? "launch" : "kernel",
+                  device ? "CUDA" : "the C library");
+    page_title(page, "Task", strbuf_text(&text));
+    strbuf_free(&text);
+}
+
+qp_status workbench_prompt(const char *op_name, const char *verdict_path, bool device, strbuf *out,
                            qp_error *error)
 {
     const op_info *op;
     TRY(describe_find(op_name, &op, error));
     page page = {.out = out, .markdown = true, .level = 1};
     strbuf text = {0};
-    strbuf_printf(&text,
-                  "Write a fast kernel for the operator `%s` as one self-contained C17 file that "
-                  "exports `%s_kernel` and includes nothing but `quipu_kernel.h` and headers of "
-                  "the compiler and the C library. First it must be right on every case below, "
-                  "then fast on the workloads. Answer with the file alone",
-                  op->name, op->name);
-    page_title(&page, "Task", strbuf_text(&text));
+    const char *ending = device ? "cu --device cuda --unconfined" : "c";
+    print_task(op, device, &page);
     page_section(&page, "How it is compiled, checked and timed");
-    strbuf_clear(&text);
     strbuf_printf(&text,
-                  "%s\n\nquipu ops check %s --kernel %s.c\nquipu ops bench %s --kernel %s.c\n",
-                  CANDIDATE_COMPILE_LINE, op->name, op->name, op->name, op->name);
+                  "%s\n\nquipu ops check %s --kernel %s.%s\nquipu ops bench %s --kernel %s.%s\n",
+                  device ? CANDIDATE_CUDA_LINE : CANDIDATE_COMPILE_LINE, op->name, op->name, ending,
+                  op->name, op->name, ending);
     page_code(&page, "sh", strbuf_text(&text), text.length);
     strbuf_free(&text);
     page_paragraph(&page, "It is timed on inputs that it has not seen and that change from call to "
                           "call, with cold caches, on one thread and on several, and its outputs "
                           "are checked again after the timing.");
+    print_machine(device, &page);
     describe_op(op, DESCRIBE_ALONE, &page);
     if (verdict_path) TRY(append_last_verdict(verdict_path, &page, error));
     return output_done(out, error);

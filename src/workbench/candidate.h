@@ -14,6 +14,7 @@
 #define CANDIDATE_FLAGS_C      "-std=gnu17 -O3 -march=native -shared -fPIC"
 #define CANDIDATE_FLAGS_CU     "-O3 -arch=native -shared -Xcompiler -fPIC"
 #define CANDIDATE_COMPILE_LINE "cc " CANDIDATE_FLAGS_C " -I FOLDER FILE.c -o FILE.so -lm"
+#define CANDIDATE_CUDA_LINE    "nvcc " CANDIDATE_FLAGS_CU " -I FOLDER FILE.cu -o FILE.so -lm"
 
 typedef struct candidate {
     const op_info *op;

@@ -381,6 +381,19 @@ void describe_interface(page *page)
     page_code(page, "c", header->text, header->length);
 }
 
+/* How the blocks of quantised types lie in memory, where an operator reads such. */
+static void print_blocks(const op_info *op, page *page)
+{
+    uint64_t types = 0;
+    for (int t = 0; t < op_n_tensors(op); t++)
+        types |= op->tensors[t].types;
+    if ((types & (uint64_t)OP_WEIGHTS) != (uint64_t)OP_WEIGHTS) return;
+    const embedded_text *source = embedded_find("src/tensor/codec_blocks.h");
+    page_section(page, "Blocks of the quantised types");
+    page_paragraph(page, "A row of a matrix is its blocks one after the other, without gaps.");
+    page_code(page, "c", source->text, source->length);
+}
+
 void describe_op(const op_info *op, describe_extent extent, page *page)
 {
     page_title(page, op->name, op->summary);
@@ -400,6 +413,7 @@ void describe_op(const op_info *op, describe_extent extent, page *page)
     print_params(op, extent, page);
     print_signature(op, page);
     if (extent == DESCRIBE_ALONE) describe_interface(page);
+    if (extent == DESCRIBE_ALONE) print_blocks(op, page);
     print_cost(op, page);
     print_tolerances(op, extent, page);
     print_inputs(op, extent, page);

@@ -37,6 +37,10 @@ static int choose(const timing_request *request, const workload *load, const op_
     op_select(request->op, request->features, &load->call, &best);
     out->slow_reference = !request->with_reference &&
                           op_cost_of(request->op, &load->call).flops > TIMING_REFERENCE_FLOPS;
+    if (request->alone && asked) {
+        candidates[n++] = (bench_candidate){asked->name, asked->kernel, asked};
+        return n;
+    }
     if (!out->slow_reference || (!best && !asked))
         candidates[n++] = (bench_candidate){"reference", request->op->reference, NULL};
     if (best && best != asked) candidates[n++] = (bench_candidate){best->name, best->kernel, best};

@@ -14,6 +14,7 @@ typedef struct timing_request {
     int threads, timeout_ms, rounds;
     uint64_t seed;
     bool with_reference; /* however slow the reference is */
+    bool alone;          /* nothing beside the requested kernel */
 } timing_request;
 
 enum { TIMING_MAX = 4, TIMING_REFERENCE_FLOPS = 200000000, TIMING_JUDGED_FLOPS = 1000000000 };

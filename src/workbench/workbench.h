@@ -28,7 +28,7 @@ qp_status workbench_describe_all(workbench_format format, strbuf *out, qp_error 
 
 /* The description as a page for a language model that writes kernels. `last`: with the verdict on
  * the last candidate that was checked, from the file at `verdict_path` (NULL: without). */
-qp_status workbench_prompt(const char *op_name, const char *verdict_path, strbuf *out,
+qp_status workbench_prompt(const char *op_name, const char *verdict_path, bool device, strbuf *out,
                            qp_error *error);
 
 typedef struct workbench_check_options {
@@ -119,11 +119,14 @@ qp_status workbench_leaderboard(const char *path, bool json, strbuf *out, qp_err
 
 typedef struct workbench_improve_options {
     const char *op;
-    const char *command;  /* gets a page on its standard input, answers with a kernel in C */
-    const char *folder;   /* for the answers, best.c, verdict.txt and history.jsonl */
+    const char *command;  /* gets a page on its standard input, answers with a kernel */
+    const char *folder;   /* for the answers, what came of them, best.c and history.jsonl */
     const char *workload; /* only those whose name contains this; NULL: all */
     int rounds, seconds;  /* at most; a round that has begun is ended */
     int command_timeout_ms;
+    int beam;    /* more than 1: answers follow in turn from as many of the fastest kernels */
+    bool resume; /* go on with the history in the folder */
+    bool device; /* kernels in CUDA, on the GPU; they need `unconfined` */
     bool unconfined;
     uint64_t seed;
     uint32_t features;                                 /* of the CPU: for quipu's kernels */
@@ -134,8 +137,9 @@ typedef struct workbench_improve_options {
 } workbench_improve_options;
 
 /* Asks a program for kernels of an operator, round after round: checks and times each answer, tells
- * the program what came of it, and keeps the best in the folder. Appends a line for each round.
- * QP_FORMAT where the command fails, or no kernel passed. */
+ * the program what came of it, and keeps the best in the folder. A kernel becomes the best only
+ * where it is quicker in turn with the best before it, outside of noise. A command that fails has
+ * lost its round. Appends a line for each round. QP_FORMAT where no kernel passed. */
 qp_status workbench_improve(const workbench_improve_options *options, strbuf *out, qp_error *error);
 
 /* What this system can confine candidates and their compilers with: lines, or a member "sandbox" of
