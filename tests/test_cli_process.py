@@ -425,6 +425,8 @@ def own_queues():
         check(status == 0 if words is None else status != 0 and words in err, f"queues {str(wrong)[:40]}: {out} {err}")
     expect(2, "cannot be combined", *schedule, "--linear", "--compare")
     expect(2, "--tune needs --save", *schedule, "--tune")
+    check("a CPU makes one token at a time" in quipu(*run, "--eos-interval", "16", "--device", "cpu")[2], "--eos-interval")
+    check("guessed for a small CPU" in quipu("schedule", "-m", "synthetic:tiny", "--workers", "1000")[1], "the machine")
 
 
 def operators():

@@ -7,6 +7,7 @@
 #include "cli/dump.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 qp_status cli_model_path(const cli_call *call, const char **path)
@@ -153,7 +154,15 @@ static qp_status open_engine(const cli_call *call, int64_t max_outputs, bool at_
                 (long long)s->threads, threads_available());
     pass_part part = cli_part(call);
     part.at_once = at_once;
-    return status == QP_OK ? part_open(&options, &part, out, call->error) : status;
+    if (status == QP_OK) status = part_open(&options, &part, out, call->error);
+    if (status == QP_OK && s->eos_interval > 1 &&
+        strcmp(qp_engine_get_info(*out)->device, "cpu") == 0)
+        fprintf(
+            stderr,
+            "quipu: --eos-interval %lld is for a GPU: a CPU makes one token at a time and looks "
+            "for the end after each\n",
+            (long long)s->eos_interval);
+    return status;
 }
 
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)

@@ -76,7 +76,7 @@ const option_group cli_timing_options = {"Timing", timing_options};
 static const option_spec import_options[] = {
     {"data", 0, OPTION_STRING_AT(SETTINGS, data), .argument = "FOLDER", .hint = OPTION_HINT_FOLDER,
      .help = "the data set with a solution's definition and workloads; without it, the definitions "
-             "and workloads that `ops export` writes"},
+             "and workloads that `ops export` writes, for solutions in C"},
     {"definition", 0, OPTION_STRING_AT(SETTINGS, definition), .argument = "NAME",
      .help = "only the solutions of this definition"},
     {"save", 0, OPTION_FLAG_AT(SETTINGS, save_traces),

@@ -126,8 +126,9 @@ static const option_spec ending_options[] = {
      .help = "go on when the model ends its answer"},
     {"eos-interval", 0, OPTION_INTEGER_AT(SETTINGS, eos_interval), .expert = true, .argument = "N",
      .fallback = "0", .maximum = QP_MAX_EOS_INTERVAL,
-     .help = "tokens generated between two checks whether the answer has ended; 0: one, or 16 on a "
-             "GPU"},
+     .help =
+         "tokens that a GPU generates between two checks whether the answer has ended; 0: 16; a "
+         "CPU checks after each"},
     {0}};
 const option_group cli_ending_options = {"Sampling", ending_options};
 

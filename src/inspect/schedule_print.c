@@ -3,6 +3,7 @@
 #include "inspect/schedule_print.h"
 
 #include "base/json.h"
+#include "base/threads.h"
 #include "base/output.h"
 #include "lower/lower.h"
 #include "schedule/build.h"
@@ -65,8 +66,11 @@ static bool is_given(const schedule_print_options *o)
 /* Where the costs come from. */
 static const char *origin_of(const report *r)
 {
+    const bool many = r->schedule.options.workers > threads_available();
     if (r->table) return "measured, operator by operator";
-    return is_given(r->options) ? "as given" : "guessed (measure with --measure)";
+    if (is_given(r->options)) return "as given";
+    return many ? "guessed for a small CPU, not for so many workers (give --bandwidth, --gflops)"
+                : "guessed (measure with --measure)";
 }
 
 /* What the instructions of the last layer wait for: all of a node's instructions, or some. */

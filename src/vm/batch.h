@@ -1,7 +1,8 @@
 /* The batch state: what changes from one forward pass to the next.
  *
  * Host arrays in FlashInfer's meaning (qo_indptr, kv_indptr, kv_indices, kv_last_page_len), sized
- * once for the program's capacity. A batch is filled sequence by sequence.
+ * once for the program's capacity. A batch is filled sequence by sequence. The length of a sequence
+ * (kv_seqlens of other engines) is not stored: (its pages - 1) * page_size + kv_last_page_len.
  */
 #ifndef QUIPU_VM_BATCH_H
 #define QUIPU_VM_BATCH_H

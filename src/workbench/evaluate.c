@@ -87,9 +87,15 @@ static bool compare(judge *j, contestant *c, const char *memory, double *absolut
 static qp_status reference_failed(const judge *j, const contestant *c, const char *whose,
                                   qp_error *error)
 {
-    return error_set(error, c->status == CHECK_COMPILE_ERROR ? QP_UNSUPPORTED : QP_FORMAT,
-                     "%.100s, workload %.60s: %s: %s: %.300s", j->arguments.definition->name,
-                     j->arguments.workload->uuid, whose, check_status_name(c->status), c->detail);
+    if (c->status == CHECK_COMPILE_ERROR)
+        return error_set(error, QP_UNSUPPORTED,
+                         "%.100s, workload %.60s: not judged here, because %s cannot be loaded: "
+                         "%.300s",
+                         j->arguments.definition->name, j->arguments.workload->uuid, whose,
+                         c->detail);
+    return error_set(error, QP_FORMAT, "%.100s, workload %.60s: %s: %s: %.300s",
+                     j->arguments.definition->name, j->arguments.workload->uuid, whose,
+                     check_status_name(c->status), c->detail);
 }
 
 /* Calls the references on new inputs, and keeps the expected results. */
