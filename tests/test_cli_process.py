@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The program as a person or a script uses it: answers, files, conversations, traces. See cli_process.py."""
+import importlib.util
 import json
 import os
 import re
@@ -412,6 +413,14 @@ def own_queues():
     check(example.returncode == 0, example.stderr)
     text = quipu(*run)[1]
     check(quipu(*run, "--schedule", saved)[1] == text, "the example's queues")
+    if importlib.util.find_spec("numpy") is None:
+        print("not run: examples/interpreter.py, because NumPy is missing")
+    for workers in ("1", "3"):
+        if importlib.util.find_spec("numpy"):
+            example = subprocess.run([sys.executable, Path(__file__).resolve().parent.parent / "examples/interpreter.py",
+                                      str(MODELS / "llama-text"), "1,5,9,20", workers], capture_output=True, text=True,
+                                     env=HOME | {"QUIPU": QUIPU}, check=False)
+            check(example.returncode == 0 and "likeliest 47, quipu's 47" in example.stdout, example.stdout + example.stderr)
     for others in (["-c", "100", "--chunk", "16"], ["--kv-type", "F32", "-c", "2000"]):
         check(quipu(*run, *others, "--schedule", saved)[1] == quipu(*run, *others)[1] != "", f"with {others}")
     status, out, err = quipu(*schedule, "--kv-type", "F32", "--save", saved)

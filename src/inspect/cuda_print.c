@@ -168,6 +168,11 @@ static qp_status print_run(memory_view *v, const cuda_print_options *o, pass_lau
     if (v->available) v->largest_context = find_largest(v);
     if (o->json) return print_json(v, launches, out, error);
     pass_launches_print(launches, out);
+    if (v->tokens <= 8 && v->has_mega && o->ranks <= 1)
+        strbuf_puts(out,
+                    "\nthese are the launches of --exec cuda; passes of so few tokens run in the "
+                    "megakernel where it takes the model: quipu schedule --device cuda lists "
+                    "its instructions\n");
     if (o->verbose) TRY(pass_launches_explain(launches, out, error));
     print_text(v, out);
     return QP_OK;
