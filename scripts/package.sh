@@ -221,7 +221,9 @@ try_system() {
     as_root cp -r "$folder" "$TRY_MODEL" $DIST/*_amd64.deb "$root/opt/try/"
     local model=/opt/try/${TRY_MODEL##*/}
     check "$2: the tarball's program" tells "$model" as_root chroot "$root" "/opt/try/$name/bin/quipu" || true
-    check "$2: a program with libquipu" shows_tokens "$model" as_root chroot "$root" "/opt/try/$name/side_by_side" || true
+    # There is no /proc, which $ORIGIN needs.
+    check "$2: a program with libquipu" shows_tokens "$model" \
+        as_root chroot "$root" env "LD_LIBRARY_PATH=/opt/try/$name/lib" "/opt/try/$name/side_by_side" || true
     check "$2: Debian packages" as_root chroot "$root" sh -c 'export DEBIAN_FRONTEND=noninteractive
         apt-get -q update && apt-get -q -y install --no-install-recommends /opt/try/*.deb' &&
         check "$2: the installed program" tells "$model" as_root chroot "$root" quipu || true
@@ -258,15 +260,16 @@ try_wheel() {
         answers build-package/try/venv/bin/python
 }
 
+# numpy finds its libraries by links that only an installed system has.
 try_arm_wheel() {
-    local root=build-package/try/python-arm64
+    local root=build-package/try/python-arm64 libraries=/usr/lib/aarch64-linux-gnu
     scripts/sysroot $root arm64 bookworm python3 python3-cffi-backend python3-numpy python3-cffi >$root.log 2>&1 || {
         cat $root.log >&2
         return 1
     }
     rm -rf $root-wheel && python3 -m zipfile -e $DIST/wheels-cpu/*aarch64.whl $root-wheel &&
         PYTHONPATH=$root-wheel:$root/usr/lib/python3/dist-packages PYTHONDONTWRITEBYTECODE=1 \
-            answers qemu-aarch64-static -L $root $root/usr/bin/python3
+            answers qemu-aarch64-static -L $root -E "LD_LIBRARY_PATH=$libraries/blas:$libraries/lapack" $root/usr/bin/python3
 }
 
 try_packages() {
