@@ -217,11 +217,29 @@ INLINE_V vint v_dot4(vint sum, const vint *w, const int8_t *x, int bits)
 
 #else
 
+/* 16 bits at a time: the even bytes and the odd ones, whose products are added to pairs. */
 INLINE_V vint v_dot4(vint sum, const vint *w, const int8_t *x, int bits)
 {
-    (void)bits;
-    for (int i = 0; i < 16; i++) /* as stored: the first value is the lowest byte */
-        sum += ((vint)((vw)w[i / 4] << (24 - i % 4 * 8)) >> 24) * x[i];
+    const int fit = bits <= 5 ? 4 : bits == 6 ? 2 : 1; /* words whose sums fit in 16 bits */
+    const v_words both = (v_words)v_load(x);
+    const vint even = (vint)(both << 8 >> 8), odd = (vint)(both >> 8);
+    v_words pairs = {0};
+#define SPREAD(v, i) ((v_words)__builtin_shufflevector(v, v, i, i, i, i))
+#define ADD_WORD(i)                                                                                \
+    {                                                                                              \
+        const v_words word = (v_words)w[i], first = bits < 8 ? word & 0xff : word << 8 >> 8;       \
+        pairs += first * SPREAD(even, i) + (word >> 8) * SPREAD(odd, i);                           \
+        if (((i) + 1) % fit == 0) {                                                                \
+            sum += ((vint)pairs << 16 >> 16) + ((vint)pairs >> 16);                                \
+            pairs = (v_words){0};                                                                  \
+        }                                                                                          \
+    }
+    ADD_WORD(0)
+    ADD_WORD(1)
+    ADD_WORD(2)
+    ADD_WORD(3)
+#undef ADD_WORD
+#undef SPREAD
     return sum;
 }
 
