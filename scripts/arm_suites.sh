@@ -11,7 +11,7 @@ ARM_MASKS=(bf16 i8mm asimddp asimd)
 
 # Processors without dotprod, and without i8mm and BF16, as which QEMU runs the suites of kernels. By default it has all.
 ARM_PROCESSORS=(cortex-a72 neoverse-n1)
-ARM_SUITES='^test_(codec|engine_bits|kernels|linear_.*|op_.*|stories)$'
+ARM_SUITES='^test_(codec|linear_.*|op_.*|stories)$'
 
 # configure_arm DIR CMAKE-OPTION...
 configure_arm() {
