@@ -23,7 +23,11 @@ void engine_say_packed(const qp_engine *e, const pack_cache *c)
     char line[sizeof c->path + sizeof c->save_problem + 128];
     if (!c) return;
     const double gb = (double)c->bytes * 1e-9;
-    if (!*c->path)
+    if (!*c->path && model_get_config(e->model)->adapters.slots)
+        engine_say(e, QP_LOG_NOTICE,
+                   "packed weights are not kept where a model has LoRA adapters; quipu convert "
+                   "--lora writes a model with the adapters in its weights");
+    else if (!*c->path)
         engine_say(e, QP_LOG_NOTICE,
                    "packed weights are not kept: no file holds this model's weights as kernels "
                    "read them");
