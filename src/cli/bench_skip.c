@@ -2,7 +2,8 @@
  *
  * One engine runs all tests. Between two runs its schedule is replaced by one in which the
  * instructions of a kind are noops, or in which nothing waits. The kinds take turns, and the
- * quickest run of each counts, because other programs disturb that least. Workers do different
+ * quickest run of each counts, because other programs disturb that least. The range of the share is
+ * that of all rounds, each compared with the whole pass of its round. Workers do different
  * kinds of work at the same time, so what the kinds save need not add up to a pass.
  */
 #include "cli/bench.h"
@@ -20,6 +21,7 @@ enum { MOST_ROWS = 64 };
 typedef struct skip_row {
     char kinds[256]; /* empty: nothing */
     double seconds;
+    double least, most; /* of a round: the share of its whole pass that is saved */
 } skip_row;
 
 typedef struct skip_table {
@@ -64,6 +66,7 @@ static qp_status take_turns(bench *b, skip_table *t, bool one_by_one, int64_t co
 {
     const cli_settings *s = b->call->settings;
     const char *kind = one_by_one ? "tg" : "pp";
+    double whole = 0; /* seconds of the round's pass without gaps */
     const size_t depth = (size_t)s->depth, warm = one_by_one && count > 4 ? 4 : (size_t)count;
     for (int64_t run = 0; run <= s->repetitions; run++) { /* the first one warms up */
         bench_show_run(kind, count, run, s->repetitions);
@@ -72,7 +75,11 @@ static qp_status take_turns(bench *b, skip_table *t, bool one_by_one, int64_t co
             double seconds;
             TRY(leave_out(b, i > 0 ? row->kinds : NULL));
             TRY(bench_time_run(b, depth, run ? (size_t)count : warm, one_by_one, &seconds));
+            if (i == 0) whole = seconds;
+            const double share = 1 - seconds / whole;
             if (run && (run == 1 || seconds < row->seconds)) row->seconds = seconds;
+            if (run && (run == 1 || share < row->least)) row->least = share;
+            if (run && (run == 1 || share > row->most)) row->most = share;
         }
     }
     bench_show_run(kind, count, s->repetitions + 1, s->repetitions);
@@ -88,20 +95,22 @@ static double ms_of(const skip_row *row, bool one_by_one, int64_t count)
 static void print_row(const skip_table *t, int i, bool one_by_one, int64_t count, int format,
                       strbuf *out)
 {
-    static const char *const rows[] = {"| %s | %s%lld | %.3f | %.3f | %.1f%% |\n",
-                                       "\"%s\",%s%lld,%.4f,%.4f,%.2f\n"};
+    static const char *const rows[] = {"| %s | %s%lld | %.3f | %.3f | %.1f%% | %.1f to %.1f%% |\n",
+                                       "\"%s\",%s%lld,%.4f,%.4f,%.2f,%.2f,%.2f\n"};
     const skip_row *row = &t->rows[i];
     const double all = ms_of(&t->rows[0], one_by_one, count), ms = ms_of(row, one_by_one, count);
     const char *kind = one_by_one ? "tg" : "pp", *name = i ? row->kinds : "nothing";
     if (format != JSON) {
         strbuf_printf(out, rows[format], name, kind, (long long)count, ms, all - ms,
-                      100 * (all - ms) / all);
+                      100 * (all - ms) / all, 100 * row->least, 100 * row->most);
         return;
     }
     strbuf_puts(out, out->length > 1 ? ",\n {\"left_out\": " : "{\"left_out\": ");
     json_put_string(out, name, strlen(name));
-    strbuf_printf(out, ", \"test\": \"%s%lld\", \"ms\": %.4f, \"ms_less\": %.4f}", kind,
-                  (long long)count, ms, all - ms);
+    strbuf_printf(out,
+                  ", \"test\": \"%s%lld\", \"ms\": %.4f, \"ms_less\": %.4f, "
+                  "\"share_least\": %.4f, \"share_most\": %.4f}",
+                  kind, (long long)count, ms, all - ms, row->least, row->most);
 }
 
 static qp_status run_test(bench *b, skip_table *t, bool one_by_one, int64_t count, strbuf *out)
@@ -115,9 +124,10 @@ static qp_status run_test(bench *b, skip_table *t, bool one_by_one, int64_t coun
 
 qp_status bench_skip(bench *b, strbuf *out)
 {
-    static const char *const heads[] = {("| left out | test | ms | ms less | share |\n"
-                                         "|---|---|---|---|---|\n"),
-                                        "left_out,test,ms,ms_less,share\n", "["};
+    static const char *const heads[] = {
+        ("| left out | test | ms | ms less | share | in all rounds |\n"
+         "|---|---|---|---|---|---|\n"),
+        "left_out,test,ms,ms_less,share,share_least,share_most\n", "["};
     const cli_settings *s = b->call->settings;
     skip_table t = {.n_rows = 0};
     double seconds;
