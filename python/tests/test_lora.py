@@ -81,6 +81,24 @@ def test_what_is_wrong_is_named(adapters):
             model.generate(PROMPT, lora="first").text()
 
 
+def test_options_are_checked(adapters):
+    first, second = adapters
+    for options, words in (({"adapters": [first, second], "adapters_at_once": 1}, "at once must be 2"),
+                           ({"adapters": [quipu.Adapter(first, waits=True)], "merge_adapters": True}, "cannot wait"),
+                           ({"adapters": [quipu.Adapter(first, scale=float("inf"))]}, "scale of an adapter must be"),
+                           ({"adapters": [""]}, "has no path"),
+                           ({"adapters": [first] * 65}, "at most 64 adapters"),
+                           ({"adapters": [first], "ranks": 2}, "by several ranks")):
+        with pytest.raises(quipu.QuipuError, match=words):
+            quipu.Model(TEXT, threads=1, context=256, **options)
+    with quipu.Model(TEXT, threads=1, context=256, adapters=[first, quipu.Adapter(second, waits=True)],
+                     adapters_at_once=1) as model:
+        with pytest.raises(quipu.QuipuError, match="2 adapters for a session, and the engine"):
+            model.generate(PROMPT, lora=[0, 1], max_tokens=1).text()
+        with pytest.raises(quipu.QuipuError, match="is no float32 other than 0"):
+            model.generate(PROMPT, lora={1: 1e-300}, max_tokens=1).text()
+
+
 def test_adapters_are_merged(adapters):
     with quipu.Model(TEXT, threads=1, context=256, adapters=adapters[:1], merge_adapters=True) as model:
         made = [token for token, _ in answer(model)]

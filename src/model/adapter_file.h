@@ -34,8 +34,7 @@ typedef struct adapter_pair {
 } adapter_pair;
 
 /* QP_UNSUPPORTED and QP_FORMAT name what is not a LoRA adapter of this model. adapter_file_close()
- * the result, also after a failure. `pairs`: the model's rows of q and k are in the order for RoPE
- * on pairs. */
+ * the result, also after a failure. */
 qp_status adapter_file_open(const char *path, const model_config *config, arena *arena,
                             adapter_file *out, qp_error *error);
 void adapter_file_close(adapter_file *file);
