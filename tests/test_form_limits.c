@@ -192,6 +192,20 @@ static strbuf repeated_names(size_t n)
     return out;
 }
 
+/* Patterns that share no name, which takes a long walk to see. */
+static strbuf compared_patterns(size_t n)
+{
+    strbuf out = {0};
+    strbuf_puts(&out, "{\"prefixItems\":[true");
+    for (size_t i = 0; i < n; i++)
+        strbuf_printf(&out,
+                      ",{\"patternProperties\":{\"^[a-z]{1,60}%zu$\":true,"
+                      "\"^[a-z]{2,60}%zux$\":{}}}",
+                      i, i);
+    strbuf_puts(&out, "]}");
+    return out;
+}
+
 static strbuf reference_pairs(size_t n)
 {
     strbuf out = {0};
@@ -213,11 +227,9 @@ static void work_is_bounded(void **state)
     static const struct {
         maker *make;
         size_t few, many;
-    } loops[] = {{compared_pairs, 300, 20000},
-                 {two_enums, 500, 50000},
-                 {shared_properties, 300, 10000},
-                 {repeated_names, 1000, 90000},
-                 {reference_pairs, 1000, 15000}};
+    } loops[] = {{compared_pairs, 300, 20000},    {two_enums, 500, 50000},
+                 {shared_properties, 300, 10000}, {repeated_names, 1000, 90000},
+                 {compared_patterns, 3, 3000},    {reference_pairs, 1000, 15000}};
     for (size_t i = 0; i < sizeof loops / sizeof *loops; i++) {
         strbuf few = loops[i].make(loops[i].few), many = loops[i].make(loops[i].many);
         if (compile(&few) != QP_OK) fail_msg("loop %zu: %s", i, error.message);

@@ -82,14 +82,15 @@ static bool share_names(schema_compiler *c, name_set *a, name_set *b)
     bool shared = !pairs || !add_pair(pairs, stacks_root(&a->s), stacks_root(&b->s));
     for (size_t i = 0; !shared && i < pairs->count; i++) {
         const uint32_t x = (uint32_t)(pairs->list[i] >> 32), y = (uint32_t)pairs->list[i];
-        shared = (a->s.configs[x].ends && b->s.configs[y].ends) || !schema_spend(c, 256);
+        a->s.work = b->s.work = 0;
+        shared = a->s.configs[x].ends && b->s.configs[y].ends;
         for (int byte = 0; !shared && byte < 256; byte++) {
             const uint32_t p = stacks_step(&a->s, x, (uint8_t)byte),
                            q = stacks_step(&b->s, y, (uint8_t)byte);
-            a->s.work = b->s.work = 0;
             if (p != CONFIG_DEAD && q != CONFIG_DEAD) shared = !add_pair(pairs, p, q);
         }
-        shared = shared || a->s.failed != QP_OK || b->s.failed != QP_OK;
+        shared = shared || a->s.failed != QP_OK || b->s.failed != QP_OK ||
+                 !schema_spend(c, 256 + a->s.work + b->s.work);
     }
     free(pairs);
     return shared;
@@ -145,6 +146,7 @@ qp_status schema_pattern_member(schema_compiler *c, const cJSON *patterns, const
     cJSON_ArrayForEach(pattern, patterns)
     {
         status = schema_at(c, path, open_names(pattern->string, &sets[n++], c->error));
+        schema_spend(c, sets[n - 1].g.n_exprs + sets[n - 1].g.n_children);
         if (status == QP_OK)
             status = check_names(c, sets, n - 1, pattern, patterns, properties, path);
         if (status == QP_OK) status = add_member(c, pattern, path, &list);
