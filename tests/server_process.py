@@ -23,9 +23,9 @@ def test(function):
 class Server:
     """A quipu serve of its own, on a free port."""
 
-    def __init__(self, *arguments, model=MODEL, wait=True):
+    def __init__(self, *arguments, model=MODEL, models=None, wait=True):
         self.process = subprocess.Popen(
-            [QUIPU, "serve", "-m", str(model), "--port", "0", "-t", "1", "--device", "cpu",
+            [QUIPU, "serve", *(("--models", str(models)) if models else ("-m", str(model))), "--port", "0", "-t", "1", "--device", "cpu",
              *arguments],
             stderr=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)  # one that a failed test leaves would keep our pipes open

@@ -104,7 +104,10 @@ typedef struct cli_settings {
     int64_t port, http_workers, max_connections, client_connections, max_queued, pages;
     uint64_t store_size, max_body, prompt_cache_size, cache_packed_size;
     const char *prompt_cache, *cache_packed;
-    double drain, drain_delay;
+    double drain, drain_delay, keep_alive;
+    const char *models;
+    uint64_t models_memory;
+    int64_t started_by; /* the descriptor of the server that shares memory out; 0: none */
 } cli_settings;
 
 /* The choices of --kv-type, --exec and --device, by index; each list ends with NULL. */
@@ -119,6 +122,9 @@ extern const char *const cli_plan_forms[]; /* by plan_form */
 int cli_exec_index(const char *name);
 extern const char *const cli_act_types[];
 extern const char *const cli_schedule_settings[], *const cli_schedule_assignments[];
+
+/* Of serve: asks the server that has started this process. */
+qp_status cli_ask_for_memory(void *settings, uint64_t bytes, qp_error *error);
 
 /* The call of a command: its settings and where each came from. */
 typedef struct cli_call {
@@ -147,6 +153,10 @@ typedef struct cli_adapters {
     size_t n;
 } cli_adapters;
 qp_status cli_read_adapters(const cli_call *call, cli_adapters *out);
+
+/* What the command line says of each model of --models, for its own `quipu serve`: free() the
+ * list, whose texts lie in *words. NULL: no memory. */
+const char **cli_arguments_for_models(const cli_call *call, strbuf *words, size_t *count);
 
 /* Runs a command with the kernels of --kernel, in a process of its own; *code is what that one
  * ended with. */

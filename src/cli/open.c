@@ -52,7 +52,9 @@ pass_part cli_part(const cli_call *call)
 {
     const cli_settings *s = call->settings;
     const int64_t threads = s->threads ? s->threads : threads_available();
-    return (pass_part){.skip = s->left_out,
+    return (pass_part){.admit = s->started_by ? cli_ask_for_memory : NULL,
+                       .admit_context = call->settings,
+                       .skip = s->left_out,
                        .start_after = s->start_after,
                        .stop_after = s->stop_after,
                        .layers = s->layers,

@@ -43,6 +43,25 @@ static const option_spec serve_options[] = {
          "on a GPU, the same answer to the bit whatever other requests there are, as on a CPU: "
          "passes that read prompts have --chunk rows (2,048, or 1,024 with fewer than 16 slots), "
          "and those that make tokens 9 to --parallel"},
+    {"models", 0, OPTION_STRING_AT(SETTINGS, models), .argument = "DIR|FILE",
+     .hint = OPTION_HINT_FILE,
+     .excludes = "model hf alias lora lora-modules kv-events kv-events-replay",
+     .help = "serve several models, each by a process that starts when a request names it: those "
+             "of a folder (GGUF files, folders with config.json, what /api/pull fetched), or of a "
+             "file with a name, a model and options a line"},
+    {"models-memory", 0, OPTION_SIZE_AT(SETTINGS, models_memory), .argument = "BYTES",
+     .fallback = "0", .maximum = (int64_t)1 << 50,
+     .help = "memory that these models may take together, as planned before they are loaded; the "
+             "one used longest ago ends when another needs its memory. 0: what is free at the "
+             "start"},
+    {"keep-alive", 0, OPTION_NUMBER_AT(SETTINGS, keep_alive), .argument = "SECONDS",
+     .fallback = "0", .high = 1e9,
+     .help = "of --models: a model ends so long after its last answer, unless a request has "
+             "keep_alive; 0: when its memory is needed"},
+    {"started-by", 0, OPTION_INTEGER_AT(SETTINGS, started_by), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = 1 << 20,
+     .help = "of the processes that --models starts: the descriptor of the socket by which they "
+             "ask for memory"},
     {"alias", 0, OPTION_STRING_AT(SETTINGS, alias), .argument = "NAME",
      .help = "the model's name in replies; without it that of its file"},
     {"chat-template", 0, OPTION_STRING_AT(SETTINGS, chat_template), .expert = true,

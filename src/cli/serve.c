@@ -2,7 +2,10 @@
 #include "cli/cli.h"
 
 #include "base/json.h"
+#include "base/platform.h"
 #include "file/mapping.h"
+#include "router/link.h"
+#include "router/router.h"
 #include "server/server.h"
 
 #include <stdlib.h>
@@ -55,14 +58,70 @@ static void log_line(void *context, const char *line)
     fprintf(stderr, "%s\n", line);
 }
 
+static void tell_ready(void *context, int port)
+{
+    const cli_call *call = context;
+    (void)port;
+    link_tell_ready((int)call->settings->started_by);
+}
+
+static server_options options_of(const cli_call *call, const cJSON *template_variables,
+                                 const char *chat_template)
+{
+    static const char *const usual[] = {"127.0.0.1"};
+    const cli_settings *s = call->settings;
+    return (server_options){.hosts = s->hosts.count ? s->hosts.items : usual,
+                            .n_hosts = s->hosts.count ? (size_t)s->hosts.count : 1,
+                            .tls_certificate = s->tls_cert,
+                            .tls_key = s->tls_key,
+                            .prefix = s->api_prefix && *s->api_prefix ? s->api_prefix : NULL,
+                            .access_log = s->access_log || s->log_json,
+                            .log_json = s->log_json,
+                            .log_line = log_line,
+                            .max_tokens = (size_t)s->n_predict,
+                            .port = (int)s->port,
+                            .alias = s->alias,
+                            .api_key_file = s->api_key_file,
+                            .origins = s->origins.items,
+                            .n_origins = (size_t)s->origins.count,
+                            .insecure = s->insecure,
+                            .shared_cache = s->shared_cache,
+                            .template_variables = template_variables,
+                            .pooling = (server_pooling)s->pooling,
+                            .cut_embeddings = s->matryoshka,
+                            .raw_special = (server_switch)s->raw_special,
+                            .chat_template = chat_template,
+                            .prompt_cache = s->prompt_cache,
+                            .prompt_cache_size = s->prompt_cache_size,
+                            .workers = (int)s->http_workers,
+                            .parallel = (size_t)s->parallel,
+                            .max_body = s->max_body,
+                            .store_size = s->store_size,
+                            .max_connections = (size_t)s->max_connections,
+                            .client_connections = (size_t)s->client_connections,
+                            .max_queued = (size_t)s->max_queued,
+                            .kv_events = s->kv_events,
+                            .kv_events_replay = s->kv_events_replay,
+                            .kv_events_topic = s->kv_events_topic,
+                            .own_metrics = s->own_metrics,
+                            .drain_delay = s->drain_delay,
+                            .drain_seconds = s->drain,
+                            .timeout = s->silence,
+                            .ping_seconds = s->sse_ping,
+                            .open = open_model,
+                            .context = (void *)call,
+                            .stop = s->started_by ? LINK_END_DESCRIPTOR : 0,
+                            .ready = s->started_by ? tell_ready : NULL,
+                            .log = s->started_by ? NULL : cli_log};
+}
+
 static qp_status serve(const cli_call *call, const cJSON *template_variables,
                        const char *chat_template)
 {
-    const cli_settings *s = call->settings;
+    server_options options = options_of(call, template_variables, chat_template);
     const char *path;
     char name[256];
-    qp_status status = cli_model_path(call, &path);
-    if (status != QP_OK) return status;
+    TRY(cli_model_path(call, &path));
     if (cli_only_helps_ranks(call)) { /* the first rank listens */
         qp_engine *none;
         qp_sampling sampling;
@@ -71,51 +130,36 @@ static qp_status serve(const cli_call *call, const cJSON *template_variables,
     cli_adapters adapters;
     TRY(cli_read_adapters(call, &adapters));
     name_model(path, name, sizeof name);
-    TRY(check_names(&adapters, s->alias && *s->alias ? s->alias : name, call->error));
-    static const char *const usual[] = {"127.0.0.1"};
-    server_options options = {.hosts = s->hosts.count ? s->hosts.items : usual,
-                              .n_hosts = s->hosts.count ? (size_t)s->hosts.count : 1,
-                              .tls_certificate = s->tls_cert,
-                              .tls_key = s->tls_key,
-                              .prefix = s->api_prefix && *s->api_prefix ? s->api_prefix : NULL,
-                              .access_log = s->access_log || s->log_json,
-                              .log_json = s->log_json,
-                              .log_line = log_line,
-                              .max_tokens = (size_t)s->n_predict,
-                              .port = (int)s->port,
-                              .alias = s->alias && *s->alias ? s->alias : name,
-                              .adapter_names = adapters.names,
-                              .api_key_file = s->api_key_file,
-                              .origins = s->origins.items,
-                              .n_origins = (size_t)s->origins.count,
-                              .insecure = s->insecure,
-                              .shared_cache = s->shared_cache,
-                              .template_variables = template_variables,
-                              .pooling = (server_pooling)s->pooling,
-                              .cut_embeddings = s->matryoshka,
-                              .raw_special = (server_switch)s->raw_special,
-                              .chat_template = chat_template,
-                              .prompt_cache = s->prompt_cache,
-                              .prompt_cache_size = s->prompt_cache_size,
-                              .workers = (int)s->http_workers,
-                              .parallel = (size_t)s->parallel,
-                              .max_body = s->max_body,
-                              .store_size = s->store_size,
-                              .max_connections = (size_t)s->max_connections,
-                              .client_connections = (size_t)s->client_connections,
-                              .max_queued = (size_t)s->max_queued,
-                              .kv_events = s->kv_events,
-                              .kv_events_replay = s->kv_events_replay,
-                              .kv_events_topic = s->kv_events_topic,
-                              .own_metrics = s->own_metrics,
-                              .drain_delay = s->drain_delay,
-                              .drain_seconds = s->drain,
-                              .timeout = s->silence,
-                              .ping_seconds = s->sse_ping,
-                              .open = open_model,
-                              .context = (void *)call,
-                              .log = cli_log};
+    if (!options.alias || !*options.alias) options.alias = name;
+    options.adapter_names = adapters.names;
+    TRY(check_names(&adapters, options.alias, call->error));
     return server_run(&options, call->error);
+}
+
+/* One server before a process for each model that is asked for. */
+static qp_status serve_models(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    server_options options = options_of(call, NULL, NULL);
+    router_options several = {.models = s->models,
+                              .memory =
+                                  s->models_memory ? s->models_memory : platform_free_memory(),
+                              .keep_alive = s->keep_alive,
+                              .log = cli_log};
+    router *router;
+    strbuf words = {0};
+    const char **arguments = cli_arguments_for_models(call, &words, &several.n_arguments);
+    if (!arguments) return error_no_memory(call->error, "arguments", 0);
+    several.arguments = arguments;
+    options.alias = "several models";
+    options.ping_seconds = 0; /* the processes do that */
+    options.prompt_cache = NULL;
+    qp_status status = router_new(&several, &options.proxy, &router, call->error);
+    if (status == QP_OK) status = server_run(&options, call->error);
+    router_free(router);
+    free(arguments);
+    strbuf_free(&words);
+    return status;
 }
 
 /* An origin has a scheme and no path, or no browser would ever send it. */
@@ -166,6 +210,7 @@ qp_status command_serve(const cli_call *call)
     cJSON *variables = NULL;
     TRY(check_origins(call));
     TRY(check_prefix(call));
+    if (call->settings->models) return serve_models(call);
     if (text) TRY(json_parse_exact(text, strlen(text), option, &variables, call->error));
     qp_status status = QP_OK;
     if (text && !cJSON_IsObject(variables))
@@ -175,6 +220,8 @@ qp_status command_serve(const cli_call *call)
                       option, json_type_name(variables));
     if (status == QP_OK) status = read_template(call, &template);
     if (status == QP_OK) status = serve(call, variables, template);
+    if (status != QP_OK && call->settings->started_by)
+        link_tell_failed((int)call->settings->started_by, call->error->message);
     free(template);
     cJSON_Delete(variables);
     return status;

@@ -95,8 +95,8 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     TRY(lower_build(&config, e->model, &chosen, &e->program, error));
     TRY(engine_choose_activations(e, options, type, error));
     progress_stage_ended(&e->progress, "planning");
-    if (e->device.context) return QP_OK;
     TRY(engine_check_memory(e, options, type, error));
+    if (e->device.context) return QP_OK;
     if (model_has_weights(e->model)) return QP_OK;
     if (e->ranks.world && e->ranks.size > 1) return QP_OK; /* each process makes its own part */
     uint64_t weight_bytes = model_weight_bytes(e->model);
@@ -278,6 +278,8 @@ static qp_status open_once(const qp_engine_options *options, const engine_part *
     e->layers = part->layers;
     e->costs_path = part->costs;
     e->at_once = part->at_once;
+    e->admit = part->admit;
+    e->admit_context = part->admit_context;
     e->log = options->log;
     e->log_context = options->log_context;
     e->tell_progress = options->progress;

@@ -32,10 +32,12 @@ struct qp_engine {
     bool has_kernels;
     cuda_kernel cuda_kernels[OP_COUNT]; /* the same on a GPU */
     bool has_cuda_kernels;
-    int64_t layers;           /* that run, the first ones; 0: all */
-    bool partial;             /* what is left out of passes makes logits wrong */
-    const char *costs_path;   /* while it opens */
-    bool at_once;             /* the same: see engine_part */
+    int64_t layers;         /* that run, the first ones; 0: all */
+    bool partial;           /* what is left out of passes makes logits wrong */
+    const char *costs_path; /* while it opens */
+    bool at_once;           /* the same: see engine_part */
+    qp_status (*admit)(void *context, uint64_t bytes, qp_error *error); /* the same */
+    void *admit_context;
     struct cost_table *costs; /* measured, by which schedules are made; NULL: guesses */
     cuda_device device;       /* its context is NULL where no machine runs on a GPU */
     char device_text[128];    /* "cpu", "NVIDIA H200", or of two ranks "2 x NVIDIA H200" */

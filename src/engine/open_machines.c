@@ -34,15 +34,28 @@ static const machine_type *type_of_ranks(const qp_engine *e, const machine_type 
     return e->ranks.size > 1 ? &machine_ranks : type;
 }
 
+/* Asks whoever shares this machine's memory out, if somebody does. */
+static qp_status ask_for_memory(const qp_engine *e, uint64_t bytes, qp_error *error)
+{
+    return e->admit ? e->admit(e->admit_context, bytes, error) : QP_OK;
+}
+
 /* A run that does not fit is refused before any weight is read. Weights count as the kernels keep
- * them. */
+ * them. A GPU's machines check their own memory when they open. */
 qp_status engine_check_memory(qp_engine *e, const qp_engine_options *options,
                               const machine_type *type, qp_error *error)
 {
     const machine_setup setup = engine_machine_setup(e, options, type, NULL);
     const double gib = 1 << 30;
     machine_bytes need;
+    if (e->device.context) {
+        if (!e->admit) return QP_OK;
+        TRY(machine_count_bytes(type ? type_of_ranks(e, type) : &machine_cuda, &setup, &need,
+                                error));
+        return ask_for_memory(e, need.total, error);
+    }
     TRY(machine_count_bytes(type_of_ranks(e, type), &setup, &need, error));
+    TRY(ask_for_memory(e, need.total, error));
     uint64_t available = platform_free_memory();
     if (need.total <= available) return QP_OK;
     int64_t fits =

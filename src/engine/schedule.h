@@ -18,6 +18,10 @@ typedef struct engine_part {
     int64_t layers;
     const char *costs; /* a file of measured costs by which schedules are made; NULL: guesses */
     bool at_once;      /* the first pass follows at once: see machine_setup.pack_later */
+    /* NULL, or asked before any memory is taken, with the bytes that the engine will take of the
+     * host, or of the GPU that it runs on. Another status than QP_OK ends the opening. */
+    qp_status (*admit)(void *context, uint64_t bytes, qp_error *error);
+    void *admit_context;
 } engine_part;
 
 /* qp_engine_open() and qp_engine_reschedule() of a part. */

@@ -12,7 +12,9 @@ static engine_part part_of(const pass_part *part)
                                   .stop_after = part->stop_after},
                          .layers = part->layers,
                          .costs = part->costs,
-                         .at_once = part->at_once};
+                         .at_once = part->at_once,
+                         .admit = part->admit,
+                         .admit_context = part->admit_context};
 }
 
 qp_status part_open(const qp_engine_options *options, const pass_part *part, qp_engine **out,

@@ -17,6 +17,11 @@ typedef struct pass_part {
                         * are made, as `quipu schedule` makes them; NULL: guesses */
     bool at_once;      /* nor this: the first pass follows at once, so that a CPU had better pack
                         * the weights during the first passes than before them */
+    qp_status (*admit)(
+        void *context, uint64_t bytes,
+        qp_error *error); /* nor this: who shares the
+                           * memory out, and is asked before any is taken; NULL: nobody */
+    void *admit_context;
 } pass_part;
 
 /* qp_engine_open() of that part. */

@@ -42,6 +42,7 @@ static bool read_number(const char *text, int base, const char *after, uint64_t 
 static qp_status read_header(http_reply *reply, qp_error *error)
 {
     const char *value;
+    if (reply->header) reply->header(reply->header_context, reply->line);
     if (++reply->lines > HTTP_MOST_LINES)
         return error_set(error, QP_FORMAT, "the server's answer has more than %d header lines",
                          HTTP_MOST_LINES);
@@ -65,7 +66,9 @@ static qp_status read_header(http_reply *reply, qp_error *error)
 static void begin_body(http_reply *reply)
 {
     if (reply->status < 200) {
-        *reply = (http_reply){0}; /* 100 Continue: the final reply follows */
+        *reply = (http_reply){
+            .header = reply->header,
+            .header_context = reply->header_context}; /* 100 Continue: the final reply follows */
     } else if (reply->status == 204 || reply->status == 304) {
         reply->state = HTTP_DONE;
     } else if (reply->chunked) {

@@ -26,7 +26,7 @@ typedef enum http_state {
     HTTP_DONE,
 } http_state;
 
-/* Zero-initialise for each reply. */
+/* Zero-initialise for each reply, and set `header` if it is wanted. */
 typedef struct http_reply {
     http_state state;
     int status;      /* 200, ... */
@@ -35,7 +35,10 @@ typedef struct http_reply {
     bool close;      /* the connection ends after this reply */
     uint64_t left;   /* bytes of the body or the chunk not yet received */
     int lines;       /* header lines read */
-    size_t in_line;  /* bytes in `line` */
+    /* Receives each header line; NULL: nobody does. */
+    void (*header)(void *context, const char *line);
+    void *header_context;
+    size_t in_line; /* bytes in `line` */
     char line[HTTP_LINE_SIZE];
 } http_reply;
 

@@ -37,11 +37,13 @@ void reply_health(server *s, exchange *x)
         server_reply_error(x, &error, API_OPENAI);
         return;
     }
-    uint64_t now = clock_ns(), step = batcher_last_step(s->batcher);
     cJSON *tree = cJSON_CreateObject();
     cJSON_AddStringToObject(tree, "status", "ok");
-    cJSON_AddNumberToObject(tree, "last_step_seconds",
-                            now > step ? (double)(now - step) * 1e-9 : 0);
+    if (s->batcher) {
+        uint64_t now = clock_ns(), step = batcher_last_step(s->batcher);
+        cJSON_AddNumberToObject(tree, "last_step_seconds",
+                                now > step ? (double)(now - step) * 1e-9 : 0);
+    }
     server_reply_json(x, tree);
 }
 

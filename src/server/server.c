@@ -5,12 +5,12 @@
 #include "server/server_state.h"
 
 #include "server/access_log.h"
+#include "server/dispatch.h"
 #include "server/json_memory.h"
 #include "server/listen.h"
 #include "server/notify.h"
 #include "server/origin.h"
 #include "server/prompt_cache.h"
-#include "server/page.h"
 #include "server/routes.h"
 
 #include <errno.h>
@@ -92,109 +92,6 @@ qp_status server_vocabulary(const server *s, api_error *error)
                       "\"prompt\" of /v1/completions");
 }
 
-/* ---- Requests ------------------------------------------------------------------------------ */
-
-/* Checks the key and the state of the server. QP_OK: the route may handle the request. */
-static qp_status admit(server *s, exchange *x, const route *r, uint64_t *owner, api_error *error)
-{
-    int phase = atomic_load(&s->phase);
-    if (r->open) return QP_OK;
-    if (!keys_accept(&s->keys, exchange_request(x), owner)) {
-        error->code = "invalid_api_key";
-        return api_refuse(error, 401, NULL,
-                          "the request has no valid API key; send one as \"Authorization: Bearer "
-                          "KEY\"");
-    }
-    if (phase == SERVER_LOADING)
-        return api_refuse(error, 503, NULL, "the model is being loaded; try again soon");
-    if (phase != SERVER_READY)
-        return api_refuse(error, 503, NULL, "the server ends, and takes no more requests");
-    return QP_OK;
-}
-
-static void start(server *s, exchange *x, const route *r, uint64_t owner)
-{
-    if (r->reply) {
-        json_memory_clear();
-        r->reply(s, x);
-        exchange_release(x);
-        return;
-    }
-    call *c = call_new(s, x, r, owner);
-    if (!c) {
-        api_error error = {.status = 503, .error = {QP_NO_MEMORY, "out of memory"}};
-        server_reply_error(x, &error, r->style);
-        exchange_release(x);
-        return;
-    }
-    call_put(c);
-}
-
-static void refuse_route(exchange *x, const char *other)
-{
-    api_error error = {0};
-    const http_parser *request = exchange_request(x);
-    if (other) {
-        char allow[32];
-        snprintf(allow, sizeof allow, "Allow: %s", other);
-        exchange_add_header(x, allow);
-        api_refuse(&error, 405, NULL, "%s is for %s, not for %s", request->target, other,
-                   request->method);
-    } else {
-        api_refuse(&error, 404, NULL, "there is no %.200s here; /openapi.json lists what there is",
-                   request->target);
-    }
-    server_reply_error(x, &error, route_style(request->target));
-    exchange_release(x);
-}
-
-/* As Anthropic's clients read it. */
-static void add_request_id(exchange *x)
-{
-    char header[96];
-    snprintf(header, sizeof header, "request-id: %s", exchange_id(x));
-    exchange_add_header(x, header);
-}
-
-static void on_request(void *context, exchange *x)
-{
-    server *s = context;
-    const http_parser *request = exchange_request(x);
-    api_error error = {0};
-    if (s->options->prefix && strcmp(request->target, s->options->prefix) == 0) {
-        reply_page_slash(s->options->prefix, x);
-        exchange_release(x);
-        return;
-    }
-    if (s->options->prefix && !exchange_strip(x, s->options->prefix)) {
-        refuse_route(x, NULL);
-        return;
-    }
-    if (origin_check(s->options, s->keys.count > 0, x, &error) != QP_OK) {
-        server_reply_error(x, &error, route_style(request->target));
-        exchange_release(x);
-        return;
-    }
-    if (strcmp(request->method, "OPTIONS") == 0) {
-        exchange_reply(x, 204, NULL, NULL, 0);
-        exchange_release(x);
-        return;
-    }
-    const char *other = NULL, *method = request->method;
-    const route *r =
-        route_find(strcmp(method, "HEAD") == 0 ? "GET" : method, request->target, &other);
-    uint64_t owner;
-    if (!r) {
-        refuse_route(x, other);
-    } else if (admit(s, x, r, &owner, &error) != QP_OK) {
-        server_reply_error(x, &error, r->style);
-        exchange_release(x);
-    } else {
-        if (r->style == API_ANTHROPIC) add_request_id(x);
-        start(s, x, r, r->open ? 0 : owner);
-    }
-}
-
 /* ---- Loading ------------------------------------------------------------------------------- */
 
 static bool take_ready(void *context)
@@ -240,6 +137,10 @@ static void *load(void *context)
 {
     server *s = context;
     qp_error *error = &s->load_error;
+    if (s->options->proxy) {
+        platform_event_signal(s->loaded);
+        return NULL;
+    }
     qp_status status = s->options->open(s->options->context, &s->engine, &s->defaults, error);
     const char *template = s->options->chat_template;
     if (status == QP_OK && template)
@@ -377,6 +278,7 @@ static void on_hangup(evutil_socket_t number, short events, void *context)
     const char *file = s->options->api_key_file;
     qp_error error = {0};
     read_certificate_again(s);
+    if (s->options->proxy) s->options->proxy->read_again(s->options->proxy->context);
     if (!file && !s->tls) {
         say(s, QP_LOG_WARNING, "there is no --api-key-file or --tls-cert to read again");
     } else if (!file) {
@@ -450,8 +352,9 @@ static qp_status open_server(server *s, struct event *events[N_EVENTS], qp_error
                             .max_connections = o->max_connections,
                             .client_connections = o->client_connections,
                             .ping_seconds = o->ping_seconds,
-                            .on_request = on_request,
+                            .on_request = server_dispatch,
                             .context = s};
+    if (o->proxy) TRY(o->proxy->open(o->proxy->context, s->base, error));
     TRY(http_open(&options, s->base, &s->http, error));
     TRY(workers_open(o->workers, take_ready, s, &s->workers, error));
     struct timeval often = {.tv_usec = 100000};
@@ -477,6 +380,7 @@ static void close_server(server *s, struct event *events[N_EVENTS])
 {
     const server_options *o = s->options;
     http_disconnect(s->http);
+    if (o->proxy) o->proxy->close(o->proxy->context);
     if (s->batcher) batcher_stop(s->batcher);
     workers_close(s->workers); /* they take the last events */
     http_close(s->http);

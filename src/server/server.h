@@ -21,6 +21,21 @@ typedef enum server_pooling {
 
 typedef enum server_switch { SERVER_AUTO, SERVER_ON, SERVER_OFF } server_switch;
 
+struct event_base;
+struct exchange;
+
+/* What answers in place of a model: processes with models, for `quipu serve --models`. All on the
+ * I/O thread. */
+typedef struct server_proxy {
+    qp_status (*open)(void *context, struct event_base *base, qp_error *error);
+    /* Takes a request over with its reference, after its key and origin were checked; false: it is
+     * about the server itself. */
+    bool (*take)(void *context, struct exchange *x);
+    void (*read_again)(void *context); /* SIGHUP: the keys have changed */
+    void (*close)(void *context);      /* all clients have left */
+    void *context;
+} server_proxy;
+
 typedef struct server_options {
     const char *const *hosts; /* [n_hosts]: names, addresses or unix sockets: see listen.h */
     size_t n_hosts;
@@ -60,6 +75,7 @@ typedef struct server_options {
     double drain_delay;   /* time after SIGTERM in which /ready says no, before that time begins */
     double drain_seconds; /* time for answers to end after SIGTERM */
     double timeout;       /* seconds that an answer may take; 0: any */
+    const server_proxy *proxy; /* NULL: there is one model, which `open` opens */
     /* Opens the engine. Called on a thread of its own. */
     qp_status (*open)(void *context, qp_engine **out, qp_sampling *sampling, qp_error *error);
     void *context;

@@ -1,0 +1,121 @@
+/* Lists of models: see lists.h. */
+#include "router/lists.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void add_time(cJSON *object, const char *name, time_t when)
+{
+    char text[40];
+    struct tm utc;
+    gmtime_r(&when, &utc);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    cJSON_AddStringToObject(object, name, text);
+}
+
+static const model *state_of(const models *all, const char *name)
+{
+    for (size_t i = 0; i < all->count; i++)
+        if (strcmp(all->items[i]->name, name) == 0) return all->items[i];
+    return NULL;
+}
+
+static cJSON *entry_of(const models *all, const catalog_entry *e)
+{
+    const model *m = state_of(all, e->name);
+    cJSON *entry = cJSON_CreateObject(), *status;
+    cJSON_AddStringToObject(entry, "id", e->name);
+    cJSON_AddStringToObject(entry, "object", "model");
+    cJSON_AddNumberToObject(entry, "created", (double)e->modified);
+    cJSON_AddStringToObject(entry, "owned_by", "quipu");
+    status = cJSON_AddObjectToObject(entry, "status");
+    cJSON_AddStringToObject(status, "value", model_state_name(m));
+    if (m && m->needs) cJSON_AddNumberToObject(status, "memory", (double)m->needs);
+    if (m && *m->why) cJSON_AddStringToObject(status, "failure", m->why);
+    return entry;
+}
+
+cJSON *list_openai(models *all)
+{
+    cJSON *tree = cJSON_CreateObject(), *data;
+    cJSON_AddStringToObject(tree, "object", "list");
+    data = cJSON_AddArrayToObject(tree, "data");
+    for (size_t i = 0; i < all->known.count; i++)
+        cJSON_AddItemToArray(data, entry_of(all, all->known.entries + i));
+    return tree;
+}
+
+cJSON *list_openai_one(models *all, const char *name)
+{
+    const catalog_entry *e = catalog_find(&all->known, name);
+    return e ? entry_of(all, e) : NULL;
+}
+
+/* Clients compare digests to tell models apart; reading gigabytes for a hash would take too long,
+ * so these are of what names the file's contents: path, size and time. */
+static void add_digest(cJSON *object, const catalog_entry *e)
+{
+    char digits[65];
+    uint64_t word = hash_random(e->bytes, (uint64_t)e->modified, strlen(e->path));
+    for (const char *c = e->path; *c; c++)
+        word = hash_random(word, 0, (unsigned char)*c);
+    for (int i = 0; i < 4; i++)
+        snprintf(digits + 16 * i, 17, "%016llx",
+                 (unsigned long long)hash_random(word, 1, (uint64_t)i));
+    cJSON_AddStringToObject(object, "digest", digits);
+}
+
+static cJSON *ollama_entry(const catalog_entry *e)
+{
+    cJSON *entry = cJSON_CreateObject(), *details;
+    cJSON_AddStringToObject(entry, "name", e->name);
+    cJSON_AddStringToObject(entry, "model", e->name);
+    add_time(entry, "modified_at", e->modified);
+    cJSON_AddNumberToObject(entry, "size", (double)e->bytes);
+    add_digest(entry, e);
+    const size_t length = strlen(e->path);
+    const bool gguf = length > 5 && strcmp(e->path + length - 5, ".gguf") == 0;
+    details = cJSON_AddObjectToObject(entry, "details");
+    cJSON_AddStringToObject(details, "format", gguf ? "gguf" : "safetensors");
+    for (const char *const *name =
+             (const char *const[]){"family", "parameter_size", "quantization_level", "parent_model",
+                                   NULL};
+         *name; name++)
+        cJSON_AddStringToObject(details, *name, "");
+    cJSON_AddArrayToObject(details, "families");
+    return entry;
+}
+
+cJSON *list_ollama_tags(const models *all)
+{
+    cJSON *tree = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(tree, "models");
+    for (size_t i = 0; i < all->known.count; i++)
+        cJSON_AddItemToArray(list, ollama_entry(all->known.entries + i));
+    return tree;
+}
+
+cJSON *list_ollama_ps(models *all)
+{
+    cJSON *tree = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(tree, "models");
+    const uint64_t now = clock_ns();
+    for (size_t i = 0; i < all->count; i++) {
+        const model *m = all->items[i];
+        const catalog_entry *e = catalog_find(&all->known, m->name);
+        if (!e || !m->needs || m->state < MODEL_LOADING) continue;
+        cJSON *entry = ollama_entry(e);
+        cJSON_ReplaceItemInObject(entry, "size", cJSON_CreateNumber((double)m->needs));
+        cJSON_AddNumberToObject(entry, "size_vram", 0);
+        const uint64_t since = now - m->used;
+        const uint64_t left = m->keep > since ? m->keep - since : 0;
+        if (m->keep == UINT64_MAX)
+            cJSON_AddStringToObject(entry, "expires_at", "9999-12-31T23:59:59Z");
+        else
+            add_time(entry, "expires_at", time(NULL) + (time_t)(left / 1000000000));
+        cJSON_AddStringToObject(entry, "status", model_state_name(m));
+        cJSON_AddItemToArray(list, entry);
+    }
+    return tree;
+}

@@ -1,0 +1,313 @@
+#!/usr/bin/env python3
+"""quipu serve --models: three models of which two fit, many requests in random order, processes that are killed,
+models that are unloaded, added and pulled, lists, refusals. Ends with "N passed, N failed"."""
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from server_process import MODEL, Server  # noqa: E402
+
+FOLDER = Path(tempfile.mkdtemp(prefix="quipu-test-models-"))
+NAMES = ["one", "two", "three"]
+OPTIONS = ("--parallel", "2", "-c", "128", "--drain", "20")
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+class Router(Server):
+    """A quipu serve --models of its own, whose models are those of FOLDER."""
+
+    def __init__(self, *arguments, models=FOLDER, keys=None):
+        self.keys = keys or {}
+        super().__init__(*OPTIONS, *arguments, model=None, models=models)
+
+    def request(self, method, path, body=None, headers=None):
+        return super().request(method, path, body, {**self.keys, **(headers or {})})
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it does not come about"
+        time.sleep(0.02)
+
+
+def chat(s, name, text="hello", **more):
+    return s.post("/v1/chat/completions", {"model": name, "messages": [{"role": "user", "content": text}], "max_tokens": 4, "seed": 1, **more})
+
+
+def needs(s, name="one"):
+    """The planned bytes of a model, which are the same for all three."""
+    assert chat(s, name)[0] == 200
+    return s.get(f"/v1/models/{name}")[1]["status"]["memory"]
+
+
+def running(s):
+    return {m["name"]: m for m in s.get("/api/ps")[1]["models"]}
+
+
+def process_of(s, name):
+    """The process of a model, found among the children of the server."""
+    for line in subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(s.process.pid)], capture_output=True, text=True).stdout.splitlines():
+        pid, *words = line.split()
+        if "--alias" in words and words[words.index("--alias") + 1] == name:
+            return int(pid)
+    return None
+
+
+@test
+def lists(s):
+    status, listed = s.get("/v1/models")
+    assert status == 200 and sorted(m["id"] for m in listed["data"]) == sorted(NAMES), listed
+    assert {m["status"]["value"] for m in listed["data"]} <= {"unloaded", "loading", "loaded", "unloading"}
+    assert sorted(m["name"] for m in s.get("/api/tags")[1]["models"]) == sorted(NAMES)
+    assert s.get("/v1/models/two")[1]["id"] == "two"
+    assert s.get("/health") == (200, {"status": "ok"})
+
+
+@test
+def answers_by_name(s):
+    for name in NAMES:
+        status, reply = chat(s, name)
+        assert status == 200 and reply["model"] == name, reply
+        assert chat(s, name + ":latest")[0] == 200
+    assert s.get("/props?model=two")[1]["model_alias"] == "two"
+    assert s.get("/props")[0] == 200  # of the one used last
+
+
+@test
+def refusals(s):
+    status, reply = chat(s, "four")
+    assert status == 404 and reply["error"]["code"] == "model_not_found" and "one" in reply["error"]["message"], reply
+    assert s.post("/v1/chat/completions", {"messages": []})[0] == 400
+    assert s.post("/api/chat", {"model": "four"})[0] == 404
+    for path in ("/api/create", "/api/copy", "/api/push"):
+        status, reply = s.post(path, {"model": "one"})
+        assert status == 501 and "not made" in reply["error"], reply
+    status, _, reply = s.request("DELETE", "/api/delete", {"model": "one"})
+    assert status == 400 and (FOLDER / "one.gguf").exists(), reply
+    assert s.post("/api/chat", {"model": "one", "keep_alive": "soon"})[0] == 400
+    assert s.post("/v1/chat/completions", b"{\"model\": \"one\"")[0] == 400
+    assert s.get("/nothing")[0] == 404
+
+
+def stream_text(s, name):
+    events = s.stream("/v1/chat/completions", {"model": name, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "seed": 1})
+    assert events[-1] == "[DONE]", events
+    return "".join((e["choices"][0]["delta"].get("content") or "") for e in events[:-1] if e["choices"])
+
+
+def ollama_text(s, name):
+    status, reply = s.post("/api/chat", {"model": name, "messages": [{"role": "user", "content": "hello"}], "stream": False,
+                                         "options": {"num_predict": 4, "seed": 1}})
+    assert status == 200, reply
+    return reply["message"]["content"]
+
+
+@test
+def same_bytes(s):
+    """What comes through is what a process says by itself."""
+    with Server(*OPTIONS) as alone:
+        body = {"model": "one", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, "seed": 3, "temperature": 0}
+        own, passed = alone.post("/v1/chat/completions", body)[1], s.post("/v1/chat/completions", body)[1]
+        assert own["choices"] == passed["choices"] and own["usage"] == passed["usage"], (own, passed)
+        for path in ("/tokenize", "/detokenize"):
+            request = {"model": "one", "content": "a b é", "tokens": [5, 6, 7]}
+            own, passed = alone.post(path, request), s.post(path, request)
+            assert own == passed, (own, passed)
+        _, reply, _ = s.request("POST", "/v1/chat/completions", {**body, "temperature": -1}, {"X-Request-Id": "mine"})
+        assert reply.status == 400 and reply.getheader("X-Request-Id") == "mine", (reply.status, reply.headers)
+
+
+@test
+def many_in_random_order(s):
+    """Two of three fit: none of 200 requests is lost, the plan is kept to, a killed process is started again."""
+    chance, over, killed = random.Random(7), [], []
+    done = threading.Event()
+
+    def watch():
+        while not done.is_set():
+            models = running(s)
+            over.extend([models] if sum(m["size"] for m in models.values()) > MEMORY else [])
+            time.sleep(0.01)
+
+    def ask(i):
+        name, kind = NAMES[chance.randrange(3)], i % 3
+        if i in (60, 120):
+            victim = process_of(s, name)
+            if victim:
+                killed.append(victim)
+                os.kill(victim, signal.SIGKILL)
+        if kind == 0:
+            status, reply = chat(s, name)
+            assert status == 200 and reply["model"] == name, (status, reply)
+        elif kind == 1:
+            ollama_text(s, name)
+        else:
+            try:
+                stream_text(s, name)
+            except (AssertionError, KeyError) as error:  # only one that was under way in a killed process
+                assert killed and "ended within the answer" in str(error), error
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(ask, range(200)))
+    finally:
+        done.set()
+        watcher.join()
+    assert not over, over[0]
+    assert len(running(s)) <= 2
+
+
+@test
+def killed_while_idle(s):
+    chat(s, "one")
+    before = process_of(s, "one")
+    os.kill(before, signal.SIGKILL)
+    assert chat(s, "one")[0] == 200 and process_of(s, "one") != before
+
+
+@test
+def killed_within_an_answer(s):
+    """A whole reply is asked for again, and a stream says that it was cut."""
+    wait = {"ignore_eos": True, "max_tokens": 100}
+    with ThreadPoolExecutor(2) as pool:
+        whole = pool.submit(chat, s, "one", **wait)
+        wait_for(lambda: process_of(s, "one"))
+        os.kill(process_of(s, "one"), signal.SIGKILL)
+        status, reply = whole.result()
+        assert status == 200 and reply["usage"]["completion_tokens"] > 0, reply
+
+
+@test
+def keep_alive(s):
+    """Ollama's: for ever, for a while, and not at all."""
+    s.post("/api/generate", {"model": "one"})
+    assert running(s)["one"]["expires_at"].startswith("9999"), running(s)
+    s.post("/api/generate", {"model": "one", "keep_alive": "10m"})
+    assert not running(s)["one"]["expires_at"].startswith("9999"), running(s)
+    status, reply = s.post("/api/generate", {"model": "one", "keep_alive": 0})
+    assert status == 200 and reply["done_reason"] == "unload", reply
+    wait_for(lambda: "one" not in running(s))
+    assert ollama_text(s, "one") is not None
+    s.post("/api/chat", {"model": "one", "messages": [{"role": "user", "content": "x"}], "keep_alive": 0, "stream": False, "options": {"num_predict": 2}})
+    wait_for(lambda: "one" not in running(s))
+
+
+@test
+def a_client_leaves(s):
+    """Its answer ends, and the model can be ended for another."""
+    chat(s, "two")
+    with socket.create_connection(("127.0.0.1", s.port)) as c:
+        body = json.dumps({"model": "two", "messages": [{"role": "user", "content": "x"}], "stream": True, "ignore_eos": True, "max_tokens": 110}).encode()
+        c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        assert c.recv(100).startswith(b"HTTP/1.1 200")
+    for name in ("one", "three", "two"):
+        assert chat(s, name)[0] == 200
+
+
+@test
+def a_new_model(s):
+    shutil.copy(MODEL, FOLDER / "four.gguf")
+    assert chat(s, "four")[0] == 200
+    (FOLDER / "four.gguf").unlink()
+    assert sorted(m["id"] for m in s.get("/v1/models")[1]["data"]) == sorted(NAMES)
+    (FOLDER / "broken.gguf").write_bytes(b"GGUF, but no more")
+    status, reply = chat(s, "broken")
+    (FOLDER / "broken.gguf").unlink()
+    assert status == 503 and "was not loaded" in reply["error"]["message"], reply
+
+
+@test
+def too_large(s):
+    with Router("--models-memory", "200K") as small:
+        status, reply = chat(small, "one")
+        assert status == 503 and "--models-memory" in reply["error"]["message"], reply
+
+
+@test
+def a_list_in_a_file(s):
+    file = FOLDER / "list.txt"
+    file.write_text(f"# models\nshort {MODEL} --context 64\nlong {MODEL}\n")
+    with Router(models=file) as r:
+        assert r.get("/props?model=short")[1]["default_generation_settings"]["n_ctx"] == 64
+        assert r.get("/props?model=long")[1]["default_generation_settings"]["n_ctx"] == 128
+        assert r.post("/api/pull", {"model": "a/b"})[0] == 400
+    file.write_text("only-a-name\n")
+    said = subprocess.run([os.environ.get("QUIPU_BINARY", "build/quipu"), "serve", "--models", str(file)], capture_output=True, text=True)
+    file.unlink()
+    assert said.returncode and "list.txt:1: expected a name" in said.stderr, said
+
+
+@test
+def keys(s):
+    """Keys are checked before models are listed or started, and by the processes."""
+    file = FOLDER / "keys"
+    file.write_text("first\n")
+    with Router("--api-key-file", str(file), keys={"Authorization": "Bearer first"}) as r:
+        assert chat(r, "one")[0] == 200
+        assert chat(r, "one", **{})[0] == 200
+        bare = Server.request(r, "POST", "/v1/chat/completions", {"model": "two"})
+        assert bare[0] == 401 and process_of(r, "two") is None, bare
+        file.write_text("second\n")
+        r.process.send_signal(signal.SIGHUP)
+        r.keys = {"Authorization": "Bearer second"}
+        wait_for(lambda: chat(r, "one")[0] == 200)
+    file.unlink()
+
+
+@test
+def ends_with_its_processes(s):
+    with Router() as r:
+        chat(r, "one"), chat(r, "two")
+        children = [process_of(r, name) for name in ("one", "two")]
+        assert all(children)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+    r = Router()
+    chat(r, "one")
+    child = process_of(r, "one")
+    r.process.kill()
+    wait_for(lambda: not Path(f"/proc/{child}").exists())
+
+
+def main():
+    global MEMORY
+    for name in NAMES:
+        shutil.copy(MODEL, FOLDER / (name + ".gguf"))
+    with Router() as r:
+        MEMORY = int(2.5 * needs(r))
+    failed, only = 0, sys.argv[1:]
+    chosen = [t for t in TESTS if not only or t.__name__ in only]
+    try:
+        with Router("--models-memory", str(MEMORY)) as s:
+            for function in chosen:
+                try:
+                    function(s)
+                    print("passed", function.__name__, flush=True)
+                except Exception as error:  # the others go on
+                    failed += 1
+                    print("failed", function.__name__, type(error).__name__, str(error)[:800], flush=True)
+    finally:
+        shutil.rmtree(FOLDER)
+    print(f"{len(chosen) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+sys.exit(main())
