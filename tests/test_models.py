@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from server_process import MODEL, Server  # noqa: E402
+from test_hub import Hub  # noqa: E402
 
 FOLDER = Path(tempfile.mkdtemp(prefix="quipu-test-models-"))
 NAMES = ["one", "two", "three"]
@@ -254,6 +255,25 @@ def a_list_in_a_file(s):
     said = subprocess.run([os.environ.get("QUIPU_BINARY", "build/quipu"), "serve", "--models", str(file)], capture_output=True, text=True)
     file.unlink()
     assert said.returncode and "list.txt:1: expected a name" in said.stderr, said
+
+
+@test
+def pulled_and_deleted(s):
+    """A model of a hub comes into the folder, answers, and goes."""
+    folder = Path(tempfile.mkdtemp(prefix="quipu-test-pulled-"))
+    os.environ["HF_ENDPOINT"] = Hub().url
+    with Router(models=folder) as r:
+        status, said = r.post("/api/pull", {"model": "o/m:tiny-Q8_0.gguf"})
+        lines = [json.loads(line) for line in said.splitlines()]
+        assert status == 200 and lines[0]["status"] == "pulling manifest" and lines[-1]["status"] == "success", lines
+        name = r.get("/api/tags")[1]["models"][0]["name"]
+        assert chat(r, name)[0] == 200
+        status, reply = r.post("/api/pull", {"model": "o/m:missing.gguf", "stream": False})
+        assert status == 500 and "missing.gguf" in reply["error"], reply
+        assert r.request("DELETE", "/api/delete", {"model": name})[0] == 200
+        assert r.get("/api/tags")[1]["models"] == []
+    del os.environ["HF_ENDPOINT"]
+    shutil.rmtree(folder)
 
 
 @test

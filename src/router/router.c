@@ -255,7 +255,7 @@ static void take_delete(router *r, exchange *x)
         return;
     }
     read_known(r);
-    exchange_reply(x, 200, "application/json", "", 0);
+    exchange_reply(x, 200, NULL, NULL, 0);
     exchange_release(x);
 }
 
