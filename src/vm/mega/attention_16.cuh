@@ -13,7 +13,7 @@ template <int DIM, bool HALF> MEGA_FN constexpr int kept_steps()
 }
 
 /* A lane's part of the queries. */
-template <int DIM, bool HALF> struct query_fragments {
+template <int DIM, bool HALF> struct kept_queries {
     enum { KEPT = kept_steps<DIM, HALF>(), PARTS = HALF ? 4 : 6 };
     uint32_t row, third; /* address of the lane's row of the first two parts; bytes to the third */
     uint32_t kept[KEPT ? KEPT : 1][PARTS];
@@ -54,7 +54,7 @@ template <int DIM, bool HALF> struct query_fragments {
  * values. */
 template <int DIM, bool HALF>
 MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_states<DIM> &s,
-                            int heads, const query_fragments<DIM, HALF> &queries, uint32_t keys,
+                            int heads, const kept_queries<DIM, HALF> &queries, uint32_t keys,
                             uint32_t values, int seen, int valid, int all)
 {
     int t = b.lane & 3;
@@ -113,7 +113,7 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int low, in
     const int piece = b.lane & 7, column = (b.lane >> 3) * 16;
     /* Positions that this lane's head lacks. */
     const int lacks = MEGA_SEVERAL && joined > 1 && (b.lane >> 2) < a.group;
-    query_fragments<DIM, HALF> queries;
+    kept_queries<DIM, HALF> queries;
     queries.load(a, b, heads);
     begin_state(s);
     bool newest = share == shape::SHARES - 1 && first + chunks == context_chunks<DIM>(old);
