@@ -115,7 +115,7 @@ run_programs() {
     in_tree "$1" ninja_quietly quipu_shared
     if [[ $1 == *tsan* ]] && setarch "$(uname -m)" -R true 2>/dev/null; then run=(setarch "$(uname -m)" -R); fi
     check "programs of $1" "${run[@]}" env "LD_PRELOAD=$(gcc -print-file-name="$2")" ASAN_OPTIONS=detect_leaks=0 \
-        TSAN_OPTIONS=die_after_fork=0:halt_on_error=1 "QUIPU_LIBRARY=$dir/libquipu.so" PYTHONPATH=python \
+        "TSAN_OPTIONS=die_after_fork=0:halt_on_error=1:suppressions=$PWD/python/tests/programs.tsan" "QUIPU_LIBRARY=$dir/libquipu.so" PYTHONPATH=python \
         PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -X faulthandler python/tests/programs.py "${PROGRAMS:-10000}"
 }
 
