@@ -136,7 +136,7 @@ def paths_with_a_prefix(_):
         assert s.post("/llm/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
         for path in ("/v1/completions", "/llmx/v1/completions"):
             assert s.post(path, {"prompt": "a", "max_tokens": 1})[0] == 404, path
-        assert b"<html" in s.get("/llm/")[1] and s.get("/llm")[0] == 200
+        assert b"<html" in s.get("/llm/")[1] and s.get("/llm")[0] == 308
     wrong = Server("--api-prefix", "llm/", wait=False)
     assert wrong.process.wait(60) and "--api-prefix" in wrong.said + wrong.process.stderr.read()
 
