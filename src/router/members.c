@@ -62,7 +62,7 @@ bool member_text(const char *json, size_t length, const char *name, char *out, s
 {
     const char *value;
     size_t n;
-    if (!member_find(json, length, name, &value, &n) || *value != '"') return false;
+    if (!member_find(json, length, name, &value, &n) || n == 0 || *value != '"') return false;
     cJSON *text = cJSON_ParseWithLength(value, n);
     const char *string = cJSON_GetStringValue(text);
     const bool fits = string && strlen(string) < size;
