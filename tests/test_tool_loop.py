@@ -95,7 +95,7 @@ def ollama(s, history, stream):
 
 def responses(s, history, stream):
     body = {"input": history, "tools": [{"type": "function", "name": "weather", "parameters": SCHEMA}],
-            "tool_choice": "required", "temperature": 1}
+            "tool_choice": "required", "temperature": 1, "seed": len(history)}
     if stream:
         output = s.stream("/v1/responses", body)[-1]["response"]["output"]
     else:

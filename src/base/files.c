@@ -27,7 +27,7 @@ static qp_status write_to(const char *path, const char *mode, const void *bytes,
 {
     TRY(files_make_folders(path, error));
     FILE *file = fopen(path, mode);
-    bool written = file && fwrite(bytes, 1, length, file) == length;
+    bool written = file && (length == 0 || fwrite(bytes, 1, length, file) == length);
     int why = errno;
     if (file && fclose(file) != 0) written = false;
     return written ? QP_OK

@@ -24,10 +24,27 @@ static qp_status cut_scale(const cli_call *call, char *path, double *scale)
     return QP_OK;
 }
 
+/* Copies of texts, which the process keeps. */
+typedef struct kept_text {
+    struct kept_text *next;
+    char text[];
+} kept_text;
+
+static char *keep_text(const char *text)
+{
+    static kept_text *all;
+    kept_text *one = malloc(sizeof *one + strlen(text) + 1);
+    if (!one) return NULL;
+    strcpy(one->text, text);
+    one->next = all;
+    all = one;
+    return one->text;
+}
+
 /* NAME=PATH[:SCALE], or without NAME. The parts are in memory that the process keeps. */
 static qp_status read_adapter(const cli_call *call, const char *text, bool waits, cli_adapter *out)
 {
-    char *path = strdup(text), *equals = path ? strchr(path, '=') : NULL;
+    char *path = keep_text(text), *equals = path ? strchr(path, '=') : NULL;
     if (!path) return error_no_memory(call->error, "an adapter's name", strlen(text));
     out->name = NULL;
     if (equals && !file_exists(path) && !memchr(path, '/', (size_t)(equals - path))) {

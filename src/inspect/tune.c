@@ -179,11 +179,11 @@ static bool has_time(const tuner *t)
     return clock_ns() < t->end;
 }
 
-/* The quickest strategy with instructions of other sizes. */
+/* The quickest strategy with instructions of other sizes, one of them in any case. */
 static qp_status try_groups(tuner *t, qp_error *error)
 {
     static const int64_t groups[] = {32, 64, 128, 256};
-    for (size_t i = 0; i < sizeof groups / sizeof *groups && has_time(t); i++) {
+    for (size_t i = 0; i < sizeof groups / sizeof *groups && (i == 0 || has_time(t)); i++) {
         schedule candidate;
         char what[48];
         qp_status status = build(t, t->strategy, groups[i], &candidate, error);
