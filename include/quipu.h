@@ -363,8 +363,8 @@ typedef struct qp_engine_options {
     /* [n_adapters], at most 64; numbered from 0 on. They are applied as the model runs, on the CPU
      * and by the machine "cuda", to the rows of the sessions that have them; logits differ by
      * rounding from those of weights that they were added to in float32, and do not depend on the
-     * adapters of other sessions. QP_FORMAT and QP_UNSUPPORTED name what is wrong with an adapter,
-     * or that it is of another model. */
+     * adapters of other sessions. QP_FORMAT and QP_UNSUPPORTED: something is wrong with an adapter,
+     * or it is of another model; the message names it. */
     const qp_adapter *adapters;
     size_t n_adapters;
     /* Adds all adapters to the weights, which must be in F32, F16 or BF16 and stay so, when the

@@ -102,15 +102,15 @@ def refusal(s, path, body, param=None, status=400):
     return error
 
 
-def run_tests():
-    """Runs the suite's tests, or those named on the command line; its exit status."""
+def run_tests(begin=Server):
+    """Runs the suite's tests, or those named on the command line, with what begin() gives to each; its exit status."""
     failed = 0
     only = sys.argv[1:]
     chosen = [t for t in TESTS if not only or t.__name__ in only]
-    with Server() as s:
+    with begin() as given:
         for function in chosen:
             try:
-                function(s)
+                function(given)
                 print("passed", function.__name__)
             except Exception as error:  # the others go on
                 failed += 1

@@ -2,9 +2,8 @@
 """Directories in GPTQ, AWQ and compressed-tensors' whole numbers of 4 and 8 bits: their logits are those
 of the numbers that they stand for, to the bit, and what is missing or does not fit is refused. Ends with
 "N passed, N failed"."""
+import contextlib
 import json
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,16 +16,10 @@ except ImportError:
     sys.exit(77)
 
 import lora_files as files
+from server_process import QUIPU, run_tests, test
 
-QUIPU = os.environ.get("QUIPU_BINARY") or str(Path(__file__).resolve().parent.parent / "build" / "quipu")
 IDS = "1,2,3,4,90,17,6,88,23,5,61,7"
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-TESTS = []
-
-
-def test(function):
-    TESTS.append(function)
-    return function
 
 
 def run(*arguments):
@@ -217,20 +210,11 @@ def what_is_missing_is_refused(folder):
     attempt("awq-of-gptq", "by the", config={"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"})
 
 
-def main():
-    failed = 0
-    folder = Path(tempfile.mkdtemp(prefix="quipu-int-"))
-    chosen = [t for t in TESTS if len(sys.argv) < 2 or t.__name__ in sys.argv[1:]]
-    for one in chosen:
-        try:
-            one(folder)
-        except Exception as error:  # noqa: BLE001 - a failure of any kind is reported
-            failed += 1
-            print(f"{one.__name__}: {type(error).__name__}: {error}")
-    shutil.rmtree(folder)
-    print(f"{len(chosen) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+@contextlib.contextmanager
+def folder():
+    with tempfile.TemporaryDirectory(prefix="quipu-int-") as path:
+        yield Path(path)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(folder))

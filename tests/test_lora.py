@@ -2,8 +2,7 @@
 """LoRA adapters: logits beside those of models whose weights have the adapters added in float32, from
 PEFT's directories and from GGUF files, as the model runs and merged, and what is refused. Models and
 adapters are small and random. Ends with "N passed, N failed"."""
-import json
-import os
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -17,15 +16,9 @@ except ImportError:
     sys.exit(77)
 
 import lora_files as files
+from server_process import QUIPU, run_tests, test
 
-QUIPU = os.environ.get("QUIPU_BINARY") or str(Path(__file__).resolve().parent.parent / "build" / "quipu")
 IDS = "1,2,3,4,90,17,6,88,23,5,61,7,7,7,100,64,2,31,99"
-TESTS = []
-
-
-def test(function):
-    TESTS.append(function)
-    return function
 
 
 def run(*arguments):
@@ -35,8 +28,8 @@ def run(*arguments):
 class Folder:
     """A folder with the model "m", and what tests put beside it."""
 
-    def __init__(self):
-        self.path = Path(tempfile.mkdtemp(prefix="quipu-lora-"))
+    def __init__(self, path):
+        self.path = Path(path)
         self.tensors = files.random_model()
         self.model = files.write_model(self.path / "m", self.tensors)
         self.pairs = files.random_adapter()
@@ -56,6 +49,12 @@ class Folder:
         if not folder.exists():
             files.write_model(folder, tensors)
         return self.logits(folder, **how)
+
+
+@contextlib.contextmanager
+def folder():
+    with tempfile.TemporaryDirectory(prefix="quipu-lora-") as path:
+        yield Folder(path)
 
 
 def close(a, b, most=1e-4):
@@ -246,20 +245,5 @@ def what_does_not_fit_is_refused(f):
     attempt(f.path / "cut", "adapter_config.json")
 
 
-def main():
-    failed = 0
-    folder = Folder()
-    chosen = [t for t in TESTS if len(sys.argv) < 2 or t.__name__ in sys.argv[1:]]
-    for one in chosen:
-        try:
-            one(folder)
-        except Exception as error:  # noqa: BLE001 - a failure of any kind is reported
-            failed += 1
-            print(f"{one.__name__}: {type(error).__name__}: {error}")
-    shutil.rmtree(folder.path)
-    print(f"{len(chosen) - failed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(folder))

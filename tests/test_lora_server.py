@@ -2,6 +2,7 @@
 """LoRA adapters of requests to quipu serve: chosen by model names, by llama.cpp's "lora" and by
 /lora-adapters; side by side in one batch, with the tokens and log-probabilities that each has alone;
 and apart in the cache of prompts. Ends with "N passed, N failed"."""
+import atexit
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,11 @@ except ImportError:
     sys.exit(77)
 
 import lora_files as files
-from server_process import HELLO, MODEL, QUIPU, TESTS, Server, refusal, test
+from server_process import HELLO, MODEL, QUIPU, Server, refusal, run_tests, test
 
 FOLDER = Path(tempfile.mkdtemp(prefix="quipu-lora-"))
+atexit.register(shutil.rmtree, FOLDER)
 TEXT = "the quick brown fox jumps over the lazy dog and then some more words follow it here"
-
-
 FIRST, SECOND = files.text_adapter(FOLDER / "first", 4, 1), files.text_adapter(FOLDER / "second", 9, 2)
 MODULES = ["--lora-modules", f"one={FIRST}", "--lora-modules", f"two={SECOND}:0.5", "--parallel", "6"]
 
@@ -145,20 +145,5 @@ def adapters_of_the_start_hold(s):
         assert done.returncode != 0 and words in done.stderr, (words, done.stderr)
 
 
-def main():
-    failed = 0
-    chosen = [t for t in TESTS if len(sys.argv) < 2 or t.__name__ in sys.argv[1:]]
-    with Server(*MODULES) as s:
-        for one in chosen:
-            try:
-                one(s)
-            except Exception as error:  # noqa: BLE001 - a failure of any kind is reported
-                failed += 1
-                print(f"{one.__name__}: {type(error).__name__}: {error}")
-    shutil.rmtree(FOLDER)
-    print(f"{len(chosen) - failed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(lambda: Server(*MODULES)))

@@ -5,15 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-void paired_add(paired_ratio *p, double a, double b)
-{
-    if (p->n < PAIRED_MOST && a > 0 && b > 0) p->ratio[p->n++] = a / b;
-}
-
 static int ascending(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+void sort_times(double *times, int n)
+{
+    qsort(times, (size_t)n, sizeof *times, ascending);
+}
+
+void paired_add(paired_ratio *p, double a, double b)
+{
+    if (p->n < PAIRED_MOST && a > 0 && b > 0) p->ratio[p->n++] = a / b;
 }
 
 /* How many ratios at either end lie outside of the interval: the most of which so many would be
@@ -36,7 +41,7 @@ paired_interval paired_of(const paired_ratio *p)
     paired_interval out = {.median = 1, .low = 0, .high = INFINITY};
     if (n == 0) return out;
     memcpy(sorted, p->ratio, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, ascending);
+    sort_times(sorted, n);
     out.median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
     if (n < PAIRED_LEAST) return out;
     const int cut = cut_of(n) - 1; /* n >= 8: at least 0 */

@@ -1,13 +1,16 @@
 /* Whether one of two things is quicker, from times of both that were taken in turn.
  *
- * Other programs disturb a pair of runs that follow each other alike, so the ratio of a pair is
- * compared, not the times. The interval is of the median of the ratios, by the sign test: it needs
- * no assumption on how times are distributed.
+ * Other programs disturb two runs that follow each other in the same way, so the ratio of each pair
+ * counts, and not its times. The interval is that of the median of the ratios by the sign test,
+ * which assumes nothing of how times are distributed.
  */
 #ifndef QUIPU_BASE_PAIRED_H
 #define QUIPU_BASE_PAIRED_H
 
 #include <stdbool.h>
+
+/* Sorts n times, or ratios of times, the quickest first. */
+void sort_times(double *times, int n);
 
 enum { PAIRED_LEAST = 8, PAIRED_MOST = 64 };
 

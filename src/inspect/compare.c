@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/paired.h"
 #include "inspect/read_speed.h"
 #include "inspect/timed.h"
 #include "schedule/build.h"
@@ -81,12 +82,6 @@ static qp_status measure(contestant *c, qp_error *error)
     return status;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 static qp_status open_contestant(comparison *x, schedule_setting setting, int which, int64_t tokens,
                                  int64_t context, qp_error *error)
 {
@@ -163,7 +158,7 @@ static qp_status take_rounds(comparison *x, qp_error *error)
         contestant *c = &x->of[i];
         TRY(predict(x, i, error));
         TRY(measure(c, error));
-        qsort(c->rounds, (size_t)x->n_rounds, sizeof *c->rounds, compare_doubles);
+        sort_times(c->rounds, x->n_rounds);
         c->median = c->rounds[x->n_rounds / 2];
     }
     return QP_OK;

@@ -161,6 +161,16 @@ qp_status schedule_dag_print(const schedule *s, strbuf *out, qp_error *error)
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
+void schedule_slice_json(const instruction *in, cJSON *item)
+{
+    const int slice[] = {in->part, in->parts, in->units.begin, in->units.end};
+    cJSON_AddItemToObject(item, in->parts ? "part" : "units",
+                          cJSON_CreateIntArray(slice + (in->parts ? 0 : 2), 2));
+    const int tokens[] = {in->tokens.begin, in->tokens.end};
+    if (in->tokens.end != INSTRUCTION_ALL_TOKENS)
+        cJSON_AddItemToObject(item, "tokens", cJSON_CreateIntArray(tokens, 2));
+}
+
 static void add_work(const dag_nodes *d, const instruction *in, cJSON *item)
 {
     const op_info *op = op_get((op_code)in->opcode);
@@ -175,12 +185,7 @@ static void add_work(const dag_nodes *d, const instruction *in, cJSON *item)
     cJSON *params = cJSON_AddObjectToObject(item, "params");
     for (int i = 0; i < INSTRUCTION_PARAMS && op->params[i].name; i++)
         cJSON_AddNumberToObject(params, op->params[i].name, (double)in->params[i]);
-    const int slice[] = {in->part, in->parts, in->units.begin, in->units.end};
-    cJSON_AddItemToObject(item, in->parts ? "part" : "units",
-                          cJSON_CreateIntArray(slice + (in->parts ? 0 : 2), 2));
-    const int tokens[] = {in->tokens.begin, in->tokens.end};
-    if (in->tokens.end != INSTRUCTION_ALL_TOKENS)
-        cJSON_AddItemToObject(item, "tokens", cJSON_CreateIntArray(tokens, 2));
+    schedule_slice_json(in, item);
 }
 
 static cJSON *node_json(const dag_nodes *d, int i, int *ids)

@@ -18,6 +18,10 @@ qp_status schedule_dag_print(const schedule *schedule, strbuf *out, qp_error *er
  * beginning to the end of the pass), needs and children (ids), worker and place. */
 qp_status schedule_dag_json(const schedule *schedule, cJSON *root, qp_error *error);
 
+/* Adds the slice of its step that an instruction computes: "part" or "units", and "tokens" if not
+ * all. */
+void schedule_slice_json(const instruction *in, cJSON *item);
+
 /* The same instructions in the queues of a JSON file: {"queues": [[id, ...], ...]}, one a worker.
  * QP_FORMAT: not such a file; QP_INVALID: an instruction is missing or there twice. The caller
  * verifies the result. schedule_free() it, also after a failure. */

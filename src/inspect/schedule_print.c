@@ -3,18 +3,18 @@
 #include "inspect/schedule_print.h"
 
 #include "base/json.h"
-#include "base/threads.h"
 #include "base/output.h"
+#include "base/threads.h"
+#include "inspect/hosts.h"
+#include "inspect/schedule_dag.h"
+#include "inspect/timeline/timeline_page.h"
 #include "lower/lower.h"
 #include "schedule/build.h"
 #include "schedule/cost.h"
-#include "inspect/hosts.h"
-#include "inspect/schedule_dag.h"
+#include "schedule/instruction_text.h"
 #include "schedule/predict.h"
 #include "schedule/ranks.h"
 #include "schedule/skip.h"
-#include "inspect/timeline/timeline_page.h"
-#include "schedule/instruction_text.h"
 #include "schedule/verify.h"
 
 #include <inttypes.h>
@@ -235,12 +235,7 @@ static cJSON *instruction_json(const report *r, int worker, int at)
     cJSON_AddStringToObject(item, "opcode", instruction_name(in->opcode));
     cJSON_AddStringToObject(item, "step", s->program->nodes[in->node].name);
     cJSON_AddNumberToObject(item, "layer", in->layer);
-    const int slice[] = {in->part, in->parts, in->units.begin, in->units.end};
-    cJSON_AddItemToObject(item, in->parts ? "part" : "units",
-                          cJSON_CreateIntArray(slice + (in->parts ? 0 : 2), 2));
-    const int tokens[] = {in->tokens.begin, in->tokens.end};
-    if (in->tokens.end != INSTRUCTION_ALL_TOKENS)
-        cJSON_AddItemToObject(item, "tokens", cJSON_CreateIntArray(tokens, 2));
+    schedule_slice_json(in, item);
     cJSON *waits = cJSON_AddArrayToObject(item, "waits");
     for (int w = 0; w < INSTRUCTION_WAITS; w++) {
         if (in->waits[w].counter == 0) continue;

@@ -73,12 +73,6 @@ static qp_status run_pairs(tuner *t, timed_machine *a, timed_machine *b, int mos
 
 /* ---- the strategies ------------------------------------------------------------------------ */
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static qp_status build(tuner *t, int strategy, int64_t group, schedule *out, qp_error *error)
 {
     schedule_options options = t->settings;
@@ -101,7 +95,7 @@ static qp_status race(tuner *t, timed_machine *machines, int *quickest, double *
         }
     }
     for (int i = 0; i < STRATEGIES; i++) {
-        qsort(times[i], ROUNDS, sizeof **times, ascending);
+        sort_times(times[i], ROUNDS);
         const double median = times[i][ROUNDS / 2];
         strbuf_printf(t->out, "%-12s %14.1f us\n", schedule_assignment_name(i), median / 1e3);
         if (i > 0 && median >= *ns) continue;

@@ -1,6 +1,7 @@
 /* Measures a GPU kernel: see device_bench.h. */
 #include "workbench/device_bench.h"
 
+#include "base/paired.h"
 #include "op/bench/copies.h"
 #include "op/element.h"
 #include "op/harness/child.h"
@@ -158,12 +159,6 @@ static qp_status sample(device_calls *d, int calls, double *seconds, qp_error *e
     return QP_OK;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static qp_status time_calls(device_calls *d, bench_figure *out, qp_error *error)
 {
     double seconds[MAX_ROUNDS], once;
@@ -175,7 +170,7 @@ static qp_status time_calls(device_calls *d, bench_figure *out, qp_error *error)
     if (calls > 2000) calls = 2000;
     for (int i = 0; i < rounds; i++)
         TRY(sample(d, calls, &seconds[i], error));
-    qsort(seconds, (size_t)rounds, sizeof *seconds, by_value);
+    sort_times(seconds, rounds);
     *out = (bench_figure){
         .median = seconds[rounds / 2], .low = seconds[rounds / 4], .high = seconds[rounds * 3 / 4]};
     return QP_OK;

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/paired.h"
 #include "op/bench/copies.h"
 #include "op/element.h"
 #include "op/run.h"
@@ -40,17 +41,11 @@ typedef struct bench_state {
     double *sorted, *ratios;         /* (rounds), scratch */
 } bench_state;
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 /* Of n values. */
 static bench_figure figure_of(const double *values, int n, double *sorted)
 {
     memcpy(sorted, values, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, compare_doubles);
+    sort_times(sorted, n);
     return (bench_figure){sorted[n / 2], sorted[n / 4], sorted[n - 1 - n / 4]};
 }
 
