@@ -92,6 +92,9 @@ typedef struct cli_settings {
     bool words;
     int64_t streams, requests, warmup, input_tokens, output_tokens, shared_prefix, prefix_groups;
     int64_t vocab_size, skip, sample;
+    int64_t servers, copies, kv_positions;
+    const char *costs;
+    int router; /* index into load_router */
     double rate, duration, speed, scale, silence, sse_ping;
     /* serve; the key file is that of load */
     const char *alias, *chat_template, *tls_cert, *tls_key, *api_prefix, *kv_events,

@@ -197,7 +197,7 @@ static const command_spec commands[] = {
          "events (ITL), from end to end (E2EL), requests and tokens a second, as `vllm bench "
          "serve` defines them. Exit status 1 if a request failed.",
      .groups = GROUPS(&cli_server_options, &cli_pace_options, &cli_question_options,
-                      &cli_replay_options, &cli_figures_options)},
+                      &cli_replay_options, &cli_simulation_options, &cli_figures_options)},
     {COMMAND("ops list", command_ops_list), .heading = "Operators and kernels",
      .synopsis = "[--of MODEL] [--json]",
      .summary = "list the operators, all or those of a model, with axes, types and variants",

@@ -12,7 +12,7 @@ enum { KEY_MOST = 4096 };
 
 /* What is read from files for a run. */
 typedef struct load_files {
-    char *text, *replay, *key;
+    char *text, *replay, *key, *costs;
 } load_files;
 
 static qp_status read_files(const cli_call *call, load_options *o, load_files *files)
@@ -29,6 +29,10 @@ static qp_status read_files(const cli_call *call, load_options *o, load_files *f
         TRY(cli_read_file(s->replay, CLI_TEXT_MOST, &files->replay, &o->replay_length,
                           call->error));
         o->replay = files->replay;
+    }
+    if (s->costs) {
+        TRY(cli_read_file(s->costs, CLI_TEXT_MOST, &files->costs, &o->costs_length, call->error));
+        o->costs = files->costs;
     }
     if (s->api_key_file) {
         TRY(cli_read_file(s->api_key_file, KEY_MOST, &files->key, &length, call->error));
@@ -77,6 +81,12 @@ static qp_status options_of(const cli_call *call, load_options *o, load_files *f
                         .context = s->context,
                         .skip = s->skip,
                         .sample = s->sample,
+                        .servers = s->servers,
+                        .copies = s->copies,
+                        .router = (load_router)s->router,
+                        .parallel = s->parallel,
+                        .chunk = s->chunk,
+                        .kv_positions = s->kv_positions,
                         .timeout = s->silence,
                         .cancel = &cli_interrupted,
                         .progress = cli_progress()};
@@ -126,5 +136,6 @@ qp_status command_load(const cli_call *call)
     free(files.text);
     free(files.replay);
     free(files.key);
+    free(files.costs);
     return status;
 }

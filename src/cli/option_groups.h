@@ -30,7 +30,7 @@ extern const option_group cli_serve_options, cli_access_options, cli_limit_optio
 
 /* options_load.c */
 extern const option_group cli_server_options, cli_pace_options, cli_question_options,
-    cli_replay_options, cli_figures_options;
+    cli_replay_options, cli_simulation_options, cli_figures_options;
 
 /* --plan, of the commands that run a pass and of those that show one. */
 #define CLI_PLAN_FORM                                                                              \

@@ -85,6 +85,33 @@ static const option_spec replay_options[] = {
     {0}};
 const option_group cli_replay_options = {"Traces", replay_options};
 
+static const char *const routers[] = {"round_robin", "power_of_two", "cache_aware", NULL};
+
+static const option_spec simulation_options[] = {
+    {"simulate", 0, OPTION_STRING_AT(SETTINGS, costs), .argument = "COSTS",
+     .hint = OPTION_HINT_FILE,
+     .help = "ask no server, but compute what a fleet would do, whose passes take what the rows of "
+             "`quipu bench -o csv` in this file say"},
+    {"servers", 0, OPTION_INTEGER_AT(SETTINGS, servers), .argument = "N", .fallback = "1",
+     .minimum = 1, .maximum = 1 << 16, .help = "servers of the fleet"},
+    {"copies", 0, OPTION_INTEGER_AT(SETTINGS, copies), .argument = "N", .fallback = "1",
+     .minimum = 1, .maximum = 1 << 16,
+     .help = "the trace N times, of other users and from another point of it each time"},
+    {"router", 0, OPTION_CHOICE_AT(SETTINGS, router), .choices = routers, .fallback = "cache_aware",
+     .argument = "RULE",
+     .help = "how a server is chosen for a request, as vllm-router does: power_of_two, the one "
+             "with fewer requests of two at random; cache_aware, the one that the longest "
+             "beginning of the prompt went to last, or one with the fewest requests"},
+    {"parallel", 0, OPTION_INTEGER_AT(SETTINGS, parallel), .argument = "N", .fallback = "64",
+     .minimum = 1, .maximum = 512, .help = "answers that a server makes at a time"},
+    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "2048",
+     .minimum = 1, .maximum = 1 << 16, .help = "most rows of a pass that reads prompts"},
+    {"kv-positions", 0, OPTION_INTEGER_AT(SETTINGS, kv_positions), .argument = "N",
+     .fallback = "1000000", .minimum = 1, .maximum = INT64_C(1) << 40,
+     .help = "positions that a server's KV cache holds"},
+    {0}};
+const option_group cli_simulation_options = {"Simulation", simulation_options};
+
 static const option_spec figures_options[] = {
     {"slo", 0, OPTION_STRING_AT(SETTINGS, limits), .argument = "LIMITS",
      .help = "count requests within limits in milliseconds (goodput), such as ttft:200,tpot:20 or "

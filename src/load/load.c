@@ -1,6 +1,7 @@
 #include "load/load.h"
 
 #include "load/client.h"
+#include "load/simulate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,9 +82,11 @@ qp_status load_run(const load_options *options, load_result *out, qp_error *erro
     workload w;
     strbuf model = {0};
     *out = (load_result){0};
-    TRY(url_parse(options->url, &url, error));
+    if (!options->costs) TRY(url_parse(options->url, &url, error));
     qp_status status = workload_open(options, &w, error);
-    if (status == QP_OK) status = run(options, &url, &w, &model, out, error);
+    if (status == QP_OK)
+        status =
+            options->costs ? simulate(&w, out, error) : run(options, &url, &w, &model, out, error);
     out->left_out = w.left_out;
     workload_close(&w);
     strbuf_free(&model);

@@ -7,6 +7,7 @@
  *     http_reply.c    reads HTTP/1.1
  *     event_stream.c  reads server-sent events
  *     answer.c        reads the JSON of events
+ *     simulate.c      in place of client.c: servers, a router and a clock that are computed
  *     report.c        figures with the names and definitions of `vllm bench serve`
  *
  * All of it runs on one thread, which should not limit what is measured: with 256 streams and
@@ -29,6 +30,9 @@ typedef struct load_limits {
 
 /* "ttft:200,tpot:20,e2el:5000"; QP_INVALID says which part cannot be read. */
 qp_status load_parse_limits(const char *text, load_limits *out, qp_error *error);
+
+/* How a router chooses a server; the names of vllm-router and sglang-router. */
+typedef enum load_router { LOAD_ROUND_ROBIN, LOAD_POWER_OF_TWO, LOAD_CACHE_AWARE } load_router;
 
 typedef struct load_options {
     const char *url;     /* http://HOST[:PORT] */
@@ -67,6 +71,13 @@ typedef struct load_options {
     int64_t skip;    /* leading rows of the trace to ignore */
     int64_t sample;  /* one conversation in this many: rows whose first two blocks are equal stay
                       * together; without blocks a row is a conversation; at least 1 */
+
+    /* A simulation in place of `url`: see simulate.h. */
+    const char *costs; /* rows of `quipu bench -o csv`; NULL: real servers */
+    size_t costs_length;
+    int64_t servers, copies; /* copies of the trace, each of users of its own; at least 1 */
+    load_router router;
+    int64_t parallel, chunk, kv_positions; /* of a server: slots, rows of a pass, its KV cache */
 
     double timeout; /* a request fails after this many seconds without a byte */
     load_limits limits;

@@ -143,13 +143,24 @@ void workload_lengths(const workload *w, size_t i, int64_t *input, int64_t *outp
     *output = scaled(w, row_of(w, i)->output_tokens);
 }
 
+int64_t workload_block(const workload *w)
+{
+    return scaled(w, TRACE_BLOCK);
+}
+
+const uint64_t *workload_blocks(const workload *w, size_t i, size_t *n)
+{
+    *n = w->options->replay ? row_of(w, i)->n_blocks : 0;
+    return *n ? w->trace.blocks + row_of(w, i)->first_block : NULL;
+}
+
 /* The prompt of a row with hash_ids: one part for each block, and one for the remaining tokens. The
  * warm-up shares no blocks with the measured requests, so it does not fill the prefix cache for
  * them. */
 static size_t block_parts(const workload *w, size_t i, int64_t n_tokens)
 {
     const trace_request *row = row_of(w, i);
-    int64_t block = scaled(w, TRACE_BLOCK);
+    const int64_t block = workload_block(w);
     size_t n = 0;
     if (i >= WORKLOAD_WARMUP) return 0;
     for (; n < row->n_blocks && n_tokens > 0; n++) {

@@ -37,6 +37,12 @@ double workload_arrival(const workload *w, size_t i, double before);
 /* The lengths of request i. */
 void workload_lengths(const workload *w, size_t i, int64_t *input, int64_t *output);
 
+/* Tokens of a block of the trace, scaled. */
+int64_t workload_block(const workload *w);
+
+/* The ids of the blocks that the prompt of request i begins with, [*n]. */
+const uint64_t *workload_blocks(const workload *w, size_t i, size_t *n);
+
 /* Appends the JSON of request i. Requests of the warm-up have numbers from WORKLOAD_WARMUP on, so
  * they share only prefixes with the measured ones. */
 #define WORKLOAD_WARMUP (SIZE_MAX / 2)
