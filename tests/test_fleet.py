@@ -15,6 +15,18 @@ def metrics(s):
     return kinds, {k: float(v) for k, v in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
 
 
+# What the boards of vLLM's repository show (examples/observability/), without KV connectors, images and data parallelism.
+VLLM_BOARDS = set("""vllm:cache_config_info vllm:e2e_request_latency_seconds vllm:engine_sleep_state vllm:generation_tokens_total
+vllm:inter_token_latency_seconds vllm:iteration_tokens_total vllm:kv_cache_usage_perc vllm:num_preemptions_total vllm:num_requests_running
+vllm:num_requests_waiting vllm:num_requests_waiting_by_reason vllm:prefix_cache_hits_total vllm:prefix_cache_queries_total
+vllm:prompt_tokens_cached_total vllm:prompt_tokens_total vllm:request_decode_time_seconds vllm:request_generation_tokens
+vllm:request_inference_time_seconds vllm:request_max_num_generation_tokens vllm:request_params_max_tokens vllm:request_params_n
+vllm:request_prefill_kv_computed_tokens vllm:request_prefill_time_seconds vllm:request_prompt_tokens vllm:request_queue_time_seconds
+vllm:request_success_total vllm:request_time_per_output_token_seconds vllm:spec_decode_num_accepted_tokens_per_pos_total
+vllm:spec_decode_num_accepted_tokens_total vllm:spec_decode_num_draft_tokens_total vllm:spec_decode_num_drafts_total
+vllm:time_to_first_token_seconds http_requests_total process_resident_memory_bytes""".split())
+
+
 @test
 def metrics_have_the_names_of_other_engines(s):
     for body, status in (({"prompt": "a b c", "max_tokens": 3, "ignore_eos": True}, 200), ({"prompt": "a", "temperature": -1}, 400)):
@@ -24,7 +36,7 @@ def metrics_have_the_names_of_other_engines(s):
     label = 'model_name="llama-text",engine="0"'
     for name in {k for k in values if k.startswith("vllm:")}:
         assert label in name, name
-        assert name.split("{")[0].split(":")[1] in own | {"cache_config_info"}, name
+        assert name.split("{")[0].split(":")[1] in own | {"cache_config_info", "engine_sleep_state", "num_requests_waiting_by_reason"}, name
     for name in ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", "prompt_tokens_total"):
         assert values[f"vllm:{name}{{{label}}}"] == values[f'quipu:{name}{{model_name="llama-text"}}'], name
     assert values[f'vllm:request_success_total{{{label},finished_reason="length"}}'] >= 1
@@ -34,6 +46,10 @@ def metrics_have_the_names_of_other_engines(s):
     for part in ("prefill", "decode"):
         assert kinds[f"vllm:request_{part}_time_seconds"] == "histogram"
         assert values[f"vllm:request_{part}_time_seconds_sum{{{label}}}"] > 0
+    assert not VLLM_BOARDS - set(kinds), VLLM_BOARDS - set(kinds)
+    assert values[f"vllm:request_time_per_output_token_seconds_count{{{label}}}"] >= 1
+    assert values[f"vllm:request_max_num_generation_tokens_sum{{{label}}}"] >= 3
+    assert values[f'vllm:engine_sleep_state{{{label},sleep_state="awake"}}'] == 1
     replies = 'http_requests_total{handler="/v1/completions",method="POST",status="%dxx"}'
     assert values[replies % 2] >= 1 and values[replies % 4] >= 1, values
     with Server("--own-metrics") as other:

@@ -3,11 +3,13 @@
 /lora-adapters; side by side in one batch, with the tokens and log-probabilities that each has alone;
 and apart in the cache of prompts. Ends with "N passed, N failed"."""
 import atexit
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 try:
@@ -64,6 +66,36 @@ def models_are_listed(s):
     assert reply["data"][1]["parent"] == "llama-text" and reply["data"][1]["root"] == str(FIRST)
     assert s.get("/v1/models/two")[1]["id"] == "two"
     assert s.get("/v1/models/three")[0] == 404
+
+
+@test
+def metrics_name_adapters(s):
+    """vLLM's lora_requests_info, which routers read: while answers go on their adapters run, and those without a slot wait."""
+    def adapters(server=s):
+        lines = [line for line in server.get("/metrics")[1].decode().splitlines() if line.startswith("vllm:lora_requests_info")]
+        return dict(re.findall('(max_lora|running_lora_adapters|waiting_lora_adapters)="([^"]*)"', lines[0])) if lines else None
+
+    with Server(*MODULES[:4], "--parallel", "1") as few:
+        assert adapters(few) == {"max_lora": "2", "running_lora_adapters": "", "waiting_lora_adapters": ""}, adapters(few)
+        seen, done = [], threading.Event()
+
+        def keep_asking(model):
+            while not done.is_set():
+                few.post("/v1/completions", {"model": model, "prompt": "a", "max_tokens": 100, "ignore_eos": True})
+
+        threads = [threading.Thread(target=keep_asking, args=(model,)) for model in ("one", "two")]
+        for thread in threads:
+            thread.start()
+        expected = {("one", "two"), ("two", "one")}
+        end = time.monotonic() + 120
+        while expected - set(seen) and time.monotonic() < end:
+            seen.append(tuple(adapters(few)[name] for name in ("running_lora_adapters", "waiting_lora_adapters")))
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert not expected - set(seen) and set(seen) <= expected | {("one", ""), ("two", ""), ("", ""), ("", "one"), ("", "two")}, set(seen)
+    with Server() as none:
+        assert adapters(none) is None
 
 
 @test

@@ -372,6 +372,9 @@ static void note_step(batcher *b, double ns)
         tokens += reads ? 0 : s->chosen;
         b->stats.proposed_tokens += s->proposed;
         b->stats.accepted_tokens += s->accepted;
+        b->stats.drafts += s->proposed > 0;
+        for (size_t k = 0; k < s->accepted && k < STATS_DRAFT; k++)
+            b->stats.accepted_at[k]++;
         if (s->passes > passes) passes = s->passes;
         const bool more = c->session->count < c->request->n_prompt || c->request->prompt_only;
         if (reads && more) batcher_note_progress(b, c, c->session->count);

@@ -33,6 +33,12 @@ static void note_times(batcher_stats *s, const request *r)
 {
     histogram_add(&s->end_to_end, span(r->arrived, r->finished));
     if (r->max_tokens) histogram_add(&s->most_tokens, (double)r->max_tokens);
+    histogram_add(&s->choices, (double)r->n_choices);
+    size_t longest = 0;
+    for (size_t i = 0; i < r->n_choices; i++)
+        if (r->choices[i].count - r->n_prompt > longest)
+            longest = r->choices[i].count - r->n_prompt;
+    histogram_add(&s->longest_answer, (double)longest);
     if (!r->admitted) return;
     histogram_add(&s->reading, span(r->admitted, r->first_token ? r->first_token : r->finished));
     histogram_add(&s->running_time, span(r->admitted, r->finished));
@@ -46,9 +52,13 @@ void batcher_end_choice(batcher *b, choice *c, uint8_t finish, int32_t stop_toke
     parked_pages_free(&c->parked, &b->engine->pages);
     choice_close_sampler(c);
     const bool all = --r->state->n_running == 0;
-    if (all) r->finished = clock_ns();
+    const size_t made = c->count - r->n_prompt;
+    const uint64_t now = clock_ns();
+    if (all) r->finished = now;
     b->stats.finished[finish]++;
-    histogram_add(&b->stats.answer_length, (double)(c->count - r->n_prompt));
+    histogram_add(&b->stats.answer_length, (double)made);
+    if (made > 1)
+        histogram_add(&b->stats.per_token, span(r->first_token, now) / (double)(made - 1));
     if (all) note_times(&b->stats, r);
     choice_push(c, (token_event){.token = stop_token, .last = true, .finish = finish});
     batcher_note(b, r);

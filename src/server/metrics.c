@@ -3,6 +3,7 @@
  */
 #include "server/api_state.h"
 
+#include "server/lora.h"
 #include "server/process.h"
 #include "server/routes.h"
 #include "server/server_state.h"
@@ -11,6 +12,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* A writer of lines that all have a prefix, and the model as a label. */
 typedef struct metrics {
@@ -71,6 +73,19 @@ static void put_shared_counters(metrics *m, const batcher_stats *s)
             "Proposed tokens that were verified.", (double)s->proposed_tokens);
     put_one(m, "spec_decode_num_accepted_tokens_total", "counter",
             "Proposed tokens that were accepted.", (double)s->accepted_tokens);
+    put_one(m, "prompt_tokens_cached_total", "counter", "Tokens of prompts that the cache had.",
+            (double)s->cached_tokens);
+    put_one(m, "spec_decode_num_drafts_total", "counter", "Drafts that were verified.",
+            (double)s->drafts);
+    begin(m, "spec_decode_num_accepted_tokens_per_pos_total", "counter",
+          "Proposed tokens that were accepted, by their place in the draft.");
+    for (int i = 0; i < STATS_DRAFT; i++) {
+        char label[32];
+        snprintf(label, sizeof label, ",position=\"%d\"", i);
+        if (s->accepted_at[i] || i == 0)
+            put(m, "spec_decode_num_accepted_tokens_per_pos_total", label,
+                (double)s->accepted_at[i]);
+    }
     put_one(m, "num_preemptions_total", "counter", "Choices that lost their pages to others.",
             (double)s->preemptions);
 }
@@ -97,6 +112,13 @@ static void put_histograms(metrics *m, const batcher_stats *s)
     put_histogram(m, "request_prompt_tokens", "Tokens of a prompt.", &s->prompt_length);
     put_histogram(m, "request_generation_tokens", "Tokens of an answer.", &s->answer_length);
     put_histogram(m, "request_params_max_tokens", "Most tokens of an answer.", &s->most_tokens);
+    put_histogram(m, "request_time_per_output_token_seconds",
+                  "Per token of a choice after its first.", &s->per_token);
+    put_histogram(m, "request_prefill_kv_computed_tokens",
+                  "Tokens of a prompt that the cache did not have.", &s->computed_length);
+    put_histogram(m, "request_max_num_generation_tokens", "Tokens of a request's longest choice.",
+                  &s->longest_answer);
+    put_histogram(m, "request_params_n", "Choices of a request.", &s->choices);
     put_histogram(m, "iteration_tokens_total", "Tokens of a step.", &s->batch_length);
 }
 
@@ -137,8 +159,46 @@ static void put_own(metrics *m, const batcher_stats *s)
     put_histograms(m, s);
 }
 
+/* Names of the adapters that sequences use, which run or wait, with commas. */
+static void put_adapters(const server *server, const batcher_stats *s, bool waiting, strbuf *out)
+{
+    uint64_t used = 0;
+    strbuf names = {0};
+    for (size_t i = 0; i < s->n_sequences; i++)
+        if ((s->sequences[i].state == SEQUENCE_WAITING) == waiting)
+            used |= s->sequences[i].adapters;
+    for (int64_t i = 0; i < server->info.n_adapters; i++)
+        if (used >> i & 1)
+            strbuf_printf(&names, "%s%s", names.length ? "," : "", lora_name(server, i));
+    json_put_string(out, strbuf_text(&names), names.length);
+    strbuf_free(&names);
+}
+
+/* Its value is the time: routers take the latest of several. */
+static void put_lora(metrics *m, const server *server, const batcher_stats *s)
+{
+    if (!server->info.n_adapters) return;
+    begin(m, "lora_requests_info", "gauge", "Adapters of requests, in labels.");
+    strbuf_printf(m->out,
+                  "%slora_requests_info{%s,max_lora=\"%lld\",running_lora_adapters=", m->prefix,
+                  strbuf_text(&m->label), (long long)server->info.n_adapters);
+    put_adapters(server, s, false, m->out);
+    strbuf_puts(m->out, ",waiting_lora_adapters=");
+    put_adapters(server, s, true, m->out);
+    strbuf_printf(m->out, "} %lld\n", (long long)time(NULL));
+}
+
+/* What vLLM tells of its states: quipu's engine never sleeps, and whatever waits lacks room. */
+static void put_states(metrics *m, const batcher_stats *s)
+{
+    begin(m, "num_requests_waiting_by_reason", "gauge", "Choices that wait, by what they lack.");
+    put(m, "num_requests_waiting_by_reason", ",reason=\"capacity\"", (double)s->waiting);
+    begin(m, "engine_sleep_state", "gauge", "Whether the engine is in this state.");
+    put(m, "engine_sleep_state", ",sleep_state=\"awake\"", 1);
+}
+
 /* vLLM's: sizes of the cache are labels, and reasons are those of OpenAI's API. */
-static void put_vllm(metrics *m, const batcher_stats *s)
+static void put_vllm(metrics *m, const server *server, const batcher_stats *s)
 {
     static const char *const reasons[] = {"stop", "length", "abort", "error"};
     const uint64_t *f = s->finished;
@@ -159,6 +219,8 @@ static void put_vllm(metrics *m, const batcher_stats *s)
              ",block_size=\"%zu\",num_gpu_blocks=\"%zu\",enable_prefix_caching=\"True\"",
              s->page_size, s->pages_total);
     put(m, "cache_config_info", label, 1);
+    put_states(m, s);
+    put_lora(m, server, s);
     put_histograms(m, s);
 }
 
@@ -242,7 +304,7 @@ qp_status answer_metrics(call *c, cJSON **out, api_error *error)
     put_own(&m, &stats);
     put_process(&m);
     if (!c->server->options->own_metrics) {
-        put_vllm(&m, &stats);
+        put_vllm(&m, c->server, &stats);
         put_llama_cpp(&m, &stats);
     }
     put_statuses(&m, c->server);

@@ -64,6 +64,7 @@ static void note_admitted(batcher *b, request *r)
     b->stats.cached_tokens += r->cached_tokens;
     histogram_add(&b->stats.queued, (double)(r->admitted - r->arrived) * 1e-9);
     histogram_add(&b->stats.prompt_length, (double)r->n_prompt);
+    histogram_add(&b->stats.computed_length, (double)(r->n_prompt - r->cached_tokens));
 }
 
 /* Gives the choice's session what is cached of its text; returns how many tokens. */

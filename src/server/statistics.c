@@ -39,7 +39,8 @@ const char *sequence_state_name(sequence_state state)
 void stats_init(batcher_stats *s)
 {
     s->prompt_length.unit = s->answer_length.unit = s->batch_length.unit = HISTOGRAM_TOKENS;
-    s->most_tokens.unit = HISTOGRAM_TOKENS;
+    s->most_tokens.unit = s->computed_length.unit = HISTOGRAM_TOKENS;
+    s->longest_answer.unit = s->choices.unit = HISTOGRAM_TOKENS;
 }
 
 void stats_add_pass(batcher_stats *s, pass_stats pass)
@@ -76,6 +77,9 @@ static sequence_stats sequence_of(const choice *c)
 {
     const request *r = c->request;
     const qp_session *s = c->session;
+    uint64_t adapters = 0;
+    for (int64_t i = 0; i < r->adapters.n; i++)
+        adapters |= UINT64_C(1) << r->adapters.of[i].adapter;
     return (sequence_stats){.id = r->state->id,
                             .choice = c->index,
                             .state = state_of(c),
@@ -85,6 +89,7 @@ static sequence_stats sequence_of(const choice *c)
                             .generated = c->count - r->n_prompt,
                             .max_tokens = r->max_tokens,
                             .pages = (size_t)(s ? s->pages : c->parked.pages).count,
+                            .adapters = adapters,
                             .slot = s ? s->slot : -1,
                             .node = s ? node_of(s) : 0};
 }

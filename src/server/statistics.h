@@ -44,8 +44,9 @@ typedef struct sequence_stats {
     size_t choice;
     sequence_state state;
     size_t prompt_tokens, cached_tokens, positions, generated, max_tokens, pages;
-    int slot;     /* -1: none */
-    int64_t node; /* the deepest node of the tree whose page it holds; 0: none */
+    uint64_t adapters; /* bit i: it uses adapter i */
+    int slot;          /* -1: none */
+    int64_t node;      /* the deepest node of the tree whose page it holds; 0: none */
 } sequence_stats;
 
 /* Pages of the prefix tree in a row, without a branch or a change of users between them. */
@@ -61,7 +62,12 @@ typedef struct pass_stats {
     size_t passes, prompt_tokens, decode_tokens, sequences;
 } pass_stats;
 
-enum { STATS_PASSES = 64, STATS_NODES = 256, STATS_FINISHES = REQUEST_FAILED + 1 };
+enum {
+    STATS_PASSES = 64,
+    STATS_NODES = 256,
+    STATS_DRAFT = 16,
+    STATS_FINISHES = REQUEST_FAILED + 1
+};
 
 typedef struct batcher_stats {
     uint64_t time; /* clock_ns() */
@@ -71,6 +77,7 @@ typedef struct batcher_stats {
     uint64_t requests, prompt_tokens, cached_tokens, generated_tokens, preemptions, steps, passes;
     uint64_t parked;                           /* choices that gave their slot up */
     uint64_t proposed_tokens, accepted_tokens; /* see qp_engine_options.speculate */
+    uint64_t drafts, accepted_at[STATS_DRAFT]; /* verifications; acceptances by place of a draft */
     uint64_t finished[STATS_FINISHES];         /* choices by finish */
     double last_first_token;                   /* seconds from arrival */
     double own_seconds; /* the engine thread's between steps that follow each other */
@@ -80,6 +87,10 @@ typedef struct batcher_stats {
                                               * and both, since it got a slot */
     histogram prompt_length, answer_length, batch_length; /* tokens; of a step */
     histogram most_tokens;                                /* of an answer, where a request says */
+    histogram computed_length, longest_answer; /* tokens of a prompt that were not cached; of the
+                                                * longest choice */
+    histogram choices;                         /* of a request */
+    histogram per_token;                       /* seconds of a choice, after its first token */
 
     pass_stats recent[STATS_PASSES]; /* the last n_recent, the oldest first */
     size_t n_recent;
