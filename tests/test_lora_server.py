@@ -93,7 +93,7 @@ def metrics_name_adapters(s):
         done.set()
         for thread in threads:
             thread.join()
-        assert not expected - set(seen) and set(seen) <= expected | {("one", ""), ("two", ""), ("", ""), ("", "one"), ("", "two")}, set(seen)
+        assert not expected - set(seen), set(seen)
     with Server() as none:
         assert adapters(none) is None
 
