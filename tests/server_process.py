@@ -20,13 +20,20 @@ def test(function):
     return function
 
 
+def events_of(text):
+    """The lines of each event of a stream. Comments, which a server sends while it has nothing to say, are none."""
+    blocks = [[line for line in block.split("\n") if not line.startswith(":")] for block in text.decode().split("\n\n")]
+    return [block for block in blocks if any(block)]
+
+
 class Server:
-    """A quipu serve of its own, on a free port."""
+    """A quipu serve of its own, on a free port. Its streams have comments wherever it is silent for 10 ms, which
+    they would else have on a slow day only."""
 
     def __init__(self, *arguments, model=MODEL, models=None, wait=True):
         self.process = subprocess.Popen(
             [QUIPU, "serve", *(("--models", str(models)) if models else ("-m", str(model))), "--port", "0", "-t", "1", "--device", "cpu",
-             *arguments],
+             "--sse-ping", "0.01", *arguments],
             stderr=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)  # one that a failed test leaves would keep our pipes open
         # The model is read meanwhile, and may say something first.
@@ -75,11 +82,10 @@ class Server:
         """The events of a stream: parsed, and "[DONE]" as it is."""
         status, _, text = self.request("POST", path, {**body, "stream": True})
         assert status == 200, (status, text)
-        blocks = [b for b in text.decode().split("\n\n") if b]
-        lines = [[line for line in b.split("\n") if line.startswith("data: ")][0] for b in blocks]
+        lines = [next(line for line in event if line.startswith("data: ")) for event in events_of(text)]
         return [line[6:] if line == "data: [DONE]" else json.loads(line[6:]) for line in lines]
 
-    def raw(self, data, seconds=10):
+    def raw(self, data, seconds=60):
         """What comes back for bytes, until the server closes."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as s:
             s.sendall(data)

@@ -2,6 +2,7 @@
 """What a fleet asks of its workers: readiness, the names of metrics, what a server is. Ends with "N passed, N failed"."""
 import ctypes
 import re
+import socket
 import struct
 import sys
 import time
@@ -168,10 +169,10 @@ def changes_of_the_cache_are_published(_):
     try:
         library = ctypes.CDLL("libzmq.so.5")
     except OSError:
-        print("skipped changes_of_the_cache_are_published: libzmq.so.5 is not installed")
+        print("skipped: changes of the cache: libzmq.so.5 is not installed")
         return
-    port = 20000 + hash(time.monotonic()) % 20000
-    addresses = [f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 1}"]
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        addresses = [f"tcp://127.0.0.1:{free.getsockname()[1]}" for free in (one, other)]
     with Server("--kv-events", addresses[0], "--kv-events-replay", addresses[1], "--kv-events-topic", "kv@a@m", "--pages", "40",
                 "--parallel", "1") as s:
         subscriber = Socket(library, 2, addresses[0])

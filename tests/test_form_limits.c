@@ -7,6 +7,7 @@
 #include "grammar/gbnf.h"
 #include "grammar/json_parts.h"
 #include "grammar/json_schema.h"
+#include "grammar/pattern.h"
 #include "grammar/stacks.h"
 
 static qp_error error;
@@ -120,6 +121,23 @@ static strbuf large_count(size_t n)
     return out;
 }
 
+static strbuf repeated_repetitions(size_t n)
+{
+    strbuf out = {0};
+    strbuf_puts(&out, "root ::= \"a\"");
+    put_times(&out, n, "?");
+    return out;
+}
+
+/* As many states as repetitions that are written out have. */
+static strbuf many_states(size_t n)
+{
+    strbuf out = {0};
+    strbuf_puts(&out, "root ::= ");
+    put_times(&out, n, "\"a\"{32} ");
+    return out;
+}
+
 static void limits_are_met_and_passed(void **state)
 {
     (void)state;
@@ -137,6 +155,8 @@ static void limits_are_met_and_passed(void **state)
         {nested_brackets, GBNF_MAX_NESTING, "too many brackets"},
         {many_rules, GRAMMAR_MAX_RULES, "16384 rules"},
         {large_count, GRAMMAR_MAX_COUNT, "more than a billion"},
+        {repeated_repetitions, GBNF_MAX_NESTING - 1, "too many repetitions of a repetition"},
+        {many_states, AUTOMATON_MAX_STATES / 32 - 1, "it needs more than 262144 states"},
     };
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         strbuf most = limits[i].make(limits[i].most), more = limits[i].make(limits[i].most + 1);
@@ -314,11 +334,51 @@ static void closures_are_bounded(void **state)
     strbuf_free(&text);
 }
 
+/* A text that is no form says where it stops being one. */
+static void what_is_no_form_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *refusal;
+    } cases[] = {
+        {"root ::= \"\\x4g\"", "an escape lacks hexadecimal digits"},
+        {"root ::= \"\\ud800\"", "an escape is no character of Unicode"},
+        {"root ::= \"\\U00110000\"", "an escape is no character of Unicode"},
+        {"root ::= \"\xff\"", "line 1 of the grammar: the text is not UTF-8"},
+        {"root ::= [z-a]", "a range of a class ends before it begins"},
+        {"root ::= \"a\"{x}", "a repetition lacks its count"},
+        {"root ::= \"a\"{2", "a repetition lacks its \"}\""},
+        {"root ::= \"a\"\n\n\"b\"", "line 3 of the grammar: expected a rule, NAME ::= ..."},
+        {"{\"title\":\"\xff\"}", "the schema is not UTF-8"},
+        {"{\"pattern\":\"\\\\x4g\"}", "an escape without its hexadecimal digits"},
+        {"{\"pattern\":\"a\\\\\"}", "a backslash without a character"},
+        {"{\"pattern\":\"[z-a]\"}", "has a range that is none"},
+        {"{\"pattern\":\"[a-\\\\d]\"}", "has a range that is none"},
+        {"{\"pattern\":\"a{x}\"}", "a repetition without a count"},
+        {"{\"pattern\":\"a{1000000001}\"}", "a count that is too large"},
+        {"{\"pattern\":\"a{2,1}\"}", "a repetition that is none"},
+        {"{\"pattern\":\"a)b\"}", "a closing bracket without an opening one"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        strbuf text = {0};
+        strbuf_puts(&text, cases[i].text);
+        if (compile(&text) == QP_OK) fail_msg("%s is a form", cases[i].text);
+        if (!strstr(error.message, cases[i].refusal))
+            fail_msg("%s: %s, expected %s", cases[i].text, error.message, cases[i].refusal);
+    }
+    grammar g = {0};
+    assert_int_equal(pattern_read("a\xff", &g, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "has bytes that are no UTF-8 at character"));
+    grammar_free(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(limits_are_met_and_passed), cmocka_unit_test(work_is_bounded),
-        cmocka_unit_test(bounds_have_limits),        cmocka_unit_test(tagged_alternatives_are_many),
+        cmocka_unit_test(what_is_no_form_is_refused),
+        cmocka_unit_test(limits_are_met_and_passed),
+        cmocka_unit_test(work_is_bounded),
+        cmocka_unit_test(bounds_have_limits),
+        cmocka_unit_test(tagged_alternatives_are_many),
         cmocka_unit_test(closures_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -253,6 +253,45 @@ static void test_depth(void **state)
     form_release(f);
 }
 
+/* What a form allows next may be out of reach: deeper than the limit, or in no token. */
+static void test_dead_ends(void **state)
+{
+    qp_error error;
+    const uint32_t *mask;
+    grammar g = {0};
+    (void)state;
+    /* Only a deeper rule goes on, at an odd depth in one form and at an even one in the other. */
+    static const char *const forms[] = {
+        "root ::= a\na ::= \"[\" b \"]\"\nb ::= \"[\" a \"]\" | \"x\"",
+        "root ::= c\nc ::= a\na ::= \"[\" b \"]\"\nb ::= \"[\" a \"]\" | \"x\""};
+    int dead = 0;
+    for (int i = 0; i < 2; i++) {
+        form *f = open_form(forms[i]);
+        matcher *m = open_matcher(f);
+        const int32_t bracket = tokenizer_find(vocabulary->tokenizer, "[", 1);
+        qp_status status = matcher_mask(m, &mask, &error);
+        while (status == QP_OK && allows(mask, bracket)) {
+            assert_ok(matcher_take(m, bracket, &error));
+            status = matcher_mask(m, &mask, &error);
+        }
+        dead += status == QP_UNSUPPORTED &&
+                strstr(error.message, "the text is nested deeper than ") != NULL;
+        matcher_close(m);
+        form_release(f);
+    }
+    assert_in_range(dead, 1, 2);
+    const uint32_t root = grammar_add_rule(&g, "root", 4);
+    grammar_set_rule(&g, root, grammar_literal(&g, (char[]){(char)TRIE_CONTROL, '?', '?'}, 3));
+    form *f;
+    assert_ok(form_open(&g, trie, &f, &error));
+    matcher *m = open_matcher(f);
+    assert_int_equal(matcher_mask(m, &mask, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "no token of the vocabulary goes on with a text"));
+    matcher_close(m);
+    form_release(f);
+    grammar_free(&g);
+}
+
 /* A form that takes too much memory fails, and its other texts go on. */
 static void test_ambiguous(void **state)
 {
@@ -315,7 +354,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_masks),          cmocka_unit_test(test_ends),
         cmocka_unit_test(test_control_tokens), cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_ambiguous),      cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_dead_ends),      cmocka_unit_test(test_ambiguous),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, open_vocabulary, close_vocabulary);
 }

@@ -8,6 +8,8 @@
 
 enum { BODY_MOST = 100 };
 
+static const char *problem; /* what the last request was refused for, or NULL */
+
 /* A request in pieces of `step` bytes; http_parser_free() it. */
 static http_parser fed(const char *text, size_t length, size_t step)
 {
@@ -30,6 +32,7 @@ static int outcome_of(const char *text, size_t length)
         http_parser p = fed(text, length, steps[s]);
         const int found = p.state == HTTP_DONE ? 0 : p.state == HTTP_REFUSED ? p.status : -1;
         if (found > 0) assert_non_null(p.problem);
+        problem = p.problem;
         if (s == 0) first = found;
         if (found != first)
             fail_msg("%.80s: %d in pieces of %d, %d whole", text, found, (int)steps[s], first);
@@ -60,56 +63,73 @@ static void requests_are_judged(void **state)
     (void)state;
     static const struct {
         int status;
-        const char *text;
+        const char *text, *problem;
     } cases[] = {
-        {0, "GET / HTTP/1.1\r\n\r\n"},
-        {0, "\r\n\r\nGET / HTTP/1.0\n\n"},
-        {0, "GET * HTTP/1.1\r\n\r\n"},
-        {0, "GET http://h/p HTTP/1.1\r\n\r\n"},
-        {-1, "GET / HTTP/1.1\r\nA: b\r\n"},
-        {-1, "GET / HTTP/1.1\r\nContent-Length: 2\r\n\r\na"},
-        {-1, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"},
-        {0, "GET / HTTP/1.1\r\nTransfer-Encoding: CHUNKED\r\n\r\n1;x=y\r\na\r\n0\r\nT: v\r\n\r\n"},
-        {0, "GET / HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nab"},
-        {400, "GET / HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc"},
-        {400, "GET / HTTP/1.1\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
-        {400, "GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
-        {400, "GET / HTTP/1.1\r\nContent-Length:\r\n\r\n"},
-        {400, "GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\na"},
-        {400, "GET / HTTP/1.1\r\nContent-Length: 1,1\r\n\r\na"},
-        {400, "GET / HTTP/1.1\r\nContent-Length: 0x1\r\n\r\na"},
-        {413, "GET / HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n"},
-        {501, "GET / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n"},
-        {501, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n"},
-        {501, "GET / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"},
-        {400, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n"},
-        {400, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n\r\n"},
-        {400, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\ng\r\n"},
-        {400, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n"},
-        {400, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1 1\r\n"},
-        {413, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0000000000001\r\n"},
-        {-1, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n000000000001\r\n"},
-        {400, "GET / HTTP/1.1\r\n: v\r\n\r\n"},
-        {400, "GET / HTTP/1.1\r\nno colon\r\n\r\n"},
-        {400, "GET / HTTP/1.1\r\n folded: v\r\n\r\n"},
-        {400, "GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n"},
-        {400, "GET / HTTP/1.1\r\nA : b\r\n\r\n"},
-        {400, "GET /\r\n\r\n"},
-        {400, "GET / HTTP/1.1 x\r\n\r\n"},
-        {400, "GET relative HTTP/1.1\r\n\r\n"},
-        {400, "GET http://h HTTP/1.1\r\n\r\n"},
-        {400, "GET / XTTP/1.1\r\n\r\n"},
-        {505, "GET / HTTP/1.2\r\n\r\n"},
-        {505, "GET / HTTP/2.0\r\n\r\n"},
-        {501, " / HTTP/1.1\r\n\r\n"},
-        {0, "ABCDEFGHIJKLMNO / HTTP/1.1\r\n\r\n"},
-        {501, "ABCDEFGHIJKLMNOP / HTTP/1.1\r\n\r\n"},
-        {400, "G(T / HTTP/1.1\r\n\r\n"},
+        {0, "GET / HTTP/1.1\r\n\r\n", NULL},
+        {0, "\r\n\r\nGET / HTTP/1.0\n\n", NULL},
+        {0, "GET * HTTP/1.1\r\n\r\n", NULL},
+        {0, "GET http://h/p HTTP/1.1\r\n\r\n", NULL},
+        {-1, "GET / HTTP/1.1\r\nA: b\r\n", NULL},
+        {-1, "GET / HTTP/1.1\r\nContent-Length: 2\r\n\r\na", NULL},
+        {-1, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n", NULL},
+        {0, "GET / HTTP/1.1\r\nTransfer-Encoding: CHUNKED\r\n\r\n1;x=y\r\na\r\n0\r\nT: v\r\n\r\n",
+         NULL},
+        {0, "GET / HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nab", NULL},
+        {400, "GET / HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
+         "Content-Length was given twice with different numbers"},
+        {400, "GET / HTTP/1.1\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+         "a request with chunks must be HTTP/1.1 without Content-Length"},
+        {400, "GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+         "a request with chunks must be HTTP/1.1 without Content-Length"},
+        {400, "GET / HTTP/1.1\r\nContent-Length:\r\n\r\n", "Content-Length must be a number"},
+        {400, "GET / HTTP/1.1\r\nContent-Length: +1\r\n\r\na", "Content-Length must be one number"},
+        {400, "GET / HTTP/1.1\r\nContent-Length: 1,1\r\n\r\na",
+         "Content-Length must be one number"},
+        {400, "GET / HTTP/1.1\r\nContent-Length: 0x1\r\n\r\na",
+         "Content-Length must be one number"},
+        {413, "GET / HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+         "the body is too large"},
+        {501, "GET / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n",
+         "the only Transfer-Encoding of a request is chunked"},
+        {501, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+         "the only Transfer-Encoding of a request is chunked"},
+        {501, "GET / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+         "the only Transfer-Encoding of a request is chunked"},
+        {400, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n",
+         "a chunk is longer than its size"},
+        {400, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n\r\n",
+         "a chunk must begin with its size in hexadecimal digits"},
+        {400, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\ng\r\n",
+         "a chunk must begin with its size in hexadecimal digits"},
+        {400, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
+         "a chunk must begin with its size in hexadecimal digits"},
+        {400, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1 1\r\n",
+         "a chunk must begin with its size in hexadecimal digits"},
+        {413, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0000000000001\r\n",
+         "a chunk is too large"},
+        {-1, "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n000000000001\r\n", NULL},
+        {400, "GET / HTTP/1.1\r\n: v\r\n\r\n", "a header must be NAME: VALUE"},
+        {400, "GET / HTTP/1.1\r\nno colon\r\n\r\n", "a header must be NAME: VALUE"},
+        {400, "GET / HTTP/1.1\r\n folded: v\r\n\r\n", "the name of a header is not a word"},
+        {400, "GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n", "a header must be NAME: VALUE"},
+        {400, "GET / HTTP/1.1\r\nA : b\r\n\r\n", "the name of a header is not a word"},
+        {400, "GET /\r\n\r\n", "the request line must be METHOD TARGET HTTP/1.1"},
+        {400, "GET / HTTP/1.1 x\r\n\r\n", "the request line must be METHOD TARGET HTTP/1.1"},
+        {400, "GET relative HTTP/1.1\r\n\r\n", "the target of the request must begin with a slash"},
+        {400, "GET http://h HTTP/1.1\r\n\r\n", "the target of the request must begin with a slash"},
+        {400, "GET / XTTP/1.1\r\n\r\n", "the version must be HTTP/1.1 or HTTP/1.0"},
+        {505, "GET / HTTP/1.2\r\n\r\n", "the version must be HTTP/1.1 or HTTP/1.0"},
+        {505, "GET / HTTP/2.0\r\n\r\n", "the version must be HTTP/1.1 or HTTP/1.0"},
+        {501, " / HTTP/1.1\r\n\r\n", "the method is not known"},
+        {0, "ABCDEFGHIJKLMNO / HTTP/1.1\r\n\r\n", NULL},
+        {501, "ABCDEFGHIJKLMNOP / HTTP/1.1\r\n\r\n", "the method is not known"},
+        {400, "G(T / HTTP/1.1\r\n\r\n", "the method is not a word"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int found = outcome(cases[i].text);
         if (found != cases[i].status)
             fail_msg("%s: %d, expected %d", cases[i].text, found, cases[i].status);
+        if (cases[i].problem) assert_string_equal(problem, cases[i].problem);
     }
 }
 
@@ -132,6 +152,10 @@ static void bytes_of_headers(void **state)
         const int in_value = c < 0x20 && c != '\t' ? 400 : 0;
         if (with_header(name, sizeof name) != in_name) fail_msg("byte %d in a name", c);
         if (with_header(value, sizeof value) != in_value) fail_msg("byte %d in a value", c);
+        if (in_value && c && c != '\r')
+            assert_string_equal(problem, "the value of a header has a control character");
+        else if (in_value)
+            assert_string_equal(problem, "a line of the head has a NUL or a carriage return");
     }
 }
 
@@ -158,6 +182,7 @@ static void bytes_of_paths(void **state)
         char text[64];
         snprintf(text, sizeof text, "GET /%s HTTP/1.1\r\n\r\n", bad[i]);
         assert_int_equal(outcome(text), 400);
+        assert_string_equal(problem, "the target has bytes that no path has");
     }
     http_parser p = fed("GET /a%20b?c%20d?e HTTP/1.1\r\n\r\n", 31, 31);
     assert_string_equal(p.target, "/a b");
@@ -238,16 +263,21 @@ static void limits_are_met_and_passed(void **state)
     (void)state;
     assert_int_equal(head_of(HTTP_HEAD_MOST, false), 0);
     assert_int_equal(head_of(HTTP_HEAD_MOST + 1, false), 431);
+    assert_string_equal(problem, "the headers are too long");
     assert_int_equal(head_of(HTTP_HEAD_MOST, true), 0);
     assert_int_equal(head_of(2 * HTTP_HEAD_MOST, true), 414);
+    assert_string_equal(problem, "the target is too long");
     assert_int_equal(headers_of(HTTP_HEADERS_MOST), 0);
     assert_int_equal(headers_of(HTTP_HEADERS_MOST + 1), 431);
+    assert_string_equal(problem, "there are too many headers");
     assert_int_equal(body_of(BODY_MOST), 0);
     assert_int_equal(body_of(BODY_MOST + 1), 413);
+    assert_string_equal(problem, "the body is too large");
     assert_int_equal(chunks_of(BODY_MOST, 0), 0);
     assert_int_equal(chunks_of(BODY_MOST + 1, 0), 413);
     assert_int_equal(chunks_of(60, BODY_MOST - 60), 0);
     assert_int_equal(chunks_of(60, BODY_MOST - 59), 413);
+    assert_string_equal(problem, "the body is too large");
 }
 
 /* Each chunk has a head of its own, and so have trailers; together they have no limit but the

@@ -72,11 +72,12 @@ def test_connections(server):
 
 def test_times(server):
     code, f, err, _ = load(server, "-C", "4", "-n", "12", "--input-tokens", "4", "--output-tokens",
-                           "8", "--slo", f"ttft:{FIRST_MS * 3},tpot:{GAP_MS * 3}", model="slow")
-    first, per_token = f["median_ttft_ms"], f["median_tpot_ms"]
-    check("TTFT", FIRST_MS <= first < FIRST_MS * 2, first)
-    check("TPOT", GAP_MS <= per_token < GAP_MS * 2, per_token)
-    check("ITL", GAP_MS * 0.8 <= f["median_itl_ms"] < GAP_MS * 2, f["median_itl_ms"])
+                           "8", "--slo", "ttft:60000,tpot:60000", model="slow")
+    # The server waits this long at least; how much longer it takes is the machine's.
+    all_ms = f["duration"] * 1000
+    check("TTFT", FIRST_MS <= f["median_ttft_ms"] < all_ms, f)
+    check("TPOT", GAP_MS * 0.8 <= f["median_tpot_ms"] < all_ms / 7, f)
+    check("ITL", 0 < f["mean_itl_ms"] and abs(f["mean_itl_ms"] - f["mean_tpot_ms"]) < 0.1, f)
     check("E2EL", abs(f["mean_e2el_ms"] - f["mean_ttft_ms"] - 7 * f["mean_tpot_ms"]) < 0.1, f)
     check("goodput", f["request_goodput"] == f["request_throughput"] > 0, f)
     f = load(server, "-n", "3", "--input-tokens", "4", "--output-tokens", "3", "--slo",
@@ -110,15 +111,13 @@ def test_arrivals(server):
     code, f, err, asked = load(server, "--rate", "100", "-n", "40", "--input-tokens", "4",
                                "--output-tokens", "2", model="slow")
     times = [r[0] - asked[0][0] for r in asked]
-    check("Poisson", code == 0 and f["completed"] == 40 and 0.15 < times[-1] < 1, f"{err} {times}")
+    check("Poisson", code == 0 and f["completed"] == 40 and times[-1] > 0.15, f"{err} {times}")
     f = load(server, "--rate", "1000", "-n", "8", "-C", "1", "--input-tokens", "4",
              "--output-tokens", "2", model="slow")[1]
     check("waiting for a stream counts", f["max_ttft_ms"] > 5 * (FIRST_MS + GAP_MS), f)
-    begin = time.monotonic()
     code, f, err, _ = load(server, "-C", "2", "--duration", "0.5", "--input-tokens", "4",
                            "--output-tokens", "2", model="slow")
-    check("duration", code == 0 and 0.5 <= f["duration"] < 2 and f["completed"] >= 6 and
-          time.monotonic() - begin < 4, f)
+    check("duration", code == 0 and f["duration"] >= 0.5 and 0 < f["completed"] < 0.5e3 / FIRST_MS * 2 + 3, f)
     asked = load(server, "-n", "4", "--warmup", "3", "--input-tokens", "4", "--output-tokens", "1")[3]
     check("warm-up", len(asked) == 7 and len({tuple(r[3]["prompt"]) for r in asked}) == 7)
 
@@ -183,21 +182,23 @@ def test_usage(server):
         check(arguments, done.returncode in (1, 2) and message in done.stderr, done.stderr)
 
 
+def interrupted(server, *arguments):
+    """(exit status, standard output, standard error) of a run that is interrupted after its first request."""
+    server.requests.clear()
+    run = subprocess.Popen([QUIPU, "load", "--url", server.url, *arguments],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not server.requests and run.poll() is None:
+        time.sleep(0.01)
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=60)
+    return run.returncode, out, err
+
+
 def test_interrupt(server):
-    run = subprocess.Popen([QUIPU, "load", "--url", server.url, "--duration", "60", "--input-tokens", "4",
-                            "--output-tokens", "2", "--model", "slow"],
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(0.6)
-    run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=10)
-    check("an interrupt prints what was done", run.returncode == 130 and "requests answered" in out, f"{run.returncode} {err}")
-    run = subprocess.Popen([QUIPU, "load", "--url", server.url, "--json", "--model", "silent"],
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(0.6)
-    run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=10)
-    check("before the first answer too, as JSON", run.returncode == 130 and json.loads(out or "{}").get("completed") == 0,
-          f"{run.returncode} {out} {err}")
+    code, out, err = interrupted(server, "--duration", "600", "--input-tokens", "4", "--output-tokens", "2", "--model", "slow")
+    check("an interrupt prints what was done", code == 130 and "requests answered" in out, f"{code} {err}")
+    code, out, err = interrupted(server, "--json", "--model", "silent")
+    check("before the first answer too, as JSON", code == 130 and json.loads(out or "{}").get("completed") == 0, f"{code} {out} {err}")
 
 
 def main():

@@ -144,7 +144,7 @@ static void a_signal_leaves_no_half_a_model(void **state)
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         pid_t child = start((char *[]){"convert", "-m", "synthetic:smollm2-135m", "-o", out,
                                        "--type", "Q4_K_M", NULL});
-        for (int tries = 0; tries < 1000 && count_files() < 1; tries++)
+        for (int tries = 0; tries < 6000 && count_files() < 1; tries++)
             usleep(10000);
         assert_int_equal(count_files(), 1);
         kill(child, signals[i]);
@@ -205,7 +205,7 @@ static void a_signal_ends_the_candidate(void **state)
         assert_true(candidate > 0);
         kill(child, signals[i]);
         wait_for(child);
-        for (int tries = 0; tries < 300 && kill(candidate, 0) == 0; tries++)
+        for (int tries = 0; tries < 6000 && kill(candidate, 0) == 0; tries++)
             usleep(10000);
         if (kill(candidate, 0) == 0) fail_msg("%d is still there", candidate);
         if (signals[i] == SIGKILL)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from server_process import HELLO, MODEL, Server, refusal, run_tests, test
+from server_process import HELLO, MODEL, Server, events_of, refusal, run_tests, test
 
 # ---- OpenAI ------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ def completion_as_llama_cpp_has_it(s):
                                       "ignore_eos": True})[1]["choices"][0]["text"]
     assert reply["content"] == same
     _, _, raw = s.request("POST", "/completions", {**body, "stream": True})
-    events = [json.loads(line[6:]) for line in raw.decode().split("\n\n") if line]
+    events = [json.loads(event[0][6:]) for event in events_of(raw)]
     assert [e["stop"] for e in events] == [False] * (len(events) - 1) + [True]
     assert "".join(e["content"] for e in events) == same
     assert sum((e["tokens"] for e in events), []) == reply["tokens"]
@@ -511,7 +511,7 @@ def anthropic_messages(s):
     assert status == 200 and reply["type"] == "message" and reply["stop_reason"] == "max_tokens"
     text = reply["content"][0]["text"]
     status, _, raw = s.request("POST", "/v1/messages", {**body, "stream": True})
-    blocks = [b.split("\n") for b in raw.decode().split("\n\n") if b]
+    blocks = events_of(raw)
     names = [b[0].removeprefix("event: ") for b in blocks]
     events = [json.loads(b[1].removeprefix("data: ")) for b in blocks]
     assert names == [e["type"] for e in events]

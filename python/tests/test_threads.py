@@ -227,8 +227,8 @@ waits = [lambda: model.session().eval([1] * 4000, every_row=True, on_logits=slow
          lambda: list(held.generate("the cat", **endless)),
          lambda: model.step([quipu.Sequence(held, [1] * 3000, every_row=True, on_logits=slow)])]
 for wait in waits:
-    threading.Thread(target=interrupt).start()
     try:
+        threading.Thread(target=interrupt).start()
         wait()
     except KeyboardInterrupt:
         print("interrupted", end=" ")

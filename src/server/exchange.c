@@ -269,6 +269,7 @@ void exchange_begin(exchange *x, int status, const char *type)
     pthread_mutex_lock(&x->lock);
     put_head(x, status, type, -1);
     x->takes_pings = strcmp(type, "text/event-stream") == 0;
+    x->said = true; /* a ping comes after a whole period of silence */
     unlock_and_queue(x);
 }
 
