@@ -254,7 +254,8 @@ static void work_is_bounded(void **state)
         strbuf few = loops[i].make(loops[i].few), many = loops[i].make(loops[i].many);
         if (compile(&few) != QP_OK) fail_msg("loop %zu: %s", i, error.message);
         if (compile(&many) == QP_OK) fail_msg("loop %zu is not bounded", i);
-        if (!strstr(error.message, "too much work")) fail_msg("loop %zu: %s", i, error.message);
+        if (!strstr(error.message, "too much work") && !strstr(error.message, "too large"))
+            fail_msg("loop %zu: %s", i, error.message);
     }
 }
 
@@ -268,7 +269,8 @@ static void bounds_have_limits(void **state)
         {"{\"type\":\"integer\",\"maximum\":18446744073709551615}", NULL},
         {"{\"type\":\"integer\",\"maximum\":1e20}", "a bound must be less than 2^64, found 1e+20"},
         {"{\"type\":\"integer\",\"exclusiveMinimum\":18446744073709551615}", "less than 2^64"},
-        {"{\"type\":\"number\",\"minimum\":1e16}", "a bound must be less than 1e15, found 1e+16"}};
+        {"{\"type\":\"number\",\"minimum\":9e18}", NULL},
+        {"{\"type\":\"number\",\"minimum\":1e19}", "a bound must be less than 2^63, found 1e+19"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         strbuf schema = {0};
         strbuf_puts(&schema, cases[i].schema);

@@ -30,7 +30,7 @@ static qp_status read_grammar(const cJSON *request, grammar *g, qp_error *error)
     const cJSON *schema = cJSON_GetObjectItemCaseSensitive(request, "schema");
     const char *gbnf = cJSON_GetStringValue(json_get(request, "gbnf"));
     if (gbnf) return gbnf_read(gbnf, strlen(gbnf), g, error);
-    char *text = cJSON_PrintUnformatted(schema);
+    char *text = json_print(schema);
     qp_status status = json_schema_parse(text, strlen(text), g, error);
     free(text);
     return status;

@@ -73,6 +73,7 @@ typedef struct grammar {
     size_t n_children, children_capacity;
     grammar_rule *rules;
     size_t n_rules, rules_capacity;
+    char nothing[400]; /* why an expression matches nothing: the first reason */
     qp_status failed;
 } grammar;
 

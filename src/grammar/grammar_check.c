@@ -213,7 +213,9 @@ qp_status grammar_check(const grammar *g, grammar_facts *facts, qp_error *error)
             return error_set(error, QP_FORMAT, "the rule \"%s\" is not defined", g->rules[i].name);
     TRY(find_facts(g, facts, error));
     TRY(check_recursion(g, facts, error));
-    if (!facts->productive[g->rules[0].expr])
+    const bool productive = facts->productive[g->rules[0].expr];
+    if (!productive && *g->nothing) return error_set(error, QP_INVALID, "%s", g->nothing);
+    if (!productive)
         return error_set(error, QP_INVALID,
                          "no text has this form: %s contains itself without an end, or excludes "
                          "everything",

@@ -114,13 +114,31 @@ static grammar_expr control_character(grammar *g, uint32_t c)
     return grammar_text(g, text);
 }
 
+/* The escapes of the control characters in a set. All of them, as most sets have, are a rule. */
+static grammar_expr control_characters(json_parts *p, const code_set *given)
+{
+    grammar *g = p->g;
+    expr_list out = {0};
+    uint32_t n = 0;
+    bool fresh = false;
+    for (uint32_t c = 1; c < 0x20; c++)
+        n += code_set_has(given, c);
+    const grammar_expr all =
+        n == 0x1F ? rule_of(p, &p->control, "a control character", &fresh) : GRAMMAR_EMPTY;
+    if (n == 0x1F && !fresh) return all;
+    for (uint32_t c = 1; c < 0x20; c++)
+        if (code_set_has(given, c)) expr_list_add(g, &out, control_character(g, c));
+    const grammar_expr e = grammar_choice_of(g, &out);
+    if (fresh) grammar_set_rule(g, p->control, e);
+    return fresh ? all : e;
+}
+
 grammar_expr json_character_of(json_parts *p, const code_set *given)
 {
     grammar *g = p->g;
     expr_list out = {0};
     code_set plain = {0};
-    for (uint32_t c = 1; c < 0x20; c++)
-        if (code_set_has(given, c)) expr_list_add(g, &out, control_character(g, c));
+    expr_list_add(g, &out, control_characters(p, given));
     if (code_set_has(given, '"')) expr_list_add(g, &out, grammar_text(g, "\\\""));
     if (code_set_has(given, '\\')) expr_list_add(g, &out, grammar_text(g, "\\\\"));
     for (size_t i = 0; i < given->count; i++) {

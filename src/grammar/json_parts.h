@@ -16,7 +16,7 @@
 typedef struct json_parts {
     grammar *g;
     uint64_t work; /* of compiling schemas: see json_schema_work.c */
-    uint32_t space, character, string, number, integer, value, object, array;
+    uint32_t space, character, control, string, number, integer, value, object, array;
 } json_parts;
 
 grammar_expr json_space(json_parts *p);

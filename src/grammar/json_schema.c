@@ -53,6 +53,23 @@ qp_status schema_refuse(schema_compiler *c, const schema_path *path, qp_status s
     return schema_at(c, path, error_set(c->error, status, "%s", message));
 }
 
+qp_status schema_nothing(schema_compiler *c, const schema_path *path, grammar_expr *out,
+                         const char *format, ...)
+{
+    char message[300];
+    strbuf text = {0};
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    print_path(path, &text);
+    if (!*c->g->nothing)
+        snprintf(c->g->nothing, sizeof c->g->nothing, "%.90s: %s", strbuf_text(&text), message);
+    strbuf_free(&text);
+    *out = grammar_nothing(c->g);
+    return QP_OK;
+}
+
 /* ---- Keywords ------------------------------------------------------------------------------ */
 
 static const struct {
@@ -196,7 +213,7 @@ qp_status schema_count(schema_compiler *c, const cJSON *schema, const char *name
 
 /* ---- Values -------------------------------------------------------------------------------- */
 
-static unsigned type_of(const cJSON *value)
+unsigned schema_type_of(const cJSON *value)
 {
     if (cJSON_IsNull(value)) return TYPE_NULL;
     if (cJSON_IsBool(value)) return TYPE_BOOLEAN;
@@ -222,9 +239,9 @@ static qp_status check_beside(schema_compiler *c, const cJSON *schema, const cJS
 {
     for (size_t i = 0; i < sizeof about / sizeof *about; i++) {
         const char *name = about[i].name;
-        const bool evaluated = !(about[i].type & (TYPE_ARRAY | TYPE_OBJECT)) &&
-                               strcmp(name, "pattern") != 0 && strcmp(name, "multipleOf") != 0;
-        if (evaluated || !(about[i].type & type_of(value)) || !json_get(schema, name)) continue;
+        const bool evaluated = !(about[i].type & (TYPE_ARRAY | TYPE_OBJECT));
+        if (evaluated || !(about[i].type & schema_type_of(value)) || !json_get(schema, name))
+            continue;
         return schema_refuse(c, path, QP_UNSUPPORTED, "\"%s\" is not supported beside constants",
                              name);
     }
@@ -242,11 +259,11 @@ static bool is_in(schema_compiler *c, const cJSON *list, const cJSON *value)
 static qp_status allows_constant(schema_compiler *c, const cJSON *schema, unsigned types,
                                  const cJSON *value, const schema_path *path, bool *out)
 {
-    *out = !types || type_of(value) & types;
+    *out = !types || schema_type_of(value) & types;
     if (!*out) return QP_OK;
     TRY(check_beside(c, schema, value, path));
-    if (cJSON_IsString(value)) return schema_string_within(c, schema, path, value, out);
-    if (cJSON_IsNumber(value)) return schema_number_within(c, schema, path, value, out);
+    if (cJSON_IsString(value)) return schema_string_allowed(c, schema, path, value, out);
+    if (cJSON_IsNumber(value)) return schema_number_allowed(c, schema, path, value, out);
     return QP_OK;
 }
 
@@ -275,8 +292,7 @@ static qp_status constants(schema_compiler *c, const cJSON *schema, unsigned typ
     free(values);
     TRY(status);
     if (!exact) return schema_refuse(c, path, QP_UNSUPPORTED, "a constant is a number beyond 2^53");
-    if (n == 0)
-        return schema_refuse(c, path, QP_INVALID, "no constant is what the other keywords allow");
+    if (n == 0) return schema_nothing(c, path, out, "no constant is what the other keywords allow");
     return QP_OK;
 }
 
@@ -329,6 +345,8 @@ static qp_status of_keywords(schema_compiler *c, const cJSON *schema, const sche
     if (json_get(schema, "anyOf")) return schema_alternatives(c, schema, "anyOf", path, out);
     if (json_get(schema, "oneOf")) return schema_alternatives(c, schema, "oneOf", path, out);
     TRY(schema_types(c, schema, path, &allowed));
+    if (!allowed && json_get(schema, "type"))
+        return schema_nothing(c, path, out, "no type is allowed by all of \"allOf\"");
     if (json_get(schema, "enum") || cJSON_GetObjectItemCaseSensitive(schema, "const"))
         return constants(c, schema, json_get(schema, "type") ? allowed : 0, path, out);
     if (!allowed) return *out = json_value(c->parts), QP_OK;
@@ -340,7 +358,7 @@ qp_status schema_compile(schema_compiler *c, const cJSON *schema, const schema_p
 {
     *out = GRAMMAR_EMPTY;
     if (cJSON_IsTrue(schema)) return *out = json_value(c->parts), QP_OK;
-    if (cJSON_IsFalse(schema)) return *out = grammar_nothing(c->g), QP_OK;
+    if (cJSON_IsFalse(schema)) return schema_nothing(c, path, out, "false allows no value");
     if (!cJSON_IsObject(schema))
         return schema_refuse(c, path, QP_INVALID,
                              "a schema must be an object, true or false, "

@@ -34,13 +34,42 @@ static bool read_part(const char **at, char *out, size_t size)
     return true;
 }
 
+/* The schema that has a name of its own, "$anchor": "a" or "$id": "#a". */
+static const cJSON *find_anchor(schema_compiler *c, const cJSON *tree, const char *name)
+{
+    static const char *const keywords[] = {"$anchor", "$id", "id"};
+    const cJSON *item, *found = NULL;
+    for (int i = 0; i < 3 && cJSON_IsObject(tree); i++) {
+        const char *text = cJSON_GetStringValue(json_get(tree, keywords[i]));
+        if (text && (i == 0 || *text++ == '#') && strcmp(text, name) == 0) return tree;
+    }
+    if (!schema_spend(c, 4)) return NULL;
+    cJSON_ArrayForEach(item, tree) if (!found && item->child) found = find_anchor(c, item, name);
+    return found;
+}
+
+/* The fragment of a reference to this schema: what follows "#", also after the schema's own name.
+ */
+static const char *own_fragment(const schema_compiler *c, const char *text)
+{
+    const char *id = cJSON_GetStringValue(json_get(c->root, "$id"));
+    if (!id) id = cJSON_GetStringValue(json_get(c->root, "id"));
+    const size_t length = id ? strcspn(id, "#") : 0;
+    if (length && strncmp(text, id, length) == 0) text += length;
+    return *text == '#' ? text + 1 : length && !*text ? text : NULL;
+}
+
 qp_status schema_resolve(schema_compiler *c, const cJSON *schema, const schema_path *path,
                          const cJSON **out)
 {
     char part[256];
     const cJSON *ref = json_get(schema, "$ref"), *found = c->root;
-    const char *text = cJSON_IsString(ref) ? ref->valuestring : "", *at = text;
-    bool good = *at++ == '#';
+    const char *text = cJSON_IsString(ref) ? ref->valuestring : "x", *at = own_fragment(c, text);
+    bool good = at != NULL;
+    if (good && *at && *at != '/') {
+        found = find_anchor(c, c->root, at);
+        at = "";
+    }
     while (good && found && *at == '/') {
         at++;
         good = read_part(&at, part, sizeof part);
@@ -117,37 +146,64 @@ static bool says_more(const cJSON *schema, const char *but)
     return false;
 }
 
-static qp_status check_disjoint(schema_compiler *c, const cJSON *all, const schema_path *path)
+/* Whether a keyword stands before "properties", so that what it names comes first in an object. */
+static bool stands_first(const cJSON *schema, const char *keyword)
 {
-    if (schemas_disjoint(c, all)) return QP_OK;
-    return schema_refuse(c, path, QP_UNSUPPORTED,
-                         "alternatives of \"oneOf\" may overlap: give them different types or "
-                         "constants, or use \"anyOf\"");
+    const cJSON *item;
+    cJSON_ArrayForEach(item, schema)
+    {
+        if (strcmp(item->string, "properties") == 0) return false;
+        if (strcmp(item->string, keyword) == 0) return true;
+    }
+    return false;
+}
+
+/* The alternatives, each with what the schema says beside them: *out[n], which the caller frees. */
+static qp_status read_alternatives(schema_compiler *c, const cJSON *schema, const char *name,
+                                   const schema_path *path, const cJSON ***out, size_t *n)
+{
+    const cJSON *all = json_get(schema, name), *item;
+    const schema_path at = {.outer = path, .name = name};
+    cJSON *rest = NULL;
+    *n = 0;
+    *out = NULL;
+    if (!cJSON_IsArray(all) || !all->child)
+        return schema_refuse(c, path, QP_INVALID, "\"%s\" must be a list of schemas", name);
+    if (says_more(schema, name)) TRY(schema_without(c, schema, name, path, &rest));
+    const bool first = stands_first(schema, name);
+    *out = calloc((size_t)cJSON_GetArraySize(all), sizeof **out);
+    if (!*out) return error_no_memory(c->error, "the schema", 0);
+    cJSON_ArrayForEach(item, all)
+    {
+        const schema_path here = {.outer = &at, .index = (int)*n};
+        (*out)[*n] = item;
+        if (rest)
+            TRY(schema_merge(c, first ? item : rest, first ? rest : item, &here, &(*out)[*n]));
+        ++*n;
+    }
+    return QP_OK;
 }
 
 qp_status schema_alternatives(schema_compiler *c, const cJSON *schema, const char *name,
                               const schema_path *path, grammar_expr *out)
 {
-    const cJSON *all = json_get(schema, name), *item;
     const schema_path at = {.outer = path, .name = name};
-    cJSON *rest = NULL;
+    const cJSON **all;
+    size_t n;
     expr_list list = {0};
-    int index = 0;
-    qp_status status = QP_OK;
-    if (!cJSON_IsArray(all) || !all->child)
-        return schema_refuse(c, path, QP_INVALID, "\"%s\" must be a list of schemas", name);
-    if (strcmp(name, "oneOf") == 0) TRY(check_disjoint(c, all, path));
-    if (says_more(schema, name)) TRY(schema_without(c, schema, name, path, &rest));
-    cJSON_ArrayForEach(item, all)
-    {
-        const schema_path here = {.outer = &at, .index = index++};
-        const cJSON *whole = item;
-        grammar_expr e = GRAMMAR_EMPTY;
-        if (status == QP_OK && rest) status = schema_merge(c, rest, item, &here, &whole);
-        if (status == QP_OK) status = schema_compile(c, whole, &here, &e);
-        expr_list_add(c->g, &list, e);
+    qp_status status = read_alternatives(c, schema, name, path, &all, &n);
+    if (status == QP_OK && strcmp(name, "oneOf") == 0 && !schemas_disjoint(c, all, n))
+        status = schema_refuse(c, path, QP_UNSUPPORTED,
+                               "alternatives of \"oneOf\" may overlap: give them different types, "
+                               "constants or required properties, or use \"anyOf\"");
+    for (size_t i = 0; i < n && status == QP_OK; i++) {
+        const schema_path here = {.outer = &at, .index = (int)i};
+        grammar_expr e;
+        status = schema_compile(c, all[i], &here, &e);
+        if (status == QP_OK) expr_list_add(c->g, &list, e);
     }
     *out = grammar_choice_of(c->g, &list);
+    free(all);
     return status;
 }
 
@@ -156,17 +212,20 @@ qp_status schema_all_of(schema_compiler *c, const cJSON *schema, const schema_pa
 {
     const cJSON *all = json_get(schema, "allOf"), *item, *joined;
     const schema_path at = {.outer = path, .name = "allOf"};
+    static const cJSON any = {.type = cJSON_True};
     cJSON *rest;
     int index = 0;
     if (!cJSON_IsArray(all))
         return schema_refuse(c, path, QP_INVALID, "\"allOf\" must be a list of schemas");
     TRY(schema_without(c, schema, "allOf", path, &rest));
-    joined = rest;
+    const bool first = stands_first(schema, "allOf");
+    joined = first ? &any : rest;
     cJSON_ArrayForEach(item, all)
     {
         const schema_path here = {.outer = &at, .index = index++};
         TRY(schema_merge(c, joined, item, &here, &joined));
     }
+    if (first) TRY(schema_merge(c, joined, rest, path, &joined));
     return schema_compile(c, joined, path, out);
 }
 
@@ -178,7 +237,8 @@ static qp_status reference_and_more(schema_compiler *c, const cJSON *schema,
     cJSON *rest;
     TRY(schema_resolve(c, schema, path, &target));
     TRY(schema_without(c, schema, "$ref", path, &rest));
-    TRY(schema_merge(c, rest, target, path, &joined));
+    const bool first = stands_first(schema, "$ref");
+    TRY(schema_merge(c, first ? target : rest, first ? rest : target, path, &joined));
     return schema_compile(c, joined, path, out);
 }
 

@@ -124,10 +124,7 @@ static qp_status join_types(schema_compiler *c, cJSON *a, const cJSON *b, const 
     cJSON *list = cJSON_CreateArray();
     for (unsigned i = 0; i < 7; i++)
         if (x & y & (1u << i)) cJSON_AddItemToArray(list, cJSON_CreateString(names[i]));
-    if (!list || !list->child) {
-        cJSON_Delete(list);
-        return schema_refuse(c, path, QP_INVALID, "\"allOf\": no type is allowed by all");
-    }
+    if (!list) return error_no_memory(c->error, "the schema", 0);
     cJSON_ReplaceItemInObjectCaseSensitive(a, "type", list);
     return QP_OK;
 }
@@ -205,13 +202,16 @@ qp_status schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b, const
 {
     const cJSON *item;
     cJSON *joined;
-    if (cJSON_IsTrue(b)) return *out = a, QP_OK;
+    if (cJSON_IsTrue(b) || cJSON_IsFalse(a)) return *out = a, QP_OK;
+    if (cJSON_IsTrue(a) || cJSON_IsFalse(b)) return *out = b, QP_OK;
     if (!cJSON_IsObject(a) || !cJSON_IsObject(b))
         return schema_refuse(c, path, QP_UNSUPPORTED,
                              "only schemas that are objects are joined, found %s",
                              json_type_name(b));
-    while (json_get(b, "$ref") && cJSON_GetArraySize(b) == 1 && ++c->n_schemas < SCHEMA_MAX_SCHEMAS)
-        TRY(schema_resolve(c, b, path, &b));
+    for (const cJSON **side = &a; side; side = side == &a ? &b : NULL)
+        while (json_get(*side, "$ref") && cJSON_GetArraySize(*side) == 1 &&
+               ++c->n_schemas < SCHEMA_MAX_SCHEMAS)
+            TRY(schema_resolve(c, *side, path, side));
     TRY(check_closed(c, a, b, path));
     TRY(check_closed(c, b, a, path));
     TRY(check_items(c, a, b, path));

@@ -1,6 +1,7 @@
 /* Objects and arrays of a schema. */
 #include "grammar/json_schema_parts.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- Objects ------------------------------------------------------------------------------- */
@@ -48,10 +49,12 @@ static void add_member(members *m, grammar_expr member, bool required, grammar_e
     *may_be_none = *may_be_none && !required;
 }
 
-/* Properties that are required and not described: those that additionalProperties describes, or any
- * value, after the others. *properties and *additional are replaced where there are some. */
-static qp_status add_required(schema_compiler *c, const cJSON *required, const cJSON **properties,
-                              const cJSON **additional, const schema_path *path)
+/* Properties that are required and not described: those that a pattern or additionalProperties
+ * describes, or any value, after the others. *properties and *additional are replaced where there
+ * are some. */
+static qp_status add_required(schema_compiler *c, const cJSON *required, member_names *names,
+                              const cJSON **properties, const cJSON **additional,
+                              const schema_path *path)
 {
     const cJSON *item;
     cJSON *all = NULL;
@@ -62,7 +65,9 @@ static qp_status add_required(schema_compiler *c, const cJSON *required, const c
         if (!cJSON_IsString(item))
             return schema_refuse(c, path, QP_INVALID, "\"required\" must be a list of names");
         if (schema_find(c, all ? all : *properties, item->valuestring)) continue;
-        if (cJSON_IsFalse(*additional) || schema_exhausted(c))
+        const cJSON *described = schema_names_pattern(c, names, item->valuestring);
+        if (!described) described = *additional;
+        if (cJSON_IsFalse(described) || schema_exhausted(c))
             return schema_refuse(
                 c, path, QP_UNSUPPORTED,
                 "\"required\" names \"%.60s\", which is not in \"properties\", and "
@@ -71,7 +76,7 @@ static qp_status add_required(schema_compiler *c, const cJSON *required, const c
         const cJSON any = {.type = cJSON_True}, none = {.type = cJSON_Object};
         cJSON *value;
         if (!all) TRY(schema_copy(c, *properties ? *properties : &none, path, &all));
-        TRY(schema_copy(c, *additional ? *additional : &any, path, &value));
+        TRY(schema_copy(c, described ? described : &any, path, &value));
         if (!cJSON_AddItemReferenceToObject(all, item->valuestring, value))
             return error_no_memory(c->error, "the schema", 0);
     }
@@ -81,57 +86,18 @@ static qp_status add_required(schema_compiler *c, const cJSON *required, const c
     return QP_OK;
 }
 
-/* "propertyNames", where it excludes some: a schema of strings, without properties beside it. */
-static qp_status find_key(schema_compiler *c, const cJSON *names, bool named,
-                          const schema_path *path, grammar_expr *key)
-{
-    const schema_path at = {.outer = path, .name = "propertyNames"};
-    unsigned types = 0;
-    const cJSON *item;
-    if (!names || cJSON_IsTrue(names) || (cJSON_IsObject(names) && !names->child)) return QP_OK;
-    const char *type = cJSON_GetStringValue(json_get(names, "type"));
-    if (type && strcmp(type, "string") == 0 && !names->child->next) return QP_OK;
-    if (named || !cJSON_IsObject(names))
-        return schema_refuse(c, path, QP_UNSUPPORTED,
-                             "\"propertyNames\" is supported as a schema of strings, without "
-                             "\"properties\" beside it");
-    TRY(schema_types(c, names, &at, &types));
-    bool texts = types == TYPE_STRING || cJSON_IsString(json_get(names, "const"));
-    const cJSON *listed = json_get(names, "enum");
-    if (listed && !types) texts = true;
-    cJSON_ArrayForEach(item, listed) texts = texts && cJSON_IsString(item);
-    if (!texts) return schema_refuse(c, &at, QP_UNSUPPORTED, "names must be of type string");
-    return schema_compile(c, names, &at, key);
-}
-
 /* A member that is none of the properties. */
-static qp_status find_extra(schema_compiler *c, const cJSON *properties, const cJSON *additional,
-                            const cJSON *schema, const schema_path *path, members *m)
+static qp_status find_extra(members *m, member_names *names, const cJSON *properties,
+                            const cJSON *additional, const schema_path *path)
 {
-    const schema_path at = {.outer = path, .name = "additionalProperties"};
-    const cJSON *names = json_get(schema, "propertyNames"),
-                *patterns = json_get(schema, "patternProperties");
-    grammar_expr value, member;
-    const bool named = properties && properties->child;
-    if (cJSON_GetArraySize(patterns)) {
-        if (names || (additional && !cJSON_IsFalse(additional)))
-            return schema_refuse(c, path, QP_UNSUPPORTED,
-                                 "\"%s\" is not supported beside \"patternProperties\"",
-                                 names ? "propertyNames" : "additionalProperties");
-        TRY(schema_pattern_member(c, patterns, properties, path, &member));
-    } else {
-        if (cJSON_IsFalse(additional) || (!additional && properties)) return QP_OK;
-        value = json_value(c->parts);
-        if (additional) TRY(schema_compile(c, additional, &at, &value));
-        grammar_expr key = named ? json_other_key(c->parts, properties) : json_string(c->parts);
-        TRY(find_key(c, names, named, path, &key));
-        member = schema_member(c, key, value);
-    }
     static const char name[] = "a member of an object";
-    const uint32_t rule = grammar_add_rule(c->g, name, strlen(name));
-    grammar_set_rule(c->g, rule, member);
-    m->extra = grammar_rule_expr(c->g, rule);
-    m->extras = true;
+    grammar_expr member;
+    grammar *g = m->c->g;
+    TRY(schema_names_others(m->c, names, properties, additional, path, &member, &m->extras));
+    if (!m->extras) return QP_OK;
+    const uint32_t rule = grammar_add_rule(g, name, strlen(name));
+    grammar_set_rule(g, rule, member);
+    m->extra = grammar_rule_expr(g, rule);
     return QP_OK;
 }
 
@@ -180,15 +146,106 @@ static grammar_expr all_members(members *m, const cJSON *properties, const cJSON
     return json_bracketed(parts, '{', first, may_be_none, '}');
 }
 
-qp_status schema_object(schema_compiler *c, const cJSON *schema, const schema_path *path,
-                        grammar_expr *out)
+/* ---- Counted members ----------------------------------------------------------------------- */
+
+enum { MOST_COUNTS = 4096 };
+
+/* What may follow the last property after `n` members. A key of those that are not named may come
+ * twice, so that only the first of them counts. */
+static grammar_expr counted_extras(members *m, uint32_t n, uint32_t min, uint32_t max)
+{
+    grammar *g = m->c->g;
+    const uint32_t missing = n < min ? min - n : 0;
+    if (n > max || missing > m->extras) return grammar_nothing(g);
+    if (!m->extras || n == max) return GRAMMAR_EMPTY;
+    const uint32_t most = max == GRAMMAR_UNBOUNDED ? max : max - n - (n == 0);
+    const grammar_expr more =
+        grammar_repeat(g, json_after_comma(m->c->parts, m->extra), n ? missing : 0, most);
+    if (n) return more;
+    const grammar_expr some = grammar_pair(g, m->extra, more);
+    return missing ? some : grammar_optional(g, some);
+}
+
+/* With so many members at least and at most: after[n], what follows n members, from the last
+ * property to the first. */
+static grammar_expr counted_members(members *m, const cJSON *properties, const cJSON *required,
+                                    const expr_list *values, uint32_t min, uint32_t max)
+{
+    static const char name[] = "the members of an object";
+    grammar *g = m->c->g;
+    const cJSON *last = properties->child->prev;
+    const size_t count = values->count;
+    grammar_expr *after = calloc(count + 1, sizeof *after);
+    if (!after) g->failed = QP_NO_MEMORY;
+    for (uint32_t n = 0; after && n <= count; n++)
+        after[n] = counted_extras(m, n, min, max);
+    for (size_t i = count; after && i-- > 0; last = last->prev) {
+        const bool needed = schema_requires(m->c, required, last->string);
+        const uint32_t rule = grammar_add_rule(g, name, strlen(name));
+        grammar_set_rule(g, rule, values->items[i]);
+        for (uint32_t n = 0; n <= i; n++) {
+            const grammar_expr value = grammar_rule_expr(g, rule);
+            const grammar_expr with =
+                grammar_pair(g, n ? json_after_comma(m->c->parts, value) : value, after[n + 1]);
+            const uint32_t here = grammar_add_rule(g, name, strlen(name));
+            grammar_set_rule(g, here, needed ? with : grammar_either(g, with, after[n]));
+            after[n] = grammar_rule_expr(g, here);
+        }
+    }
+    const grammar_expr all = after ? after[0] : GRAMMAR_EMPTY;
+    free(after);
+    return json_bracketed(m->c->parts, '{', all, false, '}');
+}
+
+/* ---- Objects as a whole -------------------------------------------------------------------- */
+
+/* An object without named properties. */
+static qp_status compile_map(members *m, uint32_t min, uint32_t max, const schema_path *path,
+                             grammar_expr *out)
+{
+    if (min > max || (min > 0 && !m->extras))
+        return schema_nothing(m->c, path, out,
+                              "no object has at least %u and at most %u properties here",
+                              (unsigned)min, m->extras ? (unsigned)max : 0);
+    if (min > 1) /* a grammar cannot exclude that two of the members have the same key */
+        return schema_refuse(m->c, path, QP_UNSUPPORTED,
+                             "\"minProperties\" of more than 1 is not supported; name the "
+                             "properties and those that are required");
+    *out = map(m->c, m, min == 0, max);
+    return QP_OK;
+}
+
+static qp_status compile_named(members *m, const cJSON *properties, const cJSON *required,
+                               uint32_t min, uint32_t max, const schema_path *path,
+                               grammar_expr *out)
+{
+    expr_list values = {0};
+    const uint32_t n = (uint32_t)cJSON_GetArraySize(properties);
+    uint32_t n_required = 0;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, properties) n_required +=
+        schema_requires(m->c, required, item->string);
+    const bool counted = min > n_required || max != GRAMMAR_UNBOUNDED;
+    if (counted && (n * (n + 1) / 2 > MOST_COUNTS || (m->extras && min > n_required + 1)))
+        return schema_refuse(m->c, path, QP_UNSUPPORTED,
+                             "\"minProperties\" and \"maxProperties\" are not supported beside "
+                             "so many properties, or where keys that are not named may come twice");
+    qp_status status = compile_properties(m->c, properties, path, &values);
+    if (status == QP_OK && m->c->g->failed == QP_OK)
+        *out = counted ? counted_members(m, properties, required, &values, min, max)
+                       : all_members(m, properties, required, &values);
+    grammar_choice_of(m->c->g, &values); /* frees the list */
+    return status;
+}
+
+static qp_status compile_object(schema_compiler *c, const cJSON *schema, member_names *names,
+                                const schema_path *path, grammar_expr *out)
 {
     const cJSON *properties = json_get(schema, "properties");
     const cJSON *required = json_get(schema, "required");
     const cJSON *additional = json_get(schema, "additionalProperties");
     members m = {.c = c};
     uint32_t min = 0, max = GRAMMAR_UNBOUNDED;
-    expr_list values = {0};
     TRY(schema_count(c, schema, "minProperties", path, &min));
     TRY(schema_count(c, schema, "maxProperties", path, &max));
     if (properties && !cJSON_IsObject(properties))
@@ -197,28 +254,21 @@ qp_status schema_object(schema_compiler *c, const cJSON *schema, const schema_pa
     if (cJSON_GetArraySize(properties) > SCHEMA_MAX_PROPERTIES)
         return schema_refuse(c, path, QP_UNSUPPORTED, "an object may name %d properties, found %d",
                              SCHEMA_MAX_PROPERTIES, cJSON_GetArraySize(properties));
-    TRY(add_required(c, required, &properties, &additional, path));
-    TRY(find_extra(c, properties, additional, schema, path, &m));
-    if (!properties || !properties->child) {
-        if (min > max || (min > 0 && !m.extras))
-            return schema_refuse(c, path, QP_INVALID,
-                                 "no object has at least %u and at most %u properties here",
-                                 (unsigned)min, m.extras ? (unsigned)max : 0);
-        if (min > 1) /* a grammar cannot exclude that two of the members have the same key */
-            return schema_refuse(c, path, QP_UNSUPPORTED,
-                                 "\"minProperties\" of more than 1 is not supported; name the "
-                                 "properties and those that are required");
-        *out = map(c, &m, min == 0, max);
-        return QP_OK;
-    }
-    if (min > (uint32_t)cJSON_GetArraySize(required) || max != GRAMMAR_UNBOUNDED)
-        return schema_refuse(c, path, QP_UNSUPPORTED,
-                             "\"minProperties\" and \"maxProperties\" are not supported beside "
-                             "\"properties\"");
-    qp_status status = compile_properties(c, properties, path, &values);
-    if (status == QP_OK && c->g->failed == QP_OK)
-        *out = all_members(&m, properties, required, &values);
-    grammar_choice_of(c->g, &values); /* frees the list */
+    TRY(add_required(c, required, names, &properties, &additional, path));
+    TRY(schema_names_join(c, names, path, &properties));
+    TRY(find_extra(&m, names, properties, additional, path));
+    return properties && properties->child
+               ? compile_named(&m, properties, required, min, max, path, out)
+               : compile_map(&m, min, max, path, out);
+}
+
+qp_status schema_object(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                        grammar_expr *out)
+{
+    member_names *names;
+    qp_status status = schema_names_open(c, schema, path, &names);
+    if (status == QP_OK) status = compile_object(c, schema, names, path, out);
+    schema_names_close(names);
     return status;
 }
 
@@ -293,8 +343,8 @@ qp_status schema_array(schema_compiler *c, const cJSON *schema, const schema_pat
     const uint32_t n = (uint32_t)cJSON_GetArraySize(prefix);
     if (none && max > n) max = n;
     if (min > max)
-        return schema_refuse(c, path, QP_INVALID, "no array has at least %u and at most %u items",
-                             (unsigned)min, (unsigned)max);
+        return schema_nothing(c, path, out, "no array has at least %u and at most %u items",
+                              (unsigned)min, (unsigned)max);
     if (n > 0) {
         list = rest_of(c, item, n, min, max);
         TRY(with_prefix(c, prefix, &at, min, max, &list));

@@ -65,9 +65,24 @@ bool schema_only_describes(const char *keyword);
 /* Whether it is one of the keywords that say a type, or that are not supported. */
 bool schema_is_keyword(const char *name);
 
-/* A member whose name one of the patterns allows: json_schema_patterns.c. */
-qp_status schema_pattern_member(schema_compiler *c, const cJSON *patterns, const cJSON *properties,
-                                const schema_path *path, grammar_expr *out);
+/* The names of an object's members: "patternProperties" and "propertyNames" (json_schema_names.c).
+ * schema_names_close() what _open() gives, also after a failure. */
+typedef struct member_names member_names;
+qp_status schema_names_open(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                            member_names **out);
+void schema_names_close(member_names *names);
+
+/* The schema of a pattern that allows the name; NULL: none. */
+const cJSON *schema_names_pattern(schema_compiler *c, member_names *names, const char *name);
+
+/* Gives properties what patterns ask of them. */
+qp_status schema_names_join(schema_compiler *c, member_names *names, const schema_path *path,
+                            const cJSON **properties);
+
+/* A member that is none of the properties. *some: there may be one. */
+qp_status schema_names_others(schema_compiler *c, member_names *names, const cJSON *properties,
+                              const cJSON *additional, const schema_path *path, grammar_expr *out,
+                              bool *some);
 
 /* The member of an object: `key` is in quotes. */
 grammar_expr schema_member(schema_compiler *c, grammar_expr key, grammar_expr value);
@@ -83,11 +98,11 @@ qp_status schema_of_string(schema_compiler *c, const cJSON *schema, const schema
 qp_status schema_of_number(schema_compiler *c, const cJSON *schema, const schema_path *path,
                            bool whole, grammar_expr *out);
 
-/* Whether the lengths, or the bounds, of a schema allow a constant. */
-qp_status schema_string_within(schema_compiler *c, const cJSON *schema, const schema_path *path,
-                               const cJSON *value, bool *out);
-qp_status schema_number_within(schema_compiler *c, const cJSON *schema, const schema_path *path,
-                               const cJSON *value, bool *out);
+/* Whether the keywords of strings, or of numbers, allow a constant. */
+qp_status schema_string_allowed(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                                const cJSON *value, bool *out);
+qp_status schema_number_allowed(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                                const cJSON *value, bool *out);
 
 /* A schema that holds where both hold; owned by the compiler. */
 qp_status schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b, const schema_path *path,
@@ -103,12 +118,17 @@ qp_status schema_without(schema_compiler *c, const cJSON *schema, const char *na
 qp_status schema_resolve(schema_compiler *c, const cJSON *schema, const schema_path *path,
                          const cJSON **out);
 
-/* Whether no value is valid under two of a list, as far as types and constants show it. */
-bool schemas_disjoint(schema_compiler *c, const cJSON *all);
+/* Whether no value is valid under two of all[n], as far as json_schema_disjoint.c sees it. */
+bool schemas_disjoint(schema_compiler *c, const cJSON *const *all, size_t n);
 
 /* An error "PATH: ...". */
 qp_status schema_refuse(schema_compiler *c, const schema_path *path, qp_status status,
                         const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* The expression that matches nothing; where all that is required has none, the sentence is the
+ * error of the whole. */
+qp_status schema_nothing(schema_compiler *c, const schema_path *path, grammar_expr *out,
+                         const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 /* Puts the path before an error's message. */
 qp_status schema_at(schema_compiler *c, const schema_path *path, qp_status status);
@@ -128,6 +148,9 @@ enum {
     TYPE_OBJECT = 64,
     TYPE_ALL = 127,
 };
+
+/* The type of a value, as a bit. */
+unsigned schema_type_of(const cJSON *value);
 
 /* Those that the schema names, or that its keywords are about; 0: any. */
 qp_status schema_types(schema_compiler *c, const cJSON *schema, const schema_path *path,

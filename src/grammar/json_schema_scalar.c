@@ -1,6 +1,6 @@
 /* Strings and numbers of schemas: formats, patterns, lengths and bounds. See json_schema_parts.h.
  */
-#include "grammar/json_schema_parts.h"
+#include "grammar/json_schema_texts.h"
 
 #include "grammar/pattern.h"
 #include "text/utf8.h"
@@ -70,47 +70,78 @@ static qp_status read_lengths(schema_compiler *c, const cJSON *schema, const sch
                               uint32_t *min, uint32_t *max)
 {
     TRY(schema_count(c, schema, "minLength", path, min));
-    TRY(schema_count(c, schema, "maxLength", path, max));
-    if (*min <= *max) return QP_OK;
-    return schema_refuse(c, path, QP_INVALID, "\"minLength\" is more than \"maxLength\"");
+    return schema_count(c, schema, "maxLength", path, max);
 }
 
-qp_status schema_string_within(schema_compiler *c, const cJSON *schema, const schema_path *path,
-                               const cJSON *value, bool *out)
+static qp_status read_pattern(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                              const char **out)
+{
+    const cJSON *pattern = json_get(schema, "pattern");
+    *out = cJSON_GetStringValue(pattern);
+    if (!pattern || *out) return QP_OK;
+    return schema_refuse(c, path, QP_INVALID, "\"pattern\" must be a text");
+}
+
+qp_status schema_string_allowed(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                                const cJSON *value, bool *out)
 {
     uint32_t min = 0, max = GRAMMAR_UNBOUNDED;
+    const char *pattern;
+    text_set matching;
     TRY(read_lengths(c, schema, path, &min, &max));
+    TRY(read_pattern(c, schema, path, &pattern));
     const size_t length = utf8_characters(value->valuestring, strlen(value->valuestring));
     *out = length >= min && length <= max;
-    return QP_OK;
+    if (!*out || !pattern) return QP_OK;
+    qp_status status = schema_at(c, path, texts_of_pattern(c, &matching, pattern));
+    if (status == QP_OK) *out = texts_have(c, &matching, value->valuestring);
+    texts_close(&matching);
+    return status;
+}
+
+/* Strings of so many characters, in any notation, with their quotes. */
+static grammar_expr of_lengths(json_parts *parts, uint32_t min, uint32_t max)
+{
+    return json_quoted(parts, grammar_repeat(parts->g, json_character(parts), min, max));
+}
+
+/* Strings of a pattern whose length does not follow from one repetition of it. */
+static qp_status within_lengths(schema_compiler *c, const char *pattern, uint32_t min, uint32_t max,
+                                const schema_path *path, grammar_expr *out)
+{
+    text_set matching, lengths;
+    text_set *const both[] = {&matching, &lengths};
+    texts_begin(&lengths);
+    qp_status status = texts_of_pattern(c, &matching, pattern);
+    if (status == QP_OK) status = texts_end(c, &lengths, of_lengths(&lengths.parts, min, max));
+    schema_at(c, path, status);
+    if (status == QP_OK) status = texts_common(c, both, 2, path, out);
+    texts_close(&matching);
+    texts_close(&lengths);
+    return status;
 }
 
 qp_status schema_of_string(schema_compiler *c, const cJSON *schema, const schema_path *path,
                            grammar_expr *out)
 {
     uint32_t min = 0, max = GRAMMAR_UNBOUNDED;
-    const char *formatted = NULL;
-    const cJSON *pattern = json_get(schema, "pattern");
+    const char *formatted = NULL, *pattern;
     grammar_expr text;
+    bool fits = false;
     TRY(read_lengths(c, schema, path, &min, &max));
     TRY(find_format(c, schema, path, &formatted));
-    const bool lengths = min > 0 || max != GRAMMAR_UNBOUNDED;
-    bool fits = false;
-    if (pattern && !cJSON_IsString(pattern))
-        return schema_refuse(c, path, QP_INVALID, "\"pattern\" must be a text");
-    if (pattern) formatted = pattern->valuestring; /* a format beside it is a note */
-    if (!formatted && !lengths) return *out = json_string(c->parts), QP_OK;
+    TRY(read_pattern(c, schema, path, &pattern));
+    if (min > max) return schema_nothing(c, path, out, "\"minLength\" is more than \"maxLength\"");
+    if (pattern) formatted = pattern; /* a format beside it is a note */
+    if (!formatted && min == 0 && max == GRAMMAR_UNBOUNDED)
+        return *out = json_string(c->parts), QP_OK;
     if (formatted && max > 0)
         TRY(schema_at(
             c, path,
             pattern_compile_within(c->parts, formatted, min, max, &fits, &text, c->error)));
-    if (pattern && !fits)
-        return schema_refuse(c, path, QP_UNSUPPORTED,
-                             "\"pattern\" beside lengths is supported where the pattern has one "
-                             "repetition that decides how long a text is");
-    if (!fits) text = grammar_repeat(c->g, json_character(c->parts), min, max);
-    *out = json_quoted(c->parts, text);
-    return QP_OK;
+    if (fits) return *out = json_quoted(c->parts, text), QP_OK;
+    if (pattern) return within_lengths(c, pattern, min, max, path, out);
+    return *out = of_lengths(c->parts, min, max), QP_OK;
 }
 
 /* A bound; *excluded as in draft 4, where it is a flag beside the bound. */
@@ -148,8 +179,21 @@ static qp_status read_bounds(schema_compiler *c, const cJSON *schema, const sche
     return QP_OK;
 }
 
-qp_status schema_number_within(schema_compiler *c, const cJSON *schema, const schema_path *path,
-                               const cJSON *value, bool *out)
+/* Whether a number is a multiple, as far as doubles say so exactly. */
+static qp_status check_multiple(schema_compiler *c, const cJSON *schema, double number,
+                                const schema_path *path, bool *out)
+{
+    const cJSON *multiple = json_get(schema, "multipleOf");
+    if (!multiple) return *out = true, QP_OK;
+    const double k = cJSON_IsNumber(multiple) ? multiple->valuedouble : 0;
+    *out = fmod(number, k) == 0;
+    if (k > 0 && k == floor(k) && k <= 0x1p53) return QP_OK;
+    return schema_refuse(c, path, QP_UNSUPPORTED,
+                         "\"multipleOf\" beside constants must be a whole number up to 2^53");
+}
+
+qp_status schema_number_allowed(schema_compiler *c, const cJSON *schema, const schema_path *path,
+                                const cJSON *value, bool *out)
 {
     number_bounds b;
     bool any;
@@ -157,14 +201,14 @@ qp_status schema_number_within(schema_compiler *c, const cJSON *schema, const sc
     TRY(read_bounds(c, schema, path, &b, &any));
     *out = (b.above ? number > b.low : number >= b.low) &&
            (b.below ? number < b.high : number <= b.high);
-    return QP_OK;
+    return *out ? check_multiple(c, schema, number, path, out) : QP_OK;
 }
 
 /* Whole numbers that are multiples of k: digits lead from one remainder to the next. */
-static grammar_expr multiples_of(schema_compiler *c, uint32_t k)
+static grammar_expr multiples_of(json_parts *parts, uint32_t k)
 {
     static const char name[] = "a multiple";
-    grammar *g = c->g;
+    grammar *g = parts->g;
     const uint32_t first = grammar_add_rule(g, name, strlen(name));
     for (uint32_t r = 1; r < k; r++)
         grammar_add_rule(g, name, strlen(name));
@@ -173,7 +217,7 @@ static grammar_expr multiples_of(schema_compiler *c, uint32_t k)
         expr_list more = {0};
         if (r == 0) expr_list_add(g, &more, GRAMMAR_EMPTY);
         for (uint32_t d = 0; d < 10; d++) {
-            const grammar_expr digit = json_digit(c->parts, (char)('0' + d), (char)('0' + d));
+            const grammar_expr digit = json_digit(parts, (char)('0' + d), (char)('0' + d));
             const grammar_expr rest = grammar_rule_expr(g, first + (10 * r + d) % k);
             expr_list_add(g, &more, grammar_pair(g, digit, rest));
             if (r == 0 && d > 0) expr_list_add(g, &begin, grammar_pair(g, digit, rest));
@@ -186,52 +230,76 @@ static grammar_expr multiples_of(schema_compiler *c, uint32_t k)
 }
 
 /* Numbers with so many digits after the point at most. */
-static grammar_expr decimals(schema_compiler *c, uint32_t digits)
+static grammar_expr decimals(json_parts *parts, uint32_t digits)
 {
-    grammar *g = c->g;
-    const grammar_expr after =
-        grammar_pair(g, grammar_text(g, "."), json_digits(c->parts, 1, digits));
-    return grammar_pair(g, json_integer(c->parts), grammar_optional(g, after));
+    grammar *g = parts->g;
+    const grammar_expr after = grammar_pair(g, grammar_text(g, "."), json_digits(parts, 1, digits));
+    return grammar_pair(g, json_integer(parts), grammar_optional(g, after));
 }
 
-/* "multipleOf" without bounds: of whole numbers up to MOST_MULTIPLE, and of 0.1, 0.01 and so on. */
-static qp_status of_multiple(schema_compiler *c, const cJSON *given, const schema_path *path,
-                             bool whole, bool bounded, bool *done, grammar_expr *out)
+/* Multiples of whole numbers up to MOST_MULTIPLE, and of 0.1, 0.01 and so on. */
+static qp_status of_multiple(schema_compiler *c, json_parts *parts, double k, bool whole,
+                             const schema_path *path, grammar_expr *out)
 {
     enum { MOST_MULTIPLE = 128, MOST_DECIMALS = 9 };
-    const double k = cJSON_IsNumber(given) ? given->valuedouble : 0;
-    if (!(k > 0))
-        return schema_refuse(c, path, QP_INVALID, "\"multipleOf\" must be a number above 0");
-    *done = !(whole && fmod(1, k) == 0); /* else every integer is one */
-    if (!*done) return QP_OK;
-    for (uint32_t digits = 1; digits <= MOST_DECIMALS && !bounded && !whole; digits++) {
+    for (uint32_t digits = 1; digits <= MOST_DECIMALS && !whole; digits++) {
         char power[16];
         snprintf(power, sizeof power, "1e-%u", digits);
-        if (k == strtod(power, NULL)) return *out = decimals(c, digits), QP_OK;
+        if (k == strtod(power, NULL)) return *out = decimals(parts, digits), QP_OK;
     }
-    if (!bounded && k <= MOST_MULTIPLE && k == floor(k))
-        return *out = k == 1 ? json_integer(c->parts) : multiples_of(c, (uint32_t)k), QP_OK;
+    if (k <= MOST_MULTIPLE && k == floor(k))
+        return *out = k == 1 ? json_integer(parts) : multiples_of(parts, (uint32_t)k), QP_OK;
     return schema_refuse(c, path, QP_UNSUPPORTED,
-                         "\"multipleOf\" may be a whole number up to %d or 0.1, 0.01, ..., without "
-                         "bounds beside it, found %.17g%s",
-                         MOST_MULTIPLE, k, bounded ? " with bounds" : "");
+                         "\"multipleOf\" may be a whole number up to %d or 0.1, 0.01, ..., found "
+                         "%.17g",
+                         MOST_MULTIPLE, k);
+}
+
+static qp_status within_bounds(schema_compiler *c, json_parts *parts, const number_bounds *b,
+                               bool whole, grammar_expr *out)
+{
+    return whole ? json_integer_within(parts, b, out, c->error)
+                 : json_number_within(parts, b, out, c->error);
+}
+
+/* Multiples within bounds. */
+static qp_status multiples_within(schema_compiler *c, double k, const number_bounds *b, bool whole,
+                                  const schema_path *path, grammar_expr *out)
+{
+    text_set multiples, within;
+    text_set *const both[] = {&multiples, &within};
+    grammar_expr e = GRAMMAR_EMPTY;
+    texts_begin(&multiples);
+    texts_begin(&within);
+    qp_status status = of_multiple(c, &multiples.parts, k, whole, path, &e);
+    if (status == QP_OK) status = texts_end(c, &multiples, e);
+    if (status == QP_OK) status = within_bounds(c, &within.parts, b, whole, &e);
+    if (status == QP_OK) status = texts_end(c, &within, e);
+    if (status == QP_OK) status = texts_common(c, both, 2, path, out);
+    texts_close(&multiples);
+    texts_close(&within);
+    return status;
 }
 
 qp_status schema_of_number(schema_compiler *c, const cJSON *schema, const schema_path *path,
                            bool whole, grammar_expr *out)
 {
     number_bounds b;
-    bool any;
-    bool done = false;
+    bool bounded;
     const cJSON *multiple = json_get(schema, "multipleOf");
-    TRY(read_bounds(c, schema, path, &b, &any));
-    if (multiple) TRY(of_multiple(c, multiple, path, whole, any, &done, out));
-    if (done) return QP_OK;
-    if (!any) {
+    const double k = multiple && cJSON_IsNumber(multiple) ? multiple->valuedouble : 0;
+    qp_status status = QP_OK;
+    TRY(read_bounds(c, schema, path, &b, &bounded));
+    if (multiple && !(k > 0))
+        return schema_refuse(c, path, QP_INVALID, "\"multipleOf\" must be a number above 0");
+    const bool divides = multiple && !(whole && fmod(1, k) == 0); /* else all integers are such */
+    if (divides && !bounded) return of_multiple(c, c->parts, k, whole, path, out);
+    if (divides)
+        status = multiples_within(c, k, &b, whole, path, out);
+    else if (bounded)
+        status = schema_at(c, path, within_bounds(c, c->parts, &b, whole, out));
+    else
         *out = whole ? json_integer(c->parts) : json_number(c->parts);
-        return QP_OK;
-    }
-    qp_status status = whole ? json_integer_within(c->parts, &b, out, c->error)
-                             : json_number_within(c->parts, &b, out, c->error);
-    return schema_at(c, path, status);
+    if (status == QP_INVALID) return schema_nothing(c, path, out, "no number is within the bounds");
+    return status;
 }

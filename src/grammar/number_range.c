@@ -92,8 +92,8 @@ static grammar_expr whole_between(json_parts *p, uint64_t a, const uint64_t *b)
 
 static qp_status check_bound(double bound, qp_error *error)
 {
-    if (isinf(bound) || fabs(bound) < 1e15) return QP_OK;
-    return error_set(error, QP_UNSUPPORTED, "a bound must be less than 1e15, found %g", bound);
+    if (isinf(bound) || fabs(bound) < 0x1p63) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED, "a bound must be less than 2^63, found %g", bound);
 }
 
 static qp_status no_number(qp_error *error)
@@ -287,6 +287,10 @@ static qp_status read_decimal(double value, bool excluded, decimal *out, qp_erro
     char text[64];
     *out = (decimal){.excluded = excluded, .infinite = isinf(value)};
     if (out->infinite) return QP_OK;
+    if (fabs(value) >= 1e15 && value == floor(value)) {
+        out->whole = (int64_t)fabs(value);
+        return QP_OK;
+    }
     for (int digits = BOUND_DIGITS; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, fabs(value));
         if (strtod(text, NULL) == fabs(value)) break;

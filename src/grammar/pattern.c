@@ -26,6 +26,7 @@ typedef struct reader {
     stretch stretch; /* of the outermost items */
     width wanted;    /* of texts; most 0: any */
     bool fits;       /* the pattern's texts have the wanted width */
+    bool fitted;     /* those of a group that is an alternative have */
     grammar *g;
     const char *pattern, *at;
     int nesting;
@@ -188,12 +189,30 @@ static grammar_expr characters(reader *r, code_set *set)
 
 static qp_status take_choice(reader *r, bool outermost, grammar_expr *out);
 
-static qp_status take_group(reader *r, grammar_expr *out)
+/* Whether a group, which begins here, is all of an alternative; then it may have anchors. */
+static bool group_is_alternative(const char *at)
+{
+    int depth = 0;
+    bool class = false;
+    for (; *at; at++) {
+        if (*at == '\\' && at[1])
+            at++;
+        else if (class || *at == '[')
+            class = *at != ']';
+        else if (*at == '(')
+            depth++;
+        else if (*at == ')' && --depth == 0)
+            return !at[1] || at[1] == '|' || at[1] == ')';
+    }
+    return false;
+}
+
+static qp_status take_group(reader *r, bool outermost, grammar_expr *out)
 {
     if (take(r, '?') && !take(r, ':'))
         return refuse(r, "a group that is neither (...) nor (?:...)");
     if (++r->nesting > PATTERN_MAX_NESTING) return refuse(r, "too many groups in each other");
-    TRY(take_choice(r, false, out));
+    TRY(take_choice(r, outermost, out));
     r->nesting--;
     return take(r, ')') ? QP_OK : refuse(r, "a group without an end");
 }
@@ -204,7 +223,7 @@ static qp_status take_atom(reader *r, grammar_expr *out)
     uint32_t c = 0;
     bool single;
     qp_status status = QP_OK;
-    if (take(r, '(')) return take_group(r, out);
+    if (take(r, '(')) return take_group(r, false, out);
     if (*r->at == '^' || *r->at == '$') return refuse(r, "an anchor inside");
     if (*r->at && strchr("*+?{", *r->at)) return refuse(r, "nothing to repeat");
     if (take(r, '[')) {
@@ -289,11 +308,18 @@ static qp_status take_items(reader *r, bool outermost, expr_list *list)
 {
     bool open = true; /* no "$" was met */
     width sum = {0, 0};
+    if (outermost && *r->at == '(' && group_is_alternative(r->at)) {
+        grammar_expr group = GRAMMAR_EMPTY;
+        r->at++;
+        TRY(take_group(r, true, &group));
+        r->fitted = r->fits; /* each of its alternatives */
+        return expr_list_add(r->g, list, group), QP_OK;
+    }
     if (outermost && !take(r, '^') && !r->is_text) add_anything(r, list, &sum);
     while (*r->at && *r->at != '|' && *r->at != ')') {
         if (r->g->failed != QP_OK) return refuse(r, "makes the form too large");
         grammar_expr e = GRAMMAR_EMPTY;
-        if (outermost && r->at[0] == '$' && (!r->at[1] || r->at[1] == '|')) {
+        if (outermost && r->at[0] == '$' && (!r->at[1] || strchr("|)", r->at[1]))) {
             r->at++;
             open = false;
             break;
@@ -316,7 +342,7 @@ static void fit(reader *r, expr_list *list)
 {
     const stretch *s = &r->stretch;
     const width wanted = r->wanted, all = r->width;
-    r->fits = all.least >= wanted.least && all.most <= wanted.most;
+    r->fits = r->fitted || (all.least >= wanted.least && all.most <= wanted.most);
     if (r->fits || s->n != 1 || s->each == 0) return;
     const uint32_t others = all.least - times(s->each, s->counts.least);
     if (wanted.most < others) return;
@@ -338,6 +364,7 @@ static qp_status take_choice(reader *r, bool outermost, grammar_expr *out)
     bool fit_all = true;
     do {
         expr_list items = {0};
+        r->fitted = false;
         if (outermost) r->stretch = (stretch){0};
         status = take_items(r, outermost, &items);
         if (status == QP_OK && outermost && r->wanted.most) {

@@ -2,8 +2,8 @@
  *
  * The subset that both ECMAScript and everyone else reads alike: characters and escapes, classes,
  * \d \w \s, groups, choices, and repetitions with counts. "^" may stand first and "$" last in an
- * alternative of the whole; without them the text may have more before or after. Look-around,
- * references, \b and classes by property are refused.
+ * alternative of the whole, or of a group that is one; without them the text may have more before
+ * or after. Look-around, references, \b and classes by property are refused.
  */
 #ifndef QUIPU_GRAMMAR_PATTERN_H
 #define QUIPU_GRAMMAR_PATTERN_H

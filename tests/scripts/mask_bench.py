@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """MaskBench (guidance-ai/jsonschemabench, folder maskbench/data): whether a form takes the valid texts of each schema
-and leaves out the invalid ones, and how long forms and masks take; with --llguidance, the same of llguidance.
+and leaves out the invalid ones, and how long forms and masks take; of quipu, of llguidance, or of both.
 
     pip install llguidance
     python3 tests/scripts/mask_bench.py MASKBENCH/data TOKENIZER [--tool build-test/tests/tool_grammar]
-        [--llguidance] [--every N] [--save FILE] [--list KIND]
+        [--engine quipu|llguidance ...] [--every N [--first K]] [--save FILE] [--read FILE ...] [--list KIND]
+
+--every N takes each Nth schema, from the Kth on; --read adds the results that other runs have saved.
 
 TOKENIZER is a folder with a tokenizer.json. KIND lists schemas: refused, rejects, closed, accepts or slow. "closed": valid texts are
 left out, because an object with "properties" and without "additionalProperties" has no others here; with that keyword they are in.
@@ -19,8 +21,8 @@ import time
 from pathlib import Path
 
 
-def read(data, every):
-    for path in sorted(Path(data).glob("*.json"))[::every]:
+def read(data, first, every):
+    for path in sorted(Path(data).glob("*.json"))[first::every]:
         whole = json.loads(path.read_text())
         tests = whole.get("tests", [])
         texts = [json.dumps(t["data"], ensure_ascii=False) for t in tests]
@@ -116,19 +118,23 @@ def summary(name, results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data")
-    parser.add_argument("tokenizer")
+    parser.add_argument("data", nargs="?")
+    parser.add_argument("tokenizer", nargs="?")
     parser.add_argument("--tool", default="build-test/tests/tool_grammar")
-    parser.add_argument("--llguidance", action="store_true")
+    parser.add_argument("--engine", action="append", choices=("quipu", "llguidance"))
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--save")
+    parser.add_argument("--read", action="append", default=[])
     parser.add_argument("--list", choices=("refused", "rejects", "closed", "accepts", "slow"))
     args = parser.parse_args()
-    engines = {"quipu": Ours(args.tool, args.tokenizer)}
-    if args.llguidance:
-        engines["llguidance"] = Llguidance(args.tokenizer)
+    makers = {"quipu": lambda: Ours(args.tool, args.tokenizer), "llguidance": lambda: Llguidance(args.tokenizer)}
+    engines = {name: makers[name]() for name in args.engine or ["quipu"]} if args.data else {}
     results = {name: {} for name in engines}
-    for stem, schema, texts, valid in read(args.data, args.every):
+    for path in args.read:
+        for name, found in json.loads(Path(path).read_text()).items():
+            results.setdefault(name, {}).update(found)
+    for stem, schema, texts, valid in read(args.data, args.first, args.every) if engines else []:
         for name, engine in engines.items():
             result = engine.ask(schema, texts, valid)
             if rejects(result, valid):
@@ -137,7 +143,7 @@ def main():
             results[name][stem] = result, valid
     for name, found in results.items():
         summary(name, found)
-    for stem, (r, valid) in results["quipu"].items():
+    for stem, (r, valid) in results.get("quipu", {}).items():
         if args.list in kinds(r, valid) or (args.list == "slow" and r.get("longest", r.get("seconds", 0)) > 0.1):
             print(stem, r.get("error", ""), f"{r.get('longest', 0):.3f} {r['seconds']:.3f}")
     if args.save:
