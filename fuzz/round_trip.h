@@ -1,6 +1,5 @@
 /* A tokenizer's encoding and decoding of a text from the fuzzer. */
-#ifndef QUIPU_FUZZ_ROUND_TRIP_H
-#define QUIPU_FUZZ_ROUND_TRIP_H
+#pragma once
 
 #include "text/tokenizer.h"
 
@@ -22,5 +21,3 @@ static inline void round_trip(const tokenizer *tokenizer, const uint8_t *data, s
     token_ids_free(&ids);
     strbuf_free(&decoded);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* What the suites of attention share: batches of sequences, the cache that holds them, and calls.
  */
-#ifndef QUIPU_TESTS_ATTENTION_BATCH_H
-#define QUIPU_TESTS_ATTENTION_BATCH_H
+#pragma once
 
 #include "op/kv_append/kv_append.h"
 #include "op/paged_prefill/paged_prefill.h"
@@ -143,5 +142,3 @@ static inline op_call paged_call(const batch *batch, const cache *cache)
     call.params[PAGED_PREFILL_CAUSAL] = 1;
     return call;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A config.json of a small Llama model, which suites change. */
-#ifndef QUIPU_TESTS_CONFIG_TEST_H
-#define QUIPU_TESTS_CONFIG_TEST_H
+#pragma once
 
 #include "test.h"
 
@@ -30,5 +29,3 @@ static inline cJSON *config_with(const char *changes)
     cJSON_Delete(over);
     return json;
 }
-
-#endif

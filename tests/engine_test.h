@@ -1,8 +1,7 @@
 /* What the suites over the public API share: engines of small models, and logits collected in one
  * array, so that two evaluations of the same tokens can be compared bit for bit.
  */
-#ifndef QUIPU_TESTS_ENGINE_TEST_H
-#define QUIPU_TESTS_ENGINE_TEST_H
+#pragma once
 
 #include "test.h"
 
@@ -99,5 +98,3 @@ static inline void assert_same_bits(const char *what, const float *got, const fl
     }
     fail_msg("%s: the sign of a zero differs", what);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* For suites over the driver without a GPU (fake_cuda/README.md). */
-#ifndef QUIPU_TESTS_FAKE_GPU_H
-#define QUIPU_TESTS_FAKE_GPU_H
+#pragma once
 
 #include "test.h"
 
@@ -20,5 +19,3 @@ static inline void require_fake_gpu(void)
     if (fake) return;
     skip_because("the build has no GPU code, or no driver without a GPU");
 }
-
-#endif

@@ -3,8 +3,7 @@
  * history of its slot. So a token is right only if pages, copies of pages, histories and the passes
  * under way all are.
  */
-#ifndef QUIPU_TESTS_FAKE_MACHINE_H
-#define QUIPU_TESTS_FAKE_MACHINE_H
+#pragma once
 
 #include "base/hash.h"
 #include "engine/engine.h"
@@ -287,5 +286,3 @@ static inline void fake_fix_shapes(qp_engine *e)
     assert_int_equal(page_pool_init(&e->pages, n_pages, size, NULL), QP_OK);
     assert_int_equal(step_fix_shapes(e, NULL), QP_OK);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A folder in /tmp of a suite's own, for cmocka's setups and teardowns. */
-#ifndef QUIPU_TESTS_FOLDER_TEST_H
-#define QUIPU_TESTS_FOLDER_TEST_H
+#pragma once
 
 #include "test.h"
 
@@ -65,5 +64,3 @@ static inline void write_text(const char *name, const char *text)
 {
     write_file(name, text, strlen(text));
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* A model with matrices in FP8 as tests write it: a directory in safetensors, and what its numbers
  * stand for. */
-#ifndef QUIPU_TESTS_FP8_MODEL_H
-#define QUIPU_TESTS_FP8_MODEL_H
+#pragma once
 
 #include "engine_test.h"
 #include "model/model.h"
@@ -273,5 +272,3 @@ static inline void check_rows(folder_list *list, int c, const uint16_t *found)
                 fail_msg("%s, row %d, column %d: %04x, expected %04x", cases[c].name, row, column,
                          *found, expected(list, c, row, column));
 }
-
-#endif

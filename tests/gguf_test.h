@@ -1,8 +1,7 @@
 /* What the suites of GGUF files share: a file with a key and a tensor of every type, a reader of
  * all that a file offers, and files that are opened from memory of exactly their size.
  */
-#ifndef QUIPU_TESTS_GGUF_TEST_H
-#define QUIPU_TESTS_GGUF_TEST_H
+#pragma once
 
 #include "folder_test.h"
 
@@ -105,5 +104,3 @@ static inline void release_bytes(void)
 {
     open_bytes(NULL, 0, NULL, NULL);
 }
-
-#endif

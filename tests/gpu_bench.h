@@ -1,7 +1,6 @@
 /* A GPU for tests of single kernels: memory that is freed when the test ends, and functions that
  * run operators on it. */
-#ifndef QUIPU_TESTS_GPU_BENCH_H
-#define QUIPU_TESTS_GPU_BENCH_H
+#pragma once
 
 #include "tensor/float16.h"
 #include "test.h"
@@ -115,5 +114,3 @@ static inline tensor carry_matrix(bench *b, int kind, dtype type, int64_t rows, 
 {
     return tensor_2d(carry_numbers(b, kind, type, rows * columns), type, rows, columns);
 }
-
-#endif

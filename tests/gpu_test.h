@@ -1,6 +1,5 @@
 /* Whether there is a GPU for tests; suites skip tests that need one. */
-#ifndef QUIPU_TESTS_GPU_TEST_H
-#define QUIPU_TESTS_GPU_TEST_H
+#pragma once
 
 #include "test.h"
 
@@ -23,5 +22,3 @@ static inline bool gpu_is_here(void)
     do {                                                                                           \
         if (!gpu_is_here()) skip_because("no GPU of compute capability 9.0");                      \
     } while (0)
-
-#endif

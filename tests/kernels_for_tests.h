@@ -1,7 +1,6 @@
 /* Kernels that tests load in place of the program's: which models they support, and where to find
  * them. They are in images that only test programs contain; src/gpu_images.cmake lists them. */
-#ifndef QUIPU_TESTS_KERNELS_FOR_TESTS_H
-#define QUIPU_TESTS_KERNELS_FOR_TESTS_H
+#pragma once
 
 #include "vm/mega/parts.h"
 #include "machines_test.h"
@@ -117,5 +116,3 @@ static inline qp_status delay_batches(qp_engine *engine, qp_error *error)
     }
     return cuda_device_enter(&engine->device, error);
 }
-
-#endif

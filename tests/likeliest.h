@@ -1,7 +1,6 @@
 /* Tokens after a prompt that ends within a page, mostly the likeliest ones, for tests and tools of
  * the megakernel. */
-#ifndef QUIPU_TESTS_LIKELIEST_H
-#define QUIPU_TESTS_LIKELIEST_H
+#pragma once
 
 #include "engine/engine.h"
 
@@ -60,5 +59,3 @@ static inline qp_status generate(qp_engine *engine, int64_t count, int64_t inter
     TRY(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_PROGRAM, error));
     return generate_by(engine, &sampling, prompt, PROMPT, count, interval, out, error);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * and its queues, and read what it reports of that. The interface of machines (vm/machine.h) has no
  * word for any of these. Tests of what machines compute open them by that interface alone.
  */
-#ifndef QUIPU_TESTS_MACHINES_TEST_H
-#define QUIPU_TESTS_MACHINES_TEST_H
+#pragma once
 
 #include "engine/engine.h"
 #include "vm/cuda/machine.h"
@@ -30,5 +29,3 @@ static inline cuda_executor *cuda_of(const qp_engine *engine)
 {
     return cuda_machine_executor(engine_memory(engine));
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* What the megakernels of one or several ranks make of the same tokens. */
-#ifndef QUIPU_TESTS_MEGA_ANSWER_H
-#define QUIPU_TESTS_MEGA_ANSWER_H
+#pragma once
 
 #include "ranks_one_gpu.h"
 #include "engine_test.h"
@@ -73,5 +72,3 @@ static inline void assert_same_answers(const mega_answer *a, const mega_answer *
     assert_memory_equal(a->tokens, b->tokens, sizeof a->tokens);
     assert_memory_equal(a->drawn.of, b->drawn.of, DRAWN * sizeof *a->drawn.of);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Makes model directories for a test: a folder in /tmp with a config.json and an F32 safetensors
  * file with the tensors that a suite lists by name and shape.
  */
-#ifndef QUIPU_TESTS_MODEL_FILES_H
-#define QUIPU_TESTS_MODEL_FILES_H
+#pragma once
 
 #include "test.h"
 
@@ -100,5 +99,3 @@ static inline void folder_write_safetensors(const char *folder, const file_tenso
     free(data);
     free(header);
 }
-
-#endif

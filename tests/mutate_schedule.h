@@ -1,6 +1,5 @@
 /* Random changes of schedules, for tests of the verifier. */
-#ifndef QUIPU_TESTS_MUTATE_SCHEDULE_H
-#define QUIPU_TESTS_MUTATE_SCHEDULE_H
+#pragma once
 
 #include "base/hash.h"
 #include "schedule/schedule.h"
@@ -93,5 +92,3 @@ static inline bool mutate(schedule *s, mutation kind, uint64_t random)
     }
     return elsewhere || memcmp(in, &kept, sizeof kept) != 0;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Memory comes from one arena, which op_test_teardown frees after each test.
  */
-#ifndef QUIPU_TESTS_OP_TEST_H
-#define QUIPU_TESTS_OP_TEST_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/hash.h"
@@ -171,5 +170,3 @@ static inline void assert_near(const tensor *view, const double *expected, doubl
             fail_msg("element %lld: expected %.17g, found %.17g", (long long)i, expected[i], found);
     }
 }
-
-#endif

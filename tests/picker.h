@@ -1,8 +1,7 @@
 /* Picks tokens from logits by the definitions, for comparison with the tokens that machines choose.
  * Biases and penalties are computed here; the draw is the reference of "sampling".
  */
-#ifndef QUIPU_TESTS_PICKER_H
-#define QUIPU_TESTS_PICKER_H
+#pragma once
 
 #include "op/run.h"
 #include "op/sampling/sampling.h"
@@ -90,5 +89,3 @@ static inline int32_t picker_pick(picker *p, const float *logits, size_t positio
 {
     return picker_pick_from(p, logits, NULL, position);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Plans that suites build: one small model, and random ones. */
-#ifndef QUIPU_TESTS_PLAN_TEST_H
-#define QUIPU_TESTS_PLAN_TEST_H
+#pragma once
 
 #include "model/family/family.h"
 #include "lower/lower.h"
@@ -80,5 +79,3 @@ static inline plan_options random_options(const model_config *c)
     if (o.ranks > 1 && o.cut == PLAN_GATHER && o.fuse) o.kv_partitions = 1;
     return o;
 }
-
-#endif

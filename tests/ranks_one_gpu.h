@@ -4,8 +4,7 @@
  * the number of ranks. Code is loaded only when nothing runs in a context, so all of it is loaded
  * before the first launch; and streams share no queue of the GPU, where one would wait for another.
  */
-#ifndef QUIPU_TESTS_RANKS_ONE_GPU_H
-#define QUIPU_TESTS_RANKS_ONE_GPU_H
+#pragma once
 
 #include "machines_test.h"
 
@@ -53,5 +52,3 @@ static inline qp_status one_gpu_load(qp_engine *e, int ranks, qp_error *error)
     }
     return cuda_device_enter(&e->device, error);
 }
-
-#endif

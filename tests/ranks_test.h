@@ -1,6 +1,5 @@
 /* Suites of ranks on GPUs: which GPUs they need, and how near two ranks' logits are to one's. */
-#ifndef QUIPU_TESTS_RANKS_TEST_H
-#define QUIPU_TESTS_RANKS_TEST_H
+#pragma once
 
 #include "engine_test.h"
 #include "gpu_test.h"
@@ -29,5 +28,3 @@ static inline void assert_near(const float *a, const float *b, size_t n)
     }
     assert_true(difference <= 0.02 * 0.02 * norm);
 }
-
-#endif

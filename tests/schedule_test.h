@@ -1,6 +1,5 @@
 /* What the schedule suites share: a small model with its plan, a batch, and memory for a pass. */
-#ifndef QUIPU_TESTS_SCHEDULE_TEST_H
-#define QUIPU_TESTS_SCHEDULE_TEST_H
+#pragma once
 
 #include "test.h"
 
@@ -231,5 +230,3 @@ static inline size_t serial_scratch_bytes(const schedule *s)
     }
     return round_up(most, 64);
 }
-
-#endif

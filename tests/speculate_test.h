@@ -1,8 +1,7 @@
 /* What suites of speculation share: texts that are made with and without proposals, and proposers
  * that know them.
  */
-#ifndef QUIPU_TESTS_SPECULATE_TEST_H
-#define QUIPU_TESTS_SPECULATE_TEST_H
+#pragma once
 
 #include "engine_test.h"
 
@@ -228,5 +227,3 @@ static inline void compare_proposers(qp_engine *engine, made *expected, size_t r
     }
     engine->speculation.proposer = own;
 }
-
-#endif

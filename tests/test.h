@@ -1,6 +1,5 @@
 /* What every suite includes: cmocka and a few helpers. */
-#ifndef QUIPU_TESTS_TEST_H
-#define QUIPU_TESTS_TEST_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -55,5 +54,3 @@ static inline const char *test_data(const char *name)
     do {                                                                                           \
         if (!(path)) skip_because("%s is not in QUIPU_TEST_DATA", name);                           \
     } while (0)
-
-#endif

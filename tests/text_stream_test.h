@@ -3,8 +3,7 @@
  *     content "say ", thoughts "{think}", calls "<name(arguments)>", "<name(arguments!text>" if
  * broken
  */
-#ifndef QUIPU_TESTS_TEXT_STREAM_TEST_H
-#define QUIPU_TESTS_TEXT_STREAM_TEST_H
+#pragma once
 
 #include "engine/text_stream.h"
 
@@ -56,5 +55,3 @@ static inline void stream_text(qp_text_stream *s, const char *text, size_t lengt
     if (last == QP_TEXT_THINKING) strbuf_puts(out, "}");
     strbuf_append(out, "", 0);
 }
-
-#endif

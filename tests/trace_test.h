@@ -1,6 +1,5 @@
 /* What suites of traces share: readers of their JSON and tables. */
-#ifndef QUIPU_TESTS_TRACE_TEST_H
-#define QUIPU_TESTS_TRACE_TEST_H
+#pragma once
 
 #include "engine_test.h"
 
@@ -104,5 +103,3 @@ static inline void check_sums(const char *table)
     assert_true(pass > 0);
     if (fabs(sum - pass) > 1) fail_msg("rows of %g us, a pass of %g:\n%s", sum, pass, table);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * 1, chapter 18. Compilers do not know that the instructions read and write memory through the
  * addresses they are given, so barriers stand around them.
  */
-#ifndef QUIPU_BASE_AMX_H
-#define QUIPU_BASE_AMX_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,7 +31,5 @@ static inline void amx_configure(int rows)
     __asm__ volatile("" ::"r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
-
-#endif
 
 #endif

@@ -2,8 +2,7 @@
  *
  * Blocks are chained; memory is zeroed and freed all at once. Tensors use buffer.h.
  */
-#ifndef QUIPU_BASE_ARENA_H
-#define QUIPU_BASE_ARENA_H
+#pragma once
 
 #include <stddef.h>
 
@@ -25,5 +24,3 @@ char *arena_strndup(arena *arena, const char *text, size_t length);
 char *arena_strdup(arena *arena, const char *text);
 
 void arena_free(arena *arena);
-
-#endif

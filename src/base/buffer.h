@@ -1,6 +1,5 @@
 /* Large aligned memory for tensors: anonymous pages, zeroed, huge where the system allows. */
-#ifndef QUIPU_BASE_BUFFER_H
-#define QUIPU_BASE_BUFFER_H
+#pragma once
 
 #include "base/status.h"
 
@@ -33,5 +32,3 @@ void buffer_release_pages(const void *data, size_t bytes);
 /* Tells the system that only a few scattered places of a file mapping will be read, so that it
  * reads ahead less. */
 void buffer_read_sparsely(const void *data, size_t bytes);
-
-#endif

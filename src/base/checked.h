@@ -1,6 +1,5 @@
 /* Arithmetic on sizes that come from files: every product and sum is checked. */
-#ifndef QUIPU_BASE_CHECKED_H
-#define QUIPU_BASE_CHECKED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ static inline size_t round_up(size_t x, size_t to)
 {
     return (x + to - 1) & ~(to - 1);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* A checksum of much memory, at the speed at which memory is read. It finds damage; it does not
  * withstand people who forge data on purpose. */
-#ifndef QUIPU_BASE_CHECKSUM_H
-#define QUIPU_BASE_CHECKSUM_H
+#pragma once
 
 #include "base/hash.h"
 
@@ -30,5 +29,3 @@ static inline uint64_t checksum(const void *data, size_t bytes, uint64_t seed)
         sum = hash_mix(sum ^ ((sums[i] ^ words[i]) * prime));
     return sum;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * only when cpu_features() has their bits. A mask turns features off, so that every variant can be
  * tested on one machine.
  */
-#ifndef QUIPU_BASE_CPU_H
-#define QUIPU_BASE_CPU_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -78,5 +77,3 @@ typedef struct cpu_description {
 } cpu_description;
 
 void cpu_describe(cpu_description *out);
-
-#endif

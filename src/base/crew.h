@@ -3,8 +3,7 @@
  * The owner publishes its pieces, runs those that no other thread takes, and returns when all are
  * done. Results do not depend on which thread runs a piece. There is one owner at a time.
  */
-#ifndef QUIPU_BASE_CREW_H
-#define QUIPU_BASE_CREW_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -27,5 +26,3 @@ void crew_run(crew *crew, int64_t n, crew_piece *run, void *context);
 
 /* Called by threads that wait: runs a piece. False: there is none. */
 bool crew_help(crew *crew);
-
-#endif

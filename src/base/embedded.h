@@ -1,7 +1,6 @@
 /* Source texts embedded in the program, for commands that show or compile them where the source
  * tree is not installed. */
-#ifndef QUIPU_BASE_EMBEDDED_H
-#define QUIPU_BASE_EMBEDDED_H
+#pragma once
 
 #include <stddef.h>
 
@@ -15,5 +14,3 @@ extern const embedded_text embedded_texts[]; /* written by scripts/embed.cmake *
 
 /* NULL when there is no such text. */
 const embedded_text *embedded_find(const char *path);
-
-#endif

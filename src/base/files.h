@@ -1,6 +1,5 @@
 /* Reading and writing whole files. */
-#ifndef QUIPU_BASE_FILES_H
-#define QUIPU_BASE_FILES_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -27,5 +26,3 @@ qp_status files_read(const char *path, size_t most, strbuf *out, qp_error *error
 /* The same for an open file, which messages call `name`. */
 qp_status files_read_stream(FILE *file, const char *name, size_t most, strbuf *out,
                             qp_error *error);
-
-#endif

@@ -4,8 +4,7 @@
  * round is the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
  * generators", OOPSLA 2014).
  */
-#ifndef QUIPU_BASE_HASH_H
-#define QUIPU_BASE_HASH_H
+#pragma once
 
 #include <stdint.h>
 
@@ -34,5 +33,3 @@ HASH_FN float hash_uniform(uint64_t bits)
 {
     return ((float)(uint32_t)(bits >> 41) + 0.5f) * 0x1p-23f;
 }
-
-#endif

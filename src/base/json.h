@@ -4,8 +4,7 @@
  * returns QP_OK; a wrong type is an error that names `where` (a file), the key, the expected and
  * the found type.
  */
-#ifndef QUIPU_BASE_JSON_H
-#define QUIPU_BASE_JSON_H
+#pragma once
 
 #include "base/status.h"
 
@@ -59,5 +58,3 @@ qp_status json_get_string(const cJSON *object, const char *key, const char *wher
 
 /* "a string", "an object", ... for messages. */
 const char *json_type_name(const cJSON *item);
-
-#endif

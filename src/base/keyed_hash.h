@@ -4,8 +4,7 @@
  * lookup would then walk the whole table. So the values depend on a secret that is drawn once per
  * process. They differ from run to run, and nothing that is printed or saved may depend on them.
  */
-#ifndef QUIPU_BASE_KEYED_HASH_H
-#define QUIPU_BASE_KEYED_HASH_H
+#pragma once
 
 #include "base/hash.h"
 
@@ -28,5 +27,3 @@ static inline uint64_t keyed_hash_number(hash_key key, uint64_t number)
 {
     return hash_mix(hash_mix(number ^ key.k[0]) ^ key.k[1]);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Names: their endings, and lists with commas between them, as options take them: "BF16,Q8_0". */
-#ifndef QUIPU_BASE_NAMES_H
-#define QUIPU_BASE_NAMES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,5 +13,3 @@ enum { NAME_SIZE = 64 };
  * the end. A longer name is cut to NAME_SIZE - 1 characters, which is no name of ours. Empty names
  * ("a,,b") are returned as they are. */
 bool names_next(const char **list, char name[NAME_SIZE]);
-
-#endif

@@ -43,8 +43,7 @@
  * QUIPU_ECHO=1. The command line wins over the environment and that over the table's default: the
  * variable of an option that the command line gives, or excludes, is not read.
  */
-#ifndef QUIPU_BASE_OPTION_H
-#define QUIPU_BASE_OPTION_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/status.h"
@@ -228,5 +227,3 @@ void option_completion_fish(const program_spec *program, strbuf *out);
 
 /* Checks the tables themselves: names unique within a command, defaults valid, help present. */
 qp_status option_check(const program_spec *program, qp_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* The user's cache and state folders and the kind of terminal, from the environment; only the
  * option files read it. */
-#ifndef QUIPU_BASE_OPTION_CACHE_H
-#define QUIPU_BASE_OPTION_CACHE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,5 +25,3 @@ bool option_has_no_colours(void);
 /* A path that a person typed where no shell expands it: a leading ~ or ~/ is replaced by $HOME,
  * anything else is copied. False where it does not fit. */
 bool option_expand_home(const char *typed, char *path, size_t size);
-
-#endif

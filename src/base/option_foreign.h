@@ -1,6 +1,5 @@
 /* Looks flags of similar programs up: for option.c. */
-#ifndef QUIPU_BASE_OPTION_FOREIGN_H
-#define QUIPU_BASE_OPTION_FOREIGN_H
+#pragma once
 
 #include "base/option.h"
 
@@ -19,5 +18,3 @@ bool option_foreign_value(const option_foreign *row, const char *value, const ch
 
 /* What a person who typed the flag should do. */
 void option_foreign_advice(const program_spec *program, const option_foreign *row, strbuf *out);
-
-#endif

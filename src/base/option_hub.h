@@ -1,7 +1,6 @@
 /* Where models are cached and fetched from: the environment variables that huggingface_hub reads.
  */
-#ifndef QUIPU_BASE_OPTION_HUB_H
-#define QUIPU_BASE_OPTION_HUB_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -14,5 +13,3 @@ typedef struct option_hub {
 
 /* False where neither these variables nor HOME say where the cache is. */
 bool option_hub_read(option_hub *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Converts the value of one option from text. Private to the parts of option.h. */
-#ifndef QUIPU_BASE_OPTION_VALUE_H
-#define QUIPU_BASE_OPTION_VALUE_H
+#pragma once
 
 #include "base/option.h"
 
@@ -9,5 +8,3 @@
  * types do not use it. */
 qp_status option_store(const option_spec *option, const char *where, const char *text, void *field,
                        arena *memory, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* What mpirun tells the processes that it starts, in their environment. */
-#ifndef QUIPU_BASE_OPTION_WORLD_H
-#define QUIPU_BASE_OPTION_WORLD_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -9,5 +8,3 @@ bool option_world(int *rank, int *size);
 
 /* The same among the processes of this host; 0 of 1 if it is not said. */
 void option_world_host(int *rank, int *size);
-
-#endif

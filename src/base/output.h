@@ -1,6 +1,5 @@
 /* The end of an output text: prints a JSON tree, and checks once for lack of memory. */
-#ifndef QUIPU_BASE_OUTPUT_H
-#define QUIPU_BASE_OUTPUT_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -16,5 +15,3 @@ qp_status output_json_line(cJSON *tree, strbuf *out, qp_error *error);
 
 /* QP_NO_MEMORY if the text could not be built. */
 qp_status output_done(const strbuf *out, qp_error *error);
-
-#endif

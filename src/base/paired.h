@@ -4,8 +4,7 @@
  * counts, and not its times. The interval is that of the median of the ratios by the sign test,
  * which assumes nothing of how times are distributed.
  */
-#ifndef QUIPU_BASE_PAIRED_H
-#define QUIPU_BASE_PAIRED_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -31,5 +30,3 @@ paired_interval paired_of(const paired_ratio *p);
 
 /* Whether a is quicker than b, outside of noise. */
 bool paired_is_quicker(const paired_ratio *p);
-
-#endif

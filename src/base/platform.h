@@ -1,8 +1,7 @@
 /* What an operating system does in its own way, where POSIX has no call for it: a port is one file
  * beside platform_linux.c. scripts/layers keeps these calls out of all other files, except the
  * confinement of foreign code (src/workbench/sandbox*.c), which refuses by name elsewhere. */
-#ifndef QUIPU_BASE_PLATFORM_H
-#define QUIPU_BASE_PLATFORM_H
+#pragma once
 
 #include <dirent.h>
 #include <stdbool.h>
@@ -96,5 +95,3 @@ int platform_open_files(void);
  * the identifier that the linker puts into the program or the library, which is a hash of its
  * contents; without one, from the contents of the file. */
 uint64_t platform_build_id(void);
-
-#endif

@@ -4,8 +4,7 @@
  * title or reorder the line. Every message, and every text of a file that a command prints, is
  * escaped here.
  */
-#ifndef QUIPU_BASE_PRINTABLE_H
-#define QUIPU_BASE_PRINTABLE_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -15,5 +14,3 @@ bool strbuf_put_printable(strbuf *out, const char *text, size_t length);
 
 /* The same from `text` (NUL-terminated) into `out`, cut to `size` bytes with the NUL. */
 void printable_copy(const char *text, char *out, size_t size);
-
-#endif

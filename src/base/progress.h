@@ -1,8 +1,7 @@
 /* The progress of long work, passed to a callback of the caller instead of printed: a library does
  * not know whether there is a terminal. A NULL progress is silent, so callers need no check.
  */
-#ifndef QUIPU_BASE_PROGRESS_H
-#define QUIPU_BASE_PROGRESS_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -56,5 +55,3 @@ void progress_end(progress *progress);
 /* Appends "reading weights  42%  1.3 of 3.0 GB  2.1 GB/s", or "reading the prompt  42%  2560 of
  * 6031 tokens  183 tokens/s". */
 void progress_print(const progress *progress, strbuf *out);
-
-#endif

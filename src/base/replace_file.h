@@ -1,7 +1,6 @@
 /* Writes a file under another name and then renames it, so a process that is killed at any moment
  * leaves the old file or the new one. */
-#ifndef QUIPU_BASE_REPLACE_FILE_H
-#define QUIPU_BASE_REPLACE_FILE_H
+#pragma once
 
 #include "base/status.h"
 
@@ -33,5 +32,3 @@ void file_replacement_remove_left(const char *name);
 
 /* Says that `path` cannot be written, by errno. */
 qp_status file_replacement_failed(const file_replacement *replacement, qp_error *error);
-
-#endif

@@ -6,8 +6,7 @@
  * library does not know must be zero). A new member goes to the end, and no struct may end in
  * padding, because a member that takes its place would not change the size.
  */
-#ifndef QUIPU_BASE_SIZED_H
-#define QUIPU_BASE_SIZED_H
+#pragma once
 
 #include "base/status.h"
 
@@ -20,5 +19,3 @@ qp_status sized_write(const char *name, const void *from, size_t size, void *to,
 
 #define SIZED_READ(type, from, to, error)  sized_read(#type, from, to, sizeof(type), error)
 #define SIZED_WRITE(type, from, to, error) sized_write(#type, from, sizeof(type), to, error)
-
-#endif

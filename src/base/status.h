@@ -4,8 +4,7 @@
  * names what is wrong (file, tensor, key, flag), what was expected, what was found and what to do.
  * Messages quote files; control characters in them are written as \xNN.
  */
-#ifndef QUIPU_BASE_STATUS_H
-#define QUIPU_BASE_STATUS_H
+#pragma once
 
 #include "quipu.h"
 
@@ -27,5 +26,3 @@ qp_status error_no_memory(qp_error *error, const char *what, unsigned long long 
         qp_status try_status_ = (call);                                                            \
         if (try_status_ != QP_OK) return try_status_;                                              \
     } while (0)
-
-#endif

@@ -3,8 +3,7 @@
  * A failed allocation sets `failed` and leaves the text as it was; callers that build a text in
  * many steps check it once at the end.
  */
-#ifndef QUIPU_BASE_STRBUF_H
-#define QUIPU_BASE_STRBUF_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -35,5 +34,3 @@ const char *strbuf_text(const strbuf *buf);
 char *strbuf_take(strbuf *buf);
 
 void strbuf_free(strbuf *buf);
-
-#endif

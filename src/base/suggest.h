@@ -1,6 +1,5 @@
 /* "Did you mean ...?": the nearest of a set of words to one that is not in it. */
-#ifndef QUIPU_BASE_SUGGEST_H
-#define QUIPU_BASE_SUGGEST_H
+#pragma once
 
 #include <stddef.h>
 
@@ -20,5 +19,3 @@ void suggest_offer(suggestion *near, const char *candidate);
 /* Insertions, deletions, changes and swaps of neighbours that turn `a` into `b` (optimal string
  * alignment); SIZE_MAX when either is longer than 63 bytes. */
 size_t suggest_distance(const char *a, const char *b);
-
-#endif

@@ -3,8 +3,7 @@
  * The caller is worker 0. Between runs the others sleep. The work is split by worker index and
  * count alone, so a result may depend on the number of workers but never on timing.
  */
-#ifndef QUIPU_BASE_THREADS_H
-#define QUIPU_BASE_THREADS_H
+#pragma once
 
 #include "base/status.h"
 
@@ -47,5 +46,3 @@ static inline void thread_share(int64_t total, int worker, int n_workers, int64_
     *begin = worker * base + (worker < extra ? worker : extra);
     *end = *begin + base + (worker < extra);
 }
-
-#endif

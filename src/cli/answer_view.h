@@ -1,8 +1,7 @@
 /* Shows an answer as it is made. At a terminal its Markdown is drawn, and thoughts before it are
  * dimmed, or folded to a line; elsewhere its text is written as it is, and thoughts stand between
  * the marks that most models use. */
-#ifndef QUIPU_CLI_ANSWER_VIEW_H
-#define QUIPU_CLI_ANSWER_VIEW_H
+#pragma once
 
 #include "cli/cli.h"
 #include "cli/markdown.h"
@@ -32,5 +31,3 @@ qp_status answer_view_thoughts(answer_view *view, qp_error *error);
 bool answer_view_is_empty(const answer_view *view);
 
 void answer_view_free(answer_view *view);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the files of `quipu bench` share. */
-#ifndef QUIPU_CLI_BENCH_H
-#define QUIPU_CLI_BENCH_H
+#pragma once
 
 #include "cli/cli.h"
 
@@ -45,5 +44,3 @@ void bench_show_run(const char *kind, int64_t count, int64_t run, int64_t runs);
 /* --skip: runs the tests with and without the kinds of instructions, in turn, and prints what each
  * costs. */
 qp_status bench_skip(bench *b, strbuf *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* The state of a conversation, shared by quipu chat and its commands. */
-#ifndef QUIPU_CLI_CHAT_H
-#define QUIPU_CLI_CHAT_H
+#pragma once
 
 #include "base/json.h"
 #include "cli/answer_view.h"
@@ -80,5 +79,3 @@ qp_status chat_save(const chat *c, const char *path, int *count);
 
 /* Reads what chat_save() wrote; on failure the conversation stays as it was. */
 qp_status chat_load(chat *c, const char *path, int *count);
-
-#endif

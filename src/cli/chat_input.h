@@ -1,6 +1,5 @@
 /* Messages from a person, edited at a terminal, or lines from a pipe. */
-#ifndef QUIPU_CLI_CHAT_INPUT_H
-#define QUIPU_CLI_CHAT_INPUT_H
+#pragma once
 
 #include "cli/line_editor.h"
 #include "quipu.h"
@@ -25,5 +24,3 @@ bool chat_input_confirm(chat_input *input, const char *question);
 
 /* NULL is allowed. */
 void chat_input_close(chat_input *input);
-
-#endif

@@ -3,8 +3,7 @@
  * One struct holds the value of every option of every command; commands.c says which command takes
  * which option. Answers go to stdout, everything else to stderr. Only this folder ends the process.
  */
-#ifndef QUIPU_CLI_CLI_H
-#define QUIPU_CLI_CLI_H
+#pragma once
 
 #include "base/option.h"
 #include "inspect/part.h"
@@ -302,5 +301,3 @@ void cli_release_endings(void);
 
 /* The line of statistics after an answer, to stderr. */
 void cli_report_statistics(const qp_engine *engine, const qp_generate_result *result);
-
-#endif

@@ -1,6 +1,5 @@
 /* Keeps tensors of passes in a file: `quipu run --dump`. */
-#ifndef QUIPU_CLI_DUMP_H
-#define QUIPU_CLI_DUMP_H
+#pragma once
 
 #include "cli/cli.h"
 
@@ -23,5 +22,3 @@ qp_status dump_tensor(void *context, const qp_tensor *tensor);
 /* Writes the file. */
 qp_status dump_write(dump *dump, const char *path);
 void dump_close(dump *dump);
-
-#endif

@@ -1,7 +1,6 @@
 /* Decodes what a terminal sends into keys: text, control characters, escape sequences, pasted
  * text. */
-#ifndef QUIPU_CLI_EDIT_KEYS_H
-#define QUIPU_CLI_EDIT_KEYS_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -57,5 +56,3 @@ typedef int key_source(void *context, int timeout_ms);
 
 /* Reads the next key; its text goes into `text`, which is emptied first. */
 int key_read(key_source *source, void *context, strbuf *text);
-
-#endif

@@ -3,8 +3,7 @@
  * Every row is drawn separately, so that nothing depends on how a terminal wraps lines. Of a
  * message with more rows than the terminal, the rows around the cursor are shown.
  */
-#ifndef QUIPU_CLI_EDIT_SCREEN_H
-#define QUIPU_CLI_EDIT_SCREEN_H
+#pragma once
 
 #include "cli/edit_text.h"
 
@@ -36,5 +35,3 @@ void screen_leave(edit_screen *s, strbuf *out);
 void screen_forget(edit_screen *s);
 
 void screen_free(edit_screen *s);
-
-#endif

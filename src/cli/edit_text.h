@@ -4,8 +4,7 @@
  * Positions are byte offsets between clusters. A cluster is what a person sees as one character,
  * such as a letter with its combining marks.
  */
-#ifndef QUIPU_CLI_EDIT_TEXT_H
-#define QUIPU_CLI_EDIT_TEXT_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -59,5 +58,3 @@ bool edit_is_quoted(const char *text);
 
 /* Removes the """ around a message. */
 void edit_unquote(strbuf *text);
-
-#endif

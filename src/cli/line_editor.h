@@ -4,8 +4,7 @@
  * Pasted text is inserted with its line breaks. Enter sends the message; Alt-Enter, or Enter after
  * a backslash, breaks the line. The message is redrawn when the terminal changes its size.
  */
-#ifndef QUIPU_CLI_LINE_EDITOR_H
-#define QUIPU_CLI_LINE_EDITOR_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -46,5 +45,3 @@ bool line_editor_confirm(line_editor *editor, const char *question);
 
 /* NULL is allowed. */
 void line_editor_close(line_editor *editor);
-
-#endif

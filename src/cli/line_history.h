@@ -1,6 +1,5 @@
 /* Earlier messages of a person, and the file that keeps them. */
-#ifndef QUIPU_CLI_LINE_HISTORY_H
-#define QUIPU_CLI_LINE_HISTORY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -24,5 +23,3 @@ void history_add(line_history *h, const char *text);
 int history_find(const line_history *h, int from, const char *text);
 
 void history_free(line_history *h);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Lines between ``` fences are code and are shown as they are. What is no Markdown stays text.
  */
-#ifndef QUIPU_CLI_MARKDOWN_H
-#define QUIPU_CLI_MARKDOWN_H
+#pragma once
 
 #include "cli/word_wrap.h"
 
@@ -66,5 +65,3 @@ bool markdown_table_line(markdown *m, int columns, strbuf *out);
 
 /* Shows what a table held back, when another line follows. */
 void markdown_table_end(markdown *m, int columns, strbuf *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* Groups of options. A command's row in commands.c lists the groups that it takes; help prints each
  * group under its title. */
-#ifndef QUIPU_CLI_OPTION_GROUPS_H
-#define QUIPU_CLI_OPTION_GROUPS_H
+#pragma once
 
 #include "cli/cli.h"
 
@@ -71,5 +70,3 @@ extern const option_group cli_server_options, cli_pace_options, cli_question_opt
 
 /* What the choices of --device mean where there is no `auto`: the CPU, or the GPU. */
 extern const char *const cli_kernel_devices[];
-
-#endif

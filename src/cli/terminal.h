@@ -2,8 +2,7 @@
  *
  * However the process ends, the terminal gets back the mode that it had.
  */
-#ifndef QUIPU_CLI_TERMINAL_H
-#define QUIPU_CLI_TERMINAL_H
+#pragma once
 
 #include "base/status.h"
 #include "cli/word_wrap.h"
@@ -60,5 +59,3 @@ void terminal_note_row(const char *name, const char *help);
 
 /* Writes to standard output without stdio. */
 void terminal_write(const char *bytes, size_t length);
-
-#endif

@@ -4,8 +4,7 @@
  * A word is written at once; when it reaches the edge it is erased and written on a new line. Lines
  * between ``` fences are code and are not wrapped.
  */
-#ifndef QUIPU_CLI_WORD_WRAP_H
-#define QUIPU_CLI_WORD_WRAP_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -30,5 +29,3 @@ void word_wrap_put(word_wrap *w, const char *text, size_t length, int columns, s
 void word_wrap_style(word_wrap *w, const char *sequence, strbuf *out);
 
 void word_wrap_free(word_wrap *w);
-
-#endif

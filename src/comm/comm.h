@@ -8,8 +8,7 @@
  *
  * A failure is final: it is remembered, and all later exchanges return at once.
  */
-#ifndef QUIPU_COMM_COMM_H
-#define QUIPU_COMM_COMM_H
+#pragma once
 
 #include "base/crew.h"
 #include "base/status.h"
@@ -74,5 +73,3 @@ void comm_abort(comm *comm, const char *why);
 
 /* QP_OK, or QP_IO and the first failure, which names its rank. */
 qp_status comm_check(const comm *comm, qp_error *error);
-
-#endif

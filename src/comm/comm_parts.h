@@ -1,6 +1,5 @@
 /* What the transports of a group have in common. */
-#ifndef QUIPU_COMM_PARTS_H
-#define QUIPU_COMM_PARTS_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -52,5 +51,3 @@ void comm_fail_late(comm *comm, int late, const comm_watch *watch);
 
 /* Fails the group because `other` makes another exchange than this rank. */
 void comm_fail_apart(comm *comm, int other, uint32_t tag, uint32_t found);
-
-#endif

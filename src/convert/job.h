@@ -1,6 +1,5 @@
 /* The state of a conversion, shared by its parts: keys, tensors, and the loop over the tensors. */
-#ifndef QUIPU_CONVERT_JOB_H
-#define QUIPU_CONVERT_JOB_H
+#pragma once
 
 #include "base/progress.h"
 #include "base/arena.h"
@@ -43,5 +42,3 @@ qp_status convert_list_targets(convert_job *job, qp_error *error);
 
 /* Writes the keys, the vocabulary's included. The targets must be listed by then. */
 qp_status convert_put_keys(convert_job *job, qp_error *error);
-
-#endif

@@ -5,8 +5,7 @@
  * layers. The rules are those of llama-quantize without an importance matrix, so that a file has
  * the same types as other programs' files of that name.
  */
-#ifndef QUIPU_CONVERT_MIX_H
-#define QUIPU_CONVERT_MIX_H
+#pragma once
 
 #include "model/model.h"
 
@@ -25,5 +24,3 @@ const mix *mix_of_type(dtype type);
 /* The type of a matrix with `columns` elements a row. `pure`: the usual type wherever it fits. */
 dtype mix_choose(const mix *mix, const model_config *config, weight_slot slot, int64_t layer,
                  int64_t columns, bool pure);
-
-#endif

@@ -1,6 +1,5 @@
 /* Large matrix products by cuBLASLt, which is opened at run time when first needed. */
-#ifndef QUIPU_CUDA_BLAS_H
-#define QUIPU_CUDA_BLAS_H
+#pragma once
 
 #include "cuda/driver.h"
 
@@ -38,5 +37,3 @@ qp_status cuda_blas_prepare(cuda_blas *blas, const cuda_product *product, qp_err
  */
 qp_status cuda_blas_multiply(cuda_blas *blas, const cuda_product *product, cuda_address workspace,
                              cuda_stream stream, qp_error *error);
-
-#endif

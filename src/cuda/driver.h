@@ -5,8 +5,7 @@
  * libraries to be built. GPU code comes as images (fatbins) embedded in the program; a program
  * built without nvcc has none and says so.
  */
-#ifndef QUIPU_CUDA_DRIVER_H
-#define QUIPU_CUDA_DRIVER_H
+#pragma once
 
 #include "base/status.h"
 #include "cuda/features.h"
@@ -269,5 +268,3 @@ void cuda_device_replace(cuda_device *device, const char *image, const char *ker
 
 /* Waits for all work in the device's stream. `operation` names it in the error message. */
 qp_status cuda_device_wait(const cuda_device *device, const char *operation, qp_error *error);
-
-#endif

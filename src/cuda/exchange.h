@@ -12,8 +12,7 @@
  * every round: a peer's part of round r - 1 shows that the peer has read round r - 2, whose buffer
  * round r uses.
  */
-#ifndef QUIPU_CUDA_EXCHANGE_H
-#define QUIPU_CUDA_EXCHANGE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -79,5 +78,3 @@ EXCHANGE_FN uint64_t exchange_receive_bytes(int n_ranks)
 {
     return exchange_flags_offset(n_ranks) + (uint64_t)n_ranks * CHUNKS_BLOCKS * EXCHANGE_FLAG_BYTES;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * in cuda/exchange.h, a row for each block. They lie after the receive buffer of exchange.h, and
  * their rounds are counted after its counters, for each row.
  */
-#ifndef QUIPU_CUDA_EXCHANGE_CHAIN_H
-#define QUIPU_CUDA_EXCHANGE_CHAIN_H
+#pragma once
 
 #include "cuda/exchange.h"
 
@@ -26,5 +25,3 @@ EXCHANGE_FN uint64_t exchange_all_counters(void)
 {
     return EXCHANGE_COUNTERS + EXCHANGE_CHAIN_ROWS;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * of chains, each rank has the parts of its own rows, [from][row][column] in float32, and the norms
  * of all rows, in BF16. Ranks have as many rows each, so the last has room for some more.
  */
-#ifndef QUIPU_CUDA_EXCHANGE_SUMS_H
-#define QUIPU_CUDA_EXCHANGE_SUMS_H
+#pragma once
 
 #include "cuda/exchange_chain.h"
 
@@ -25,5 +24,3 @@ EXCHANGE_FN uint64_t exchange_buffer_bytes(int n_ranks)
 {
     return exchange_normed_offset(n_ranks) + (uint64_t)EXCHANGE_SUMS_MOST * 2;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* What GPUs differ in: instructions that only some have, and figures. A kernel's row states the
  * features that it needs (cuda_kernel.needs); no other code asks which GPU it is.
  */
-#ifndef QUIPU_CUDA_FEATURES_H
-#define QUIPU_CUDA_FEATURES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,5 +32,3 @@ const char *cuda_feature_missing(uint32_t features, uint32_t needed);
 
 /* Multiprocessors of H100 and H200, assumed where there is no GPU to ask. */
 enum { CUDA_USUAL_MULTIPROCESSORS = 132 };
-
-#endif

@@ -6,8 +6,7 @@
  * run to run; the parameter words that point into them are set before each run. A run then only
  * calls the driver.
  */
-#ifndef QUIPU_CUDA_LAUNCH_H
-#define QUIPU_CUDA_LAUNCH_H
+#pragma once
 
 #include "cuda/blas.h"
 
@@ -141,5 +140,3 @@ qp_status cuda_recording_run(const cuda_recording *recording, int record, bool e
 /* Starts a kernel at once. */
 qp_status cuda_start_kernel(cuda_device *device, const cuda_start *start,
                             const cuda_argument *arguments, bool early, qp_error *error);
-
-#endif

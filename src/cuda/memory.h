@@ -1,6 +1,5 @@
 /* The GPU's memory: allocations, and copies to it through pinned staging memory. */
-#ifndef QUIPU_CUDA_MEMORY_H
-#define QUIPU_CUDA_MEMORY_H
+#pragma once
 
 #include "cuda/driver.h"
 
@@ -48,5 +47,3 @@ qp_status cuda_upload_send(cuda_upload *upload, cuda_address to, size_t bytes, q
 
 /* Waits for the copies. */
 qp_status cuda_upload_end(cuda_upload *upload, qp_error *error);
-
-#endif

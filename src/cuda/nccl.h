@@ -4,8 +4,7 @@
  * kernels wait for the other ranks without a limit, so the thread aborts the group if the ranks
  * make no progress for a few seconds; then the calls and the kernels end.
  */
-#ifndef QUIPU_CUDA_NCCL_H
-#define QUIPU_CUDA_NCCL_H
+#pragma once
 
 #include "cuda/memory.h"
 
@@ -45,5 +44,3 @@ void nccl_end(nccl_group *group);
 
 /* QP_DEVICE: the group has failed, and why. */
 qp_status nccl_check(const nccl_group *group, qp_error *error);
-
-#endif

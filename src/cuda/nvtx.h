@@ -3,8 +3,7 @@
  * NVIDIA's library for them is opened at run time; without it these functions do nothing, and
  * without a profiler a range costs some nanoseconds.
  */
-#ifndef QUIPU_CUDA_NVTX_H
-#define QUIPU_CUDA_NVTX_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -14,5 +13,3 @@ bool nvtx_is_open(void);
 /* Begins a range inside those of this thread that have not ended; ends the innermost one. */
 void nvtx_begin(const char *name);
 void nvtx_end(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* The GPUs of a model's ranks. Those of one process reach each other's memory, and have buffers
  * through which their kernels exchange rows (cuda/exchange.h), or leave that to a carrier
  * (op/carrier_cuda.h). */
-#ifndef QUIPU_CUDA_RANKS_H
-#define QUIPU_CUDA_RANKS_H
+#pragma once
 
 #include "cuda/exchange.h"
 #include "cuda/memory.h"
@@ -68,5 +67,3 @@ int cuda_ranks_beside(const cuda_ranks *ranks);
  * to now has ended. After that the ranks do not agree on the number of rounds and cannot be used.
  */
 qp_status cuda_ranks_check(const cuda_ranks *ranks, qp_error *error);
-
-#endif

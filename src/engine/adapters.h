@@ -1,6 +1,5 @@
 /* LoRA adapters of an engine: what its options ask for, and which ones a session has. */
-#ifndef QUIPU_ENGINE_ADAPTERS_H
-#define QUIPU_ENGINE_ADAPTERS_H
+#pragma once
 
 #include "model/adapter.h"
 #include "quipu.h"
@@ -32,5 +31,3 @@ qp_status engine_use_adapters(const model *model, const engine_adapters *own,
 
 /* A key of texts that were read with these adapters. */
 uint64_t session_adapters_key(const session_adapters *adapters, uint64_t key);
-
-#endif

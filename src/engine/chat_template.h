@@ -4,8 +4,7 @@
  * additional_chat_templates/tool_use.jinja beside chat_template.jinja, or as
  * tokenizer.chat_template.tool_use (GGUF). transformers renders "tool_use" where tools are given.
  */
-#ifndef QUIPU_ENGINE_CHAT_TEMPLATE_H
-#define QUIPU_ENGINE_CHAT_TEMPLATE_H
+#pragma once
 
 #include "base/json.h"
 #include "file/gguf.h"
@@ -33,5 +32,3 @@ void chat_templates_free(chat_templates *templates);
 
 /* The template for a conversation with these variables. */
 const chat_template *chat_templates_choose(const chat_templates *templates, const cJSON *variables);
-
-#endif

@@ -4,8 +4,7 @@
  * letters and digits (Mistral), or two calls in one message (Llama 3.1). A conversation that a
  * template refuses is changed, without a change of its meaning, and rendered again.
  */
-#ifndef QUIPU_ENGINE_CONVERSATION_H
-#define QUIPU_ENGINE_CONVERSATION_H
+#pragma once
 
 #include "base/json.h"
 
@@ -19,5 +18,3 @@ conversation_change conversation_shorten_ids;
 
 /* Makes a message with several calls several messages, each with its result after it. */
 conversation_change conversation_split_calls;
-
-#endif

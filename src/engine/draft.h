@@ -4,8 +4,7 @@
  * request's settings and draws the same random numbers for a position, so where both models have
  * nearly the same logits they choose the same token, also at a high temperature.
  */
-#ifndef QUIPU_ENGINE_DRAFT_H
-#define QUIPU_ENGINE_DRAFT_H
+#pragma once
 
 #include "engine/speculate.h"
 
@@ -13,5 +12,3 @@
  * vocabularies differ. The proposer's close() frees everything. */
 qp_status draft_open(struct qp_engine *target, const qp_engine_options *options, proposer **out,
                      qp_error *error);
-
-#endif

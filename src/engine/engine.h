@@ -1,6 +1,5 @@
 /* What the public engine and session consist of. */
-#ifndef QUIPU_ENGINE_ENGINE_H
-#define QUIPU_ENGINE_ENGINE_H
+#pragma once
 
 #include "engine/adapters.h"
 #include "engine/observer.h"
@@ -165,5 +164,3 @@ static inline void session_adapt_rows(const struct qp_session *s, int64_t row, i
 {
     batch_set_adapters(&s->engine->batch, row, count, s->adapters.of, s->adapters.n);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * Call generation_open(), then qp_step() with generation_sequence() until the answer ends, then
  * generation_close().
  */
-#ifndef QUIPU_ENGINE_GENERATION_H
-#define QUIPU_ENGINE_GENERATION_H
+#pragma once
 
 #include "engine/engine.h"
 #include "engine/text_stream.h"
@@ -43,5 +42,3 @@ bool generation_is_cancelled(const generation *g);
 
 /* Ends the answer and fills its result; `status`: of qp_step(). */
 qp_status generation_close(generation *g, qp_status status);
-
-#endif

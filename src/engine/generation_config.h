@@ -1,6 +1,5 @@
 /* Sampling settings in a model's files: generation_config.json, config.json, GGUF keys. */
-#ifndef QUIPU_ENGINE_GENERATION_CONFIG_H
-#define QUIPU_ENGINE_GENERATION_CONFIG_H
+#pragma once
 
 #include "engine/vocabulary.h"
 #include "model/model.h"
@@ -25,5 +24,3 @@ qp_status generation_config_path(const char *model, char path[GENERATION_CONFIG_
  * config.json and from the vocabulary. */
 qp_status generation_config_read(const model *model, const qp_vocabulary *vocabulary,
                                  generation_config *out, qp_error *error);
-
-#endif

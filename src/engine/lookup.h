@@ -4,8 +4,7 @@
  * search reads the text once from its end, about 1 us for each 4,000 tokens, and LOOKUP_BACK tokens
  * for each proposal.
  */
-#ifndef QUIPU_ENGINE_LOOKUP_H
-#define QUIPU_ENGINE_LOOKUP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,5 +37,3 @@ typedef struct lookup_found {
  * A token that was not foreseen where it stands, such as a value between the names of a list of
  * records, is less likely to follow again. */
 lookup_found lookup_propose(lookup_text text, int most);
-
-#endif

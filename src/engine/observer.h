@@ -1,8 +1,7 @@
 /* Hands the tensors of passes to the caller of the engine: see qp_engine_options.on_tensor. A pass
  * then runs on the machine that has the memory, in as many runs as there are steps whose outputs
  * are wanted. */
-#ifndef QUIPU_ENGINE_OBSERVER_H
-#define QUIPU_ENGINE_OBSERVER_H
+#pragma once
 
 #include "engine/run.h"
 #include "quipu.h"
@@ -28,5 +27,3 @@ qp_status observer_begin_run(struct qp_engine *engine, engine_run *run, qp_error
 
 /* Hands out what the last step made, when the run has been waited for. */
 qp_status observer_end_run(struct qp_engine *engine, const engine_run *run, qp_error *error);
-
-#endif

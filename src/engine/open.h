@@ -1,7 +1,6 @@
 /* The parts of opening an engine: what its options ask for (open_options.c), on what it runs
  * (open_device.c), and its machines (open_machines.c). */
-#ifndef QUIPU_ENGINE_OPEN_H
-#define QUIPU_ENGINE_OPEN_H
+#pragma once
 
 #include "engine/engine.h"
 #include "vm/pack_cache.h"
@@ -92,5 +91,3 @@ void engine_say_who_chooses(const qp_engine *e);
 
 /* The queues that the machine which is asked first reads. */
 int engine_workers(const qp_engine *e);
-
-#endif

@@ -9,8 +9,7 @@
  * closed after the engine, and calls with them are then refused. What a callback closes is closed
  * when the call ends, because the call may still use it.
  */
-#ifndef QUIPU_ENGINE_OWNER_H
-#define QUIPU_ENGINE_OWNER_H
+#pragma once
 
 #include "base/status.h"
 
@@ -64,5 +63,3 @@ void engine_close_object(struct qp_engine *engine, engine_object *object);
 
 /* Whether passes should end because qp_engine_close() waits. */
 bool engine_is_closing(const struct qp_engine *engine);
-
-#endif

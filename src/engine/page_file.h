@@ -9,8 +9,7 @@
  * another one is not used. The file is written under another name and then renamed, so a process
  * that is killed at any moment leaves the old file or the new one.
  */
-#ifndef QUIPU_ENGINE_PAGE_FILE_H
-#define QUIPU_ENGINE_PAGE_FILE_H
+#pragma once
 
 #include "base/replace_file.h"
 
@@ -76,5 +75,3 @@ qp_status page_file_restore_page(const page_file *file, int32_t page, qp_error *
 
 /* The checksum of a header. */
 uint64_t page_file_sum(const void *bytes, size_t size);
-
-#endif

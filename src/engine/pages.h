@@ -10,8 +10,7 @@
  * idle. Idle pages count as available: if no page is free, the page that has been idle for longest
  * is taken.
  */
-#ifndef QUIPU_ENGINE_PAGES_H
-#define QUIPU_ENGINE_PAGES_H
+#pragma once
 
 #include "base/status.h"
 
@@ -87,5 +86,3 @@ void page_list_replace(page_list *list, page_pool *pool, int64_t index, int32_t 
 
 /* Gives all pages back and frees the list. */
 void page_list_free(page_list *list, page_pool *pool);
-
-#endif

@@ -11,8 +11,7 @@
  * Sources: DRY, XTC: the authors' pull requests to text-generation-webui (5677, 6335); locally
  * typical sampling: arXiv 2202.00666; top-n-sigma: arXiv 2411.07641; mirostat: arXiv 2007.14966.
  */
-#ifndef QUIPU_ENGINE_PICK_H
-#define QUIPU_ENGINE_PICK_H
+#pragma once
 
 #include "quipu.h"
 
@@ -47,5 +46,3 @@ typedef struct dry_text {
  * which become the longest repetition that each token would go on with. */
 void dry_penalise(const double *value, const dry_text *text, pick_candidate *candidates,
                   size_t n_candidates, int32_t *longest);
-
-#endif

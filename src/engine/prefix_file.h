@@ -4,8 +4,7 @@
  * recently used first, so parents come before their children. A damaged page is left out with all
  * texts that go on from it.
  */
-#ifndef QUIPU_ENGINE_PREFIX_FILE_H
-#define QUIPU_ENGINE_PREFIX_FILE_H
+#pragma once
 
 #include "base/status.h"
 
@@ -33,5 +32,3 @@ qp_status prefix_file_save(struct qp_engine *engine, const char *path, uint64_t 
  * was added then. */
 qp_status prefix_file_restore(struct qp_engine *engine, const char *path, prefix_file_result *out,
                               qp_error *error);
-
-#endif

@@ -13,8 +13,7 @@
  * equal contents. So a page becomes idle before its ancestors, and the longest idle page, which the
  * pool takes when none is free, is always a leaf.
  */
-#ifndef QUIPU_ENGINE_PREFIX_TREE_H
-#define QUIPU_ENGINE_PREFIX_TREE_H
+#pragma once
 
 #include "base/keyed_hash.h"
 #include "engine/pages.h"
@@ -67,5 +66,3 @@ int64_t prefix_tree_keep(prefix_tree *tree, uint64_t key, const int32_t *tokens,
 /* Adds a node below `parent` (-1: the root) whose page comes from a file, and returns it. -1: no
  * page is free, or the tree has the node already. */
 int32_t prefix_tree_restore(prefix_tree *tree, uint64_t key, int32_t parent, const int32_t *tokens);
-
-#endif

@@ -1,6 +1,5 @@
 /* The ranks that an engine runs a model on. */
-#ifndef QUIPU_ENGINE_RANKS_H
-#define QUIPU_ENGINE_RANKS_H
+#pragma once
 
 #include "comm/comm.h"
 #include "cuda/ranks.h"
@@ -46,5 +45,3 @@ int engine_ranks_threads(const engine_ranks *ranks);
 /* Gives this process processors of its own for that many threads, if ranks are processes that may
  * all use the same ones. */
 void engine_ranks_bind(const engine_ranks *ranks, int threads);
-
-#endif

@@ -1,7 +1,6 @@
 /* Runs requests on the engine's machines, and records them in a trace.
  */
-#ifndef QUIPU_ENGINE_RUN_H
-#define QUIPU_ENGINE_RUN_H
+#pragma once
 
 #include "vm/machine.h"
 
@@ -34,5 +33,3 @@ qp_status engine_begin_run(struct qp_engine *engine, engine_run *run, qp_error *
  * passes it had. */
 qp_status engine_end_run(struct qp_engine *engine, const engine_run *run, int *passes,
                          qp_error *error);
-
-#endif

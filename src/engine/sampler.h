@@ -5,8 +5,7 @@
  * sequence's history of tokens, its biases and its mask. When a slot does not match the session,
  * its contents are computed again from the session's tokens.
  */
-#ifndef QUIPU_ENGINE_SAMPLER_H
-#define QUIPU_ENGINE_SAMPLER_H
+#pragma once
 
 #include "engine/owner.h"
 #include "quipu.h"
@@ -77,5 +76,3 @@ typedef struct sampler_history {
 qp_status sampler_prepare(const qp_sampler *sampler, sampler_slot *state,
                           const sampler_history *history, const machine *machine, batch *batch,
                           int64_t row, void *scratch, qp_error *error);
-
-#endif

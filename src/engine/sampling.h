@@ -1,6 +1,5 @@
 /* Sampling settings for text that a person reads. */
-#ifndef QUIPU_ENGINE_SAMPLING_H
-#define QUIPU_ENGINE_SAMPLING_H
+#pragma once
 
 #include "quipu.h"
 
@@ -15,5 +14,3 @@
  * many tokens that are unlikely each are likely together, so that every few words one is drawn. A
  * temperature of 0 in the files says nothing about how to draw, if a caller sets another. */
 void sampling_exclude_unlikely(const qp_engine *engine, qp_sampling *sampling);
-
-#endif

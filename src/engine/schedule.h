@@ -1,6 +1,5 @@
 /* The schedule that a caller chooses for an engine: qp_schedule_options read and checked. */
-#ifndef QUIPU_ENGINE_SCHEDULE_H
-#define QUIPU_ENGINE_SCHEDULE_H
+#pragma once
 
 #include "quipu.h"
 #include "schedule/skip.h"
@@ -57,5 +56,3 @@ schedule_options engine_schedule_options(const qp_engine *e, const engine_schedu
 
 /* Loads the costs that were measured with as many workers as the engine's threads, if there are. */
 void engine_load_costs(qp_engine *e, const char *path);
-
-#endif

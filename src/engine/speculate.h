@@ -11,8 +11,7 @@
  * with the text also where they were not verified. A sequence that has lost time by verifying stops
  * until the loss is a small share of its time.
  */
-#ifndef QUIPU_ENGINE_SPECULATE_H
-#define QUIPU_ENGINE_SPECULATE_H
+#pragma once
 
 #include "base/status.h"
 #include "quipu.h"
@@ -99,5 +98,3 @@ int64_t speculation_passes(const struct qp_engine *engine, int64_t most);
 
 /* After the call: measures how long its passes took. */
 void speculation_measure(struct qp_engine *engine, const qp_sequence *all, size_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the engine keeps from one call of qp_step() to the next: see step.c. */
-#ifndef QUIPU_ENGINE_STEP_H
-#define QUIPU_ENGINE_STEP_H
+#pragma once
 
 #include "base/buffer.h"
 #include "engine/run.h"
@@ -77,5 +76,3 @@ qp_status step_fix_shapes(struct qp_engine *engine, qp_error *error);
 
 /* Ends all passes in flight. Their tokens are lost and will be computed again. */
 void step_drop(struct qp_engine *engine);
-
-#endif

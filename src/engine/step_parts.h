@@ -1,6 +1,5 @@
 /* The parts of qp_step(): see step.c. */
-#ifndef QUIPU_ENGINE_STEP_PARTS_H
-#define QUIPU_ENGINE_STEP_PARTS_H
+#pragma once
 
 #include "engine/engine.h"
 
@@ -116,5 +115,3 @@ void step_add_proposals(qp_engine *engine, qp_sequence *sequence);
  * float32 (n_rows, vocab_size), or NULL. */
 qp_status step_accept(qp_engine *engine, const int32_t *tokens, const float *logits,
                       qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* Finds stop texts in a stream whose pieces may cut them anywhere. */
-#ifndef QUIPU_ENGINE_STOP_TEXT_H
-#define QUIPU_ENGINE_STOP_TEXT_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -18,5 +17,3 @@ size_t stop_text_scan(stop_text *stop);
 
 /* Removes the first `count` bytes of the pending text. */
 void stop_text_consume(stop_text *stop, size_t count);
-
-#endif

@@ -2,8 +2,7 @@
  *
  *     tokens -> decoder: whole UTF-8 -> stop texts: what is certain -> thoughts, calls, content
  */
-#ifndef QUIPU_ENGINE_TEXT_STREAM_H
-#define QUIPU_ENGINE_TEXT_STREAM_H
+#pragma once
 
 #include "engine/stop_text.h"
 #include "engine/tool_call.h"
@@ -49,5 +48,3 @@ bool thinking_begins(const thinking_marks *marks, const tokenizer *tokenizer, co
 
 /* Takes what was appended to stop.pending, as qp_text_stream_add() does with a token's text. */
 qp_status text_stream_scan(qp_text_stream *stream, qp_error *error);
-
-#endif

@@ -4,8 +4,7 @@
  * While a thought is ended, the tokens of the closing text are the only ones that may come. A form
  * with thoughts needs marks that are tokens of their own; with other marks no thought is made.
  */
-#ifndef QUIPU_ENGINE_THOUGHT_H
-#define QUIPU_ENGINE_THOUGHT_H
+#pragma once
 
 #include "engine/text_stream.h"
 
@@ -58,5 +57,3 @@ int32_t thought_opening(const thought_watch *watch, const thought_rules *rules);
 
 /* How many tokens may follow before a thought must end; SIZE_MAX: any number. */
 size_t thought_left(const thought_watch *watch, const thought_rules *rules);
-
-#endif

@@ -9,8 +9,7 @@
  * A call is announced when its name is known; its arguments follow as they come. Each byte is
  * looked at once.
  */
-#ifndef QUIPU_ENGINE_TOOL_CALL_H
-#define QUIPU_ENGINE_TOOL_CALL_H
+#pragma once
 
 #include "base/json.h"
 #include "base/strbuf.h"
@@ -80,5 +79,3 @@ cJSON *tool_call_parse_arguments(const char *text, size_t length);
 
 /* Arguments as JSON prints them, to free(); NULL: they are no object. */
 char *tool_call_print_arguments(const char *text, size_t length);
-
-#endif

@@ -1,6 +1,5 @@
 /* What a trace records while the engine runs; inspect/timeline/trace_print.c prints it. */
-#ifndef QUIPU_ENGINE_TRACE_H
-#define QUIPU_ENGINE_TRACE_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/buffer.h"
@@ -65,5 +64,3 @@ void trace_stop(qp_trace *trace);
  * far as there is room. */
 void trace_begin_run(qp_trace *trace, const machine *machine, machine_request *request);
 void trace_end_run(qp_trace *trace, const machine_request *request);
-
-#endif

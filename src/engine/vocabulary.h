@@ -1,6 +1,5 @@
 /* A model's vocabulary: its tokenizer and its chat template. */
-#ifndef QUIPU_ENGINE_VOCABULARY_H
-#define QUIPU_ENGINE_VOCABULARY_H
+#pragma once
 
 #include "engine/chat_template.h"
 #include "grammar/matcher.h"
@@ -65,5 +64,3 @@ qp_status vocabulary_missing(qp_error *error);
 
 /* The tokenizer's flags for those of qp_tokenize(). */
 unsigned vocabulary_encode_flags(const tokenizer *tokenizer, unsigned flags);
-
-#endif

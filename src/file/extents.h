@@ -1,6 +1,5 @@
 /* Checks that the spans that a file gives its tensors do not overlap. Private to src/file. */
-#ifndef QUIPU_FILE_EXTENTS_H
-#define QUIPU_FILE_EXTENTS_H
+#pragma once
 
 #include "base/status.h"
 #include "file/stored_tensor.h"
@@ -8,5 +7,3 @@
 /* QP_FORMAT, naming both, when two of the tensors of one file share a byte. */
 qp_status extents_check(const stored_tensor *tensors, size_t count, const char *path,
                         qp_error *error);
-
-#endif

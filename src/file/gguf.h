@@ -7,8 +7,7 @@
  *
  * The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
  */
-#ifndef QUIPU_FILE_GGUF_H
-#define QUIPU_FILE_GGUF_H
+#pragma once
 
 #include "base/status.h"
 #include "file/slice.h"
@@ -118,5 +117,3 @@ const stored_tensor *gguf_find_tensor(const gguf *file, const char *name);
  * type allows writing: a write faults. An absent tensor leaves *out alone and returns QP_OK; a type
  * that quipu does not read is QP_UNSUPPORTED. */
 qp_status gguf_get_tensor(const gguf *file, const char *name, tensor *out, qp_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* The parts of gguf.h's implementation: one parsed and checked file, and a model of one or more.
  * Private. */
-#ifndef QUIPU_FILE_GGUF_PART_H
-#define QUIPU_FILE_GGUF_PART_H
+#pragma once
 
 #include "base/arena.h"
 #include "file/gguf.h"
@@ -57,5 +56,3 @@ size_t gguf_type_bytes(gguf_type type);
 
 /* The string stored at p: a length of 64 bits and the bytes; its bounds are already checked. */
 text_slice gguf_stored_string(const uint8_t *p);
-
-#endif

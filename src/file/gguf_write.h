@@ -8,8 +8,7 @@
  * is synced and renamed at the end and removed on any failure. A mistake in a gguf_put_* call (a
  * duplicate key, no memory) is remembered and reported by gguf_writer_begin.
  */
-#ifndef QUIPU_FILE_GGUF_WRITE_H
-#define QUIPU_FILE_GGUF_WRITE_H
+#pragma once
 
 #include "base/status.h"
 #include "file/gguf.h"
@@ -56,5 +55,3 @@ qp_status gguf_writer_finish(gguf_writer *writer, qp_error *error);
 
 /* Frees the writer and removes the temporary file of one that was not finished. NULL is allowed. */
 void gguf_writer_destroy(gguf_writer *writer);
-
-#endif

@@ -4,8 +4,7 @@
  * mapped, touching the lost pages raises SIGBUS. A program's handler then learns from mapping_at()
  * which file it was. Replace model files by renaming, not by writing into them.
  */
-#ifndef QUIPU_FILE_MAPPING_H
-#define QUIPU_FILE_MAPPING_H
+#pragma once
 
 #include "base/status.h"
 
@@ -45,5 +44,3 @@ qp_status file_read_text(const char *path, size_t limit, char **text, size_t *le
 bool file_exists(const char *path);
 
 bool file_is_directory(const char *path);
-
-#endif

@@ -3,8 +3,7 @@
  * Sorted rather than hashed because the names come from files: no choice of names makes it slow,
  * and duplicates are neighbours.
  */
-#ifndef QUIPU_FILE_NAME_INDEX_H
-#define QUIPU_FILE_NAME_INDEX_H
+#pragma once
 
 #include "file/slice.h"
 
@@ -28,5 +27,3 @@ ptrdiff_t name_index_find(const name_index *index, text_slice name);
 
 /* A name that occurs twice, or NULL when all differ. */
 const name_entry *name_index_duplicate(const name_index *index);
-
-#endif

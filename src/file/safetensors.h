@@ -7,8 +7,7 @@
  * The format: https://github.com/huggingface/safetensors (8 bytes of header length, a JSON header,
  * the data).
  */
-#ifndef QUIPU_FILE_SAFETENSORS_H
-#define QUIPU_FILE_SAFETENSORS_H
+#pragma once
 
 #include "base/status.h"
 #include "file/stored_tensor.h"
@@ -49,5 +48,3 @@ const stored_tensor *safetensors_find_tensor(const safetensors *file, const char
  * not promise alignment: data that is not aligned for its type is copied into memory owned by the
  * file on the first call, so calls must not run concurrently. */
 qp_status safetensors_get_tensor(safetensors *file, const char *name, tensor *out, qp_error *error);
-
-#endif

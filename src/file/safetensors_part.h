@@ -1,7 +1,6 @@
 /* The parts of safetensors.h's implementation: the files of a model, and the reader of a header.
  * Private. */
-#ifndef QUIPU_FILE_SAFETENSORS_PART_H
-#define QUIPU_FILE_SAFETENSORS_PART_H
+#pragma once
 
 #include "base/arena.h"
 #include "file/mapping.h"
@@ -34,5 +33,3 @@ qp_status safetensors_read_header(safetensors *file, int part, qp_error *error);
 /* QP_FORMAT with "FILE: tensor "NAME": " and the formatted text. */
 qp_status safetensors_refuse(const shard *shard, const char *name, qp_error *error,
                              const char *format, ...) __attribute__((format(printf, 4, 5)));
-
-#endif

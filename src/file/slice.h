@@ -3,8 +3,7 @@
  * Names and strings of model files are used where they are in the mapping; nothing is copied. They
  * may hold any bytes: slice_quote() escapes them for a message.
  */
-#ifndef QUIPU_FILE_SLICE_H
-#define QUIPU_FILE_SLICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,5 +42,3 @@ enum { SLICE_QUOTE_SIZE = 96 };
 /* Writes the slice into `text` for a message: control bytes and quotes as \xNN, "..." where it does
  * not fit. Returns `text`. */
 const char *slice_quote(text_slice slice, char text[SLICE_QUOTE_SIZE]);
-
-#endif

@@ -1,6 +1,5 @@
 /* A tensor as a model file lists it, whatever the format of the file. */
-#ifndef QUIPU_FILE_STORED_TENSOR_H
-#define QUIPU_FILE_STORED_TENSOR_H
+#pragma once
 
 #include "file/slice.h"
 #include "tensor/tensor.h"
@@ -20,5 +19,3 @@ typedef struct stored_tensor {
 
 /* "F32 [4, 2048]", the type by the file's name for it. Writes into text and returns it. */
 const char *stored_tensor_describe(const stored_tensor *stored, char *text, size_t size);
-
-#endif

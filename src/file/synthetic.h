@@ -7,8 +7,7 @@
  * activations near unit size through all layers. Synthetic models measure speed and compare kernels
  * where real weights are not available.
  */
-#ifndef QUIPU_FILE_SYNTHETIC_H
-#define QUIPU_FILE_SYNTHETIC_H
+#pragma once
 
 #include "base/status.h"
 #include "file/synthetic_bits.h"
@@ -99,5 +98,3 @@ synthetic_stream synthetic_stream_of(const synthetic_spec *spec, uint64_t tensor
 void synthetic_fill(const synthetic_spec *spec, uint64_t tensor_id, dtype type,
                     synthetic_distribution distribution, void *dst, int64_t first_row, int64_t rows,
                     int64_t cols);
-
-#endif

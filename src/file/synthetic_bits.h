@@ -1,6 +1,5 @@
 /* The generator of synthetic.h: stored bits as a pure function of (seed, tensor, index). */
-#ifndef QUIPU_FILE_SYNTHETIC_BITS_H
-#define QUIPU_FILE_SYNTHETIC_BITS_H
+#pragma once
 
 #include "base/hash.h"
 #include "tensor/dtype.h"
@@ -202,5 +201,3 @@ HASH_FN void synthetic_block(const synthetic_stream *stream, dtype type, uint64_
         break;
     }
 }
-
-#endif

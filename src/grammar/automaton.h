@@ -12,8 +12,7 @@
  * Small repetitions are unrolled. Others are rules of their own, whose frames have a counter, so
  * that {0,100000} takes no more states than {0,10}.
  */
-#ifndef QUIPU_GRAMMAR_AUTOMATON_H
-#define QUIPU_GRAMMAR_AUTOMATON_H
+#pragma once
 
 #include "grammar/grammar.h"
 
@@ -55,5 +54,3 @@ typedef struct automaton {
  * after a failure. */
 qp_status automaton_compile(grammar *grammar, automaton *out, qp_error *error);
 void automaton_free(automaton *automaton);
-
-#endif

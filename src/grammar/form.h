@@ -1,8 +1,7 @@
 /* A form of answers with the masks that it keeps: the inside of matcher.h, whose head says how
  * masks are made. Callers hold the form's lock.
  */
-#ifndef QUIPU_GRAMMAR_FORM_H
-#define QUIPU_GRAMMAR_FORM_H
+#pragma once
 
 #include "grammar/matcher.h"
 #include "grammar/stacks.h"
@@ -70,5 +69,3 @@ qp_status form_forget(form *form, qp_error *error);
 
 /* After a failure nothing that was computed can be trusted: forgets it, and returns the error. */
 qp_status form_give_up(form *form, qp_error *error);
-
-#endif

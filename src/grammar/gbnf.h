@@ -7,8 +7,7 @@
  * Texts and classes have the escapes \n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH; "." is any
  * character. A rule ends at the end of a line, except in brackets and before or after "|".
  */
-#ifndef QUIPU_GRAMMAR_GBNF_H
-#define QUIPU_GRAMMAR_GBNF_H
+#pragma once
 
 #include "grammar/grammar.h"
 
@@ -16,5 +15,3 @@ enum { GBNF_MAX_NESTING = 100 };
 
 /* Adds the rules of the text; "root" is the first. QP_FORMAT with the line of an error. */
 qp_status gbnf_read(const char *text, size_t length, grammar *out, qp_error *error);
-
-#endif

@@ -10,8 +10,7 @@
  * Functions that add expressions cannot fail: if memory is out or a limit is reached, the grammar
  * remembers it, and grammar_check() reports it.
  */
-#ifndef QUIPU_GRAMMAR_GRAMMAR_H
-#define QUIPU_GRAMMAR_GRAMMAR_H
+#pragma once
 
 #include "base/status.h"
 
@@ -140,5 +139,3 @@ void grammar_facts_free(grammar_facts *facts);
 /* Whether the grammar can be used: QP_UNSUPPORTED for a limit, a rule that begins with itself (left
  * recursion), or a root that matches no text. grammar_facts_free() the facts. */
 qp_status grammar_check(const grammar *grammar, grammar_facts *facts, qp_error *error);
-
-#endif

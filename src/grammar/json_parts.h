@@ -5,8 +5,7 @@
  * white space without an end. Numbers have at most 18 digits before the point, 18 after it and 3 of
  * the exponent. Escapes \u0000 and surrogates without their mates are left out.
  */
-#ifndef QUIPU_GRAMMAR_JSON_PARTS_H
-#define QUIPU_GRAMMAR_JSON_PARTS_H
+#pragma once
 
 #include "base/json.h"
 #include "grammar/grammar.h"
@@ -69,5 +68,3 @@ qp_status json_number_within(json_parts *p, const number_bounds *bounds, grammar
 /* Digits: any, `min` to `max` of them; one from `low` to `high`. */
 grammar_expr json_digits(json_parts *p, uint32_t min, uint32_t max);
 grammar_expr json_digit(json_parts *p, char low, char high);
-
-#endif

@@ -5,8 +5,7 @@
  * keyword and its path ("#/properties/a: multipleOf is not supported"), never ignored; keywords
  * that JSON Schema does not define, and those that only describe, are left out.
  */
-#ifndef QUIPU_GRAMMAR_JSON_SCHEMA_H
-#define QUIPU_GRAMMAR_JSON_SCHEMA_H
+#pragma once
 
 #include "base/json.h"
 #include "grammar/json_parts.h"
@@ -28,5 +27,3 @@ qp_status json_schema_add(json_parts *parts, const cJSON *schema, grammar_expr *
 
 /* Any object: {"type": "json_object"}. */
 void json_schema_any_object(grammar *out);
-
-#endif

@@ -1,8 +1,7 @@
 /* Inside of the compiler of schemas: json_schema.c dispatches, json_schema_object.c makes objects
  * and arrays, json_schema_scalar.c strings and numbers; _combine.c follows $ref, anyOf, oneOf and
  * allOf; _merge.c joins schemas that must hold together. */
-#ifndef QUIPU_GRAMMAR_JSON_SCHEMA_PARTS_H
-#define QUIPU_GRAMMAR_JSON_SCHEMA_PARTS_H
+#pragma once
 
 #include "grammar/json_schema.h"
 
@@ -155,5 +154,3 @@ unsigned schema_type_of(const cJSON *value);
 /* Those that the schema names, or that its keywords are about; 0: any. */
 qp_status schema_types(schema_compiler *c, const cJSON *schema, const schema_path *path,
                        unsigned *out);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * A form may be shared by any number of matchers and threads; a mutex guards it.
  */
-#ifndef QUIPU_GRAMMAR_MATCHER_H
-#define QUIPU_GRAMMAR_MATCHER_H
+#pragma once
 
 #include "grammar/grammar.h"
 #include "grammar/token_trie.h"
@@ -56,5 +55,3 @@ qp_status matcher_take(matcher *matcher, int32_t token, qp_error *error);
 
 /* Whether the text may end here. */
 bool matcher_may_end(matcher *matcher);
-
-#endif

@@ -5,8 +5,7 @@
  * alternative of the whole, or of a group that is one; without them the text may have more before
  * or after. Look-around, references, \b and classes by property are refused.
  */
-#ifndef QUIPU_GRAMMAR_PATTERN_H
-#define QUIPU_GRAMMAR_PATTERN_H
+#pragma once
 
 #include "grammar/json_parts.h"
 
@@ -24,5 +23,3 @@ qp_status pattern_compile_within(json_parts *parts, const char *pattern, uint32_
 /* A grammar whose texts match the pattern from their beginning to their end; "^" and "$" may stand
  * there all the same. */
 qp_status pattern_read(const char *pattern, grammar *out, qp_error *error);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Memory grows with the configurations that were met. The caller looks at `bytes` and compacts.
  */
-#ifndef QUIPU_GRAMMAR_STACKS_H
-#define QUIPU_GRAMMAR_STACKS_H
+#pragma once
 
 #include "grammar/automaton.h"
 
@@ -105,5 +104,3 @@ qp_status stacks_compact(stacks *s, uint32_t **configs, size_t n, qp_error *erro
 
 /* The error of a failure. */
 qp_status stacks_error(const stacks *s, qp_error *error);
-
-#endif

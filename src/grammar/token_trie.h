@@ -4,8 +4,7 @@
  * Control tokens are not text: their bytes are TRIE_CONTROL, which no UTF-8 text has, and then
  * their names. So a grammar allows a control token only if it says so.
  */
-#ifndef QUIPU_GRAMMAR_TOKEN_TRIE_H
-#define QUIPU_GRAMMAR_TOKEN_TRIE_H
+#pragma once
 
 #include "base/status.h"
 #include "text/tokenizer.h"
@@ -36,5 +35,3 @@ void token_trie_free(token_trie *trie);
 
 /* The bytes of a token as the trie has them: at most TRIE_MAX_PIECE. 0: it is in no text. */
 size_t token_trie_bytes(const token_trie *trie, int32_t token, char bytes[TRIE_MAX_PIECE]);
-
-#endif

@@ -8,8 +8,7 @@
  * its blobs are there; so nothing half-written is ever opened. An interrupted download is resumed.
  * Formats: huggingface_hub's documentation, "Understand caching", and its HTTP API.
  */
-#ifndef QUIPU_HUB_HUB_H
-#define QUIPU_HUB_HUB_H
+#pragma once
 
 #include "base/progress.h"
 #include "base/status.h"
@@ -83,5 +82,3 @@ typedef struct hub_short_name {
 
 /* The index-th short name; NULL past the last. */
 const hub_short_name *hub_short_name_at(int index);
-
-#endif

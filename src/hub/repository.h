@@ -1,6 +1,5 @@
 /* A repository of a hub: its commit and its files. */
-#ifndef QUIPU_HUB_REPOSITORY_H
-#define QUIPU_HUB_REPOSITORY_H
+#pragma once
 
 #include "hub/hub.h"
 
@@ -35,5 +34,3 @@ qp_status repository_choose(repository *repository, const hub_reference *referen
 
 /* Whether a GGUF file's name contains that type of weights, such as "Q4_K_M", in any case. */
 bool repository_is_of_type(const char *file, const char *type);
-
-#endif

@@ -1,6 +1,5 @@
 /* Names of models as commands and qp_pull() take them. */
-#ifndef QUIPU_HUB_RESOLVE_H
-#define QUIPU_HUB_RESOLVE_H
+#pragma once
 
 #include "hub/hub.h"
 
@@ -19,5 +18,3 @@ typedef qp_status hub_fetcher(void *context, hub *hub, const hub_reference *refe
  * another name is near: QP_IO. */
 qp_status hub_resolve(const char *model, bool always, hub_fetcher *fetch, void *context,
                       char path[HUB_PATH_SIZE], qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* HTTP for the hub, by libcurl: small answers as text, large files written to their place. */
-#ifndef QUIPU_HUB_TRANSFER_H
-#define QUIPU_HUB_TRANSFER_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "hub/hub.h"
@@ -17,5 +16,3 @@ qp_status transfer_file(const hub *hub, const char *url, const char *path, uint6
 
 /* The message for an HTTP status about a model. */
 qp_status transfer_refused(const hub *hub, const char *what, long code, qp_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* Compares the five strategies, and a saved schedule: the times that are predicted for them and the
  * measured ones. */
-#ifndef QUIPU_INSPECT_COMPARE_H
-#define QUIPU_INSPECT_COMPARE_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "quipu.h"
@@ -37,5 +36,3 @@ qp_status schedule_compare(const compare_options *options, strbuf *out, qp_error
 
 /* The number of workers of a saved schedule, which its comparison has. */
 qp_status compare_find_workers(const char *load, int *workers, qp_error *error);
-
-#endif

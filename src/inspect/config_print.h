@@ -1,6 +1,5 @@
 /* A model's configuration in the form that transformers prints: `quipu info --config`. */
-#ifndef QUIPU_INSPECT_CONFIG_PRINT_H
-#define QUIPU_INSPECT_CONFIG_PRINT_H
+#pragma once
 
 #include "base/status.h"
 
@@ -8,5 +7,3 @@
  * has is printed as it is there; what it has not, and all of a GGUF file or of synthetic weights,
  * follows from the model, else from LlamaConfig's defaults. To free(). */
 qp_status config_describe(const char *path, char **text, qp_error *error);
-
-#endif

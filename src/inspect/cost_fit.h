@@ -1,6 +1,5 @@
 /* From timed instructions to the curves of a table of costs. */
-#ifndef QUIPU_INSPECT_COST_FIT_H
-#define QUIPU_INSPECT_COST_FIT_H
+#pragma once
 
 #include "schedule/cost.h"
 
@@ -37,5 +36,3 @@ bool cost_add(cost_samples *samples, const cost_sample *about, op_cost work, dou
  * all of one size, what they take beyond what their bytes would in the large one. Where a point was
  * not seen alone, one worker is taken to be as fast as when all work. */
 void cost_fit(const cost_samples *samples, cost_table *table);
-
-#endif

@@ -1,6 +1,5 @@
 /* Prints a run on the GPU before anything is loaded: quipu plan --device cuda. */
-#ifndef QUIPU_INSPECT_CUDA_PRINT_H
-#define QUIPU_INSPECT_CUDA_PRINT_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -29,5 +28,3 @@ typedef struct cuda_print_options {
  * launches are those for `arch`, or for an H100, and without `memory` the bytes are compared with
  * nothing. */
 qp_status cuda_print_run(const cuda_print_options *options, strbuf *out, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* What several hosts reach together, as predicted: a table and a picture. */
-#ifndef QUIPU_INSPECT_HOSTS_H
-#define QUIPU_INSPECT_HOSTS_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "inspect/predict_ranks.h"
@@ -25,5 +24,3 @@ qp_status hosts_read_networks(const char *text, hosts_options *out, qp_error *er
  * there. */
 qp_status hosts_print(const program *program, const schedule_options *schedule,
                       const hosts_options *options, strbuf *out, qp_error *error);
-
-#endif

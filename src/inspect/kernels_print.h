@@ -1,6 +1,5 @@
 /* The kernels of a forward pass by module, beside FlashInfer's: `quipu plan --kernels`. */
-#ifndef QUIPU_INSPECT_KERNELS_PRINT_H
-#define QUIPU_INSPECT_KERNELS_PRINT_H
+#pragma once
 
 #include "lower/print.h"
 
@@ -12,5 +11,3 @@ qp_status kernels_print(const plan_print_options *options, strbuf *out, qp_error
 
 /* The operators of the plan: a bit for each op_code. */
 qp_status kernels_of_plan(const plan_print_options *options, uint64_t *operators, qp_error *error);
-
-#endif

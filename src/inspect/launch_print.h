@@ -1,6 +1,5 @@
 /* Prints lists of launches: quipu plan --device cuda. */
-#ifndef QUIPU_INSPECT_LAUNCH_PRINT_H
-#define QUIPU_INSPECT_LAUNCH_PRINT_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "vm/cuda/launch_list.h"
@@ -13,5 +12,3 @@ void launch_list_print(const launch_setting *setting, const launch_list *list, s
 
 /* Prints the same as an array of entries. */
 cJSON *launch_list_json(const launch_setting *setting, const launch_list *list);
-
-#endif

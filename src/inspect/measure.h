@@ -1,6 +1,5 @@
 /* Measures what instructions cost on this machine, by timing them in a running pass. */
-#ifndef QUIPU_INSPECT_MEASURE_H
-#define QUIPU_INSPECT_MEASURE_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "cuda/driver.h"
@@ -51,5 +50,3 @@ typedef struct measure_gpus {
 /* Reads properties only; no context is made. A GPU that the program has no code for is listed too.
  */
 qp_status measure_list_gpus(measure_gpus *out, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the measurements on the CPU and on a GPU share. */
-#ifndef QUIPU_INSPECT_MEASURE_PARTS_H
-#define QUIPU_INSPECT_MEASURE_PARTS_H
+#pragma once
 
 #include "inspect/measure.h"
 #include "inspect/timed.h"
@@ -20,5 +19,3 @@ qp_status measure_keep(const cost_table *table, const char *path, strbuf *out, q
 
 /* measure_cuda.c */
 qp_status measure_cuda_costs(const measure_options *options, strbuf *out, qp_error *error);
-
-#endif

@@ -2,8 +2,7 @@
  * module that a piece of work belongs to, and its weight. Names come from the model's family, also
  * for a GGUF file.
  */
-#ifndef QUIPU_INSPECT_MODULES_H
-#define QUIPU_INSPECT_MODULES_H
+#pragma once
 
 #include "model/config.h"
 #include "model/weights.h"
@@ -16,5 +15,3 @@ const char *module_stem(const model_config *config, weight_slot slot);
 
 /* Gives the nodes of a timeline their modules and weights, those that have none yet. */
 qp_status modules_name_nodes(timeline *timeline, const program *program, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* The modules of a model as a tree or as JSON: `quipu info --modules`. */
-#ifndef QUIPU_INSPECT_MODULES_PRINT_H
-#define QUIPU_INSPECT_MODULES_PRINT_H
+#pragma once
 
 #include "base/status.h"
 
@@ -12,5 +11,3 @@
  * `only` ("model.layers.0") that module and those in it; else NULL. To free(). */
 qp_status modules_describe(const char *path, const char *only, bool json, char **text,
                            qp_error *error);
-
-#endif

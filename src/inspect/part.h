@@ -1,7 +1,6 @@
 /* Engines that run a part of the pass, to tell what it costs: `bench` and `trace` with --skip,
  * --start-after, --stop-after and --layers. */
-#ifndef QUIPU_INSPECT_PART_H
-#define QUIPU_INSPECT_PART_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "quipu.h"
@@ -35,5 +34,3 @@ qp_status part_reschedule(qp_engine *engine, const qp_schedule_options *schedule
 /* Appends the operators of the schedule that decodes, with commas, in the program's order.
  * QP_INVALID if the engine runs no schedule. */
 qp_status part_print_kinds(const qp_engine *engine, strbuf *out, qp_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* The launches of a pass before anything is loaded, for the GPU here or for one that is known by
  * its figures. */
-#ifndef QUIPU_INSPECT_PASS_LAUNCHES_H
-#define QUIPU_INSPECT_PASS_LAUNCHES_H
+#pragma once
 
 #include "model/model.h"
 #include "plan/plan.h"
@@ -33,5 +32,3 @@ qp_status pass_launches_explain(const pass_launches *launches, strbuf *out, qp_e
 
 /* Appends a heading and the list in the format of launch_list_print(). */
 void pass_launches_print(const pass_launches *launches, strbuf *out);
-
-#endif

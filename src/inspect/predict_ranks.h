@@ -1,6 +1,5 @@
 /* How long a pass takes on several hosts: a simulation of the schedules of all ranks. */
-#ifndef QUIPU_INSPECT_PREDICT_RANKS_H
-#define QUIPU_INSPECT_PREDICT_RANKS_H
+#pragma once
 
 #include "schedule/ranks.h"
 
@@ -19,5 +18,3 @@ qp_status schedule_predict_ranks(schedule_ranks *ranks, const rank_network *netw
 
 /* Bytes that a rank receives in a pass for which the costs of the schedules were chosen. */
 double schedule_rank_bytes(const schedule_ranks *ranks, int rank);
-
-#endif

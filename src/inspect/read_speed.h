@@ -3,8 +3,7 @@
  * Processors share their memory's bandwidth with other programs, and virtual machines with other
  * machines, whose use changes within seconds. Passes that read weights are compared at one rate.
  */
-#ifndef QUIPU_INSPECT_READ_SPEED_H
-#define QUIPU_INSPECT_READ_SPEED_H
+#pragma once
 
 #include "base/threads.h"
 #include "schedule/cost.h"
@@ -23,5 +22,3 @@ cost_rates read_speed_now(const read_speed *speed, bool all, bool one);
 
 /* The means of the rates before and after a pass: those beside it. */
 cost_rates read_speed_between(cost_rates before, cost_rates after);
-
-#endif

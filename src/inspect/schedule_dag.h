@@ -1,8 +1,7 @@
 /* A schedule's instructions without its workers: nodes, edges and priorities of the dependencies,
  * as text and as JSON, and queues that another program made of them: `quipu schedule --linear`,
  * --queues. */
-#ifndef QUIPU_INSPECT_SCHEDULE_DAG_H
-#define QUIPU_INSPECT_SCHEDULE_DAG_H
+#pragma once
 
 #include "base/json.h"
 #include "base/strbuf.h"
@@ -27,5 +26,3 @@ void schedule_slice_json(const instruction *in, cJSON *item);
  * verifies the result. schedule_free() it, also after a failure. */
 qp_status schedule_dag_arrange(const schedule *from, const char *path, schedule *out,
                                qp_error *error);
-
-#endif

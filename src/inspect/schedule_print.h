@@ -1,6 +1,5 @@
 /* Schedules as text for people. Weights are not read. */
-#ifndef QUIPU_INSPECT_SCHEDULE_PRINT_H
-#define QUIPU_INSPECT_SCHEDULE_PRINT_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -54,5 +53,3 @@ typedef struct schedule_print_options {
  * first; of several ranks those of all, together. `save` and `load` concern all ranks too.
  */
 qp_status schedule_print(const schedule_print_options *options, strbuf *out, qp_error *error);
-
-#endif

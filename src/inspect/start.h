@@ -1,6 +1,5 @@
 /* What the time from opening an engine to its first logits was spent on. */
-#ifndef QUIPU_INSPECT_START_H
-#define QUIPU_INSPECT_START_H
+#pragma once
 
 #include "base/progress.h"
 #include "quipu.h"
@@ -14,5 +13,3 @@ typedef struct start_times {
 
 /* Runs the engine's first pass, and a second one, of one token each. The engine was just opened. */
 qp_status start_measure(qp_engine *engine, start_times *out, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* The steps of a forward pass with their mathematics: `quipu trace --describe`. */
-#ifndef QUIPU_INSPECT_STEPS_PRINT_H
-#define QUIPU_INSPECT_STEPS_PRINT_H
+#pragma once
 
 #include "lower/print.h"
 
@@ -8,5 +7,3 @@
  * shows of it ("op="), and the module that it belongs to. Layers that are alike are printed once.
  */
 qp_status steps_print(const plan_print_options *options, strbuf *out, qp_error *error);
-
-#endif

@@ -4,8 +4,7 @@
  * One machine holds the memory (`operators`, or `cuda` on a GPU). The timed machines (`threads`,
  * `megakernel`) use its memory, so that weights are loaded once.
  */
-#ifndef QUIPU_INSPECT_TIMED_H
-#define QUIPU_INSPECT_TIMED_H
+#pragma once
 
 #include "plan/plan.h"
 #include "vm/machine.h"
@@ -78,5 +77,3 @@ qp_status timed_run(timed_model *model, timed_machine *machine, qp_error *error)
 
 /* A run that is not timed: it brings weights into the caches and wakes the threads. */
 qp_status timed_warm_up(timed_model *model, timed_machine *machine, qp_error *error);
-
-#endif

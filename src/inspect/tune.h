@@ -1,6 +1,5 @@
 /* Searches for a schedule that is quicker than the strategies': `quipu schedule --tune`. */
-#ifndef QUIPU_INSPECT_TUNE_H
-#define QUIPU_INSPECT_TUNE_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "quipu.h"
@@ -29,5 +28,3 @@ typedef struct tune_options {
  * such a comparison can tell. Every schedule is proved sound before it runs. QP_CANCELLED keeps
  * nothing. */
 qp_status schedule_tune(const tune_options *options, strbuf *out, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* Reads the events of an answer, of a chat or a completion: text, usage, an error, the end. */
-#ifndef QUIPU_LOAD_ANSWER_H
-#define QUIPU_LOAD_ANSWER_H
+#pragma once
 
 #include "base/status.h"
 
@@ -24,5 +23,3 @@ qp_status answer_read(answer *answer, const char *data, size_t length, qp_error 
 /* The message of an error's body: that of {"error": {"message": ...}} in the forms that servers
  * use, else the beginning of the text. */
 qp_status answer_refused(int status, const char *body, size_t length, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* Runs concurrent requests on one event loop. */
-#ifndef QUIPU_LOAD_CLIENT_H
-#define QUIPU_LOAD_CLIENT_H
+#pragma once
 
 #include "load/server_facts.h"
 #include "load/workload.h"
@@ -14,5 +13,3 @@ void client_close(client *c);
 
 /* Runs the requests of the warm-up, which add nothing to the result, or the measured ones. */
 qp_status client_run(client *c, bool warmup, qp_error *error);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Only the data of events is used; names, ids and comments are ignored.
  */
-#ifndef QUIPU_LOAD_EVENT_STREAM_H
-#define QUIPU_LOAD_EVENT_STREAM_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -31,5 +30,3 @@ qp_status event_stream_read(event_stream *stream, const char *bytes, size_t leng
 /* Resets the reader for another stream, and keeps its memory. */
 void event_stream_clear(event_stream *stream);
 void event_stream_free(event_stream *stream);
-
-#endif

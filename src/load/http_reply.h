@@ -3,8 +3,7 @@
  * The body has a length, is chunked, or ends with the connection. Pieces may be cut anywhere. RFC
  * 9112.
  */
-#ifndef QUIPU_LOAD_HTTP_REPLY_H
-#define QUIPU_LOAD_HTTP_REPLY_H
+#pragma once
 
 #include "base/status.h"
 
@@ -52,5 +51,3 @@ qp_status http_reply_read(http_reply *reply, const char *bytes, size_t length, s
 
 /* For the end of the connection: QP_OK if the reply is complete with it. */
 qp_status http_reply_close(http_reply *reply, qp_error *error);
-
-#endif

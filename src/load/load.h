@@ -13,8 +13,7 @@
  * All of it runs on one thread, which should not limit what is measured: with 256 streams and
  * 100,000 events a second it is idle for most of the time.
  */
-#ifndef QUIPU_LOAD_LOAD_H
-#define QUIPU_LOAD_LOAD_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -132,5 +131,3 @@ qp_status load_print(const load_options *options, const load_result *result, str
                      qp_error *error);
 qp_status load_print_json(const load_options *options, const load_result *result, strbuf *out,
                           qp_error *error);
-
-#endif

@@ -3,8 +3,7 @@
  * So prompts share exactly the prefixes that their keys define. Token p of a part is a hash of
  * seed, key and p. The tokens are ids, words, or pieces of a text of about four bytes a token.
  */
-#ifndef QUIPU_LOAD_PROMPT_H
-#define QUIPU_LOAD_PROMPT_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -34,5 +33,3 @@ void prompt_ids(const prompt_source *source, const prompt_part *parts, size_t n_
 /* Appends a JSON string with its quotes. */
 void prompt_text(const prompt_source *source, const prompt_part *parts, size_t n_parts,
                  strbuf *out);
-
-#endif

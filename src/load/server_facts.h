@@ -1,6 +1,5 @@
 /* What a server reports before a run: GET /v1/models. */
-#ifndef QUIPU_LOAD_SERVER_FACTS_H
-#define QUIPU_LOAD_SERVER_FACTS_H
+#pragma once
 
 #include "load/url.h"
 
@@ -19,5 +18,3 @@ typedef struct server_facts {
 qp_status server_facts_get(const load_url *url, const char *api_key, double timeout,
                            const volatile int *cancel, server_facts *out, qp_error *why,
                            qp_error *error);
-
-#endif

@@ -3,8 +3,7 @@
  * A stream does not depend on other streams. The client gives it a request, and is called once when
  * the request has ended, with or without success.
  */
-#ifndef QUIPU_LOAD_STREAM_H
-#define QUIPU_LOAD_STREAM_H
+#pragma once
 
 #include "load/answer.h"
 #include "load/event_stream.h"
@@ -65,5 +64,3 @@ void stream_begin(stream *s);
 
 /* Ends the current request and the connection. */
 void stream_abandon(stream *s, load_outcome outcome, const qp_error *why);
-
-#endif

@@ -5,8 +5,7 @@
  * object a line with timestamp in ms, input_length, output_length and hash_ids, one for each 512
  * tokens of the prompt; prompts that begin with equal ids begin with equal text.
  */
-#ifndef QUIPU_LOAD_TRACE_FILE_H
-#define QUIPU_LOAD_TRACE_FILE_H
+#pragma once
 
 #include "base/status.h"
 
@@ -32,5 +31,3 @@ typedef struct trace_file {
 /* The message of QP_FORMAT names the line. Call trace_file_free() in every case. */
 qp_status trace_file_read(const char *text, size_t length, trace_file *out, qp_error *error);
 void trace_file_free(trace_file *trace);
-
-#endif

@@ -1,6 +1,5 @@
 /* The server's address: http://HOST[:PORT][/PREFIX]. */
-#ifndef QUIPU_LOAD_URL_H
-#define QUIPU_LOAD_URL_H
+#pragma once
 
 #include "base/status.h"
 
@@ -20,5 +19,3 @@ qp_status url_parse(const char *text, load_url *out, qp_error *error);
  * the caller closes. QP_IO: none does. */
 qp_status url_connect(const load_url *url, struct sockaddr_storage *address, socklen_t *length,
                       int *fd, qp_error *error);
-
-#endif

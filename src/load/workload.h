@@ -1,7 +1,6 @@
 /* The requests of a run and their times. The options and the seed determine arrival, lengths and
  * body of request i. */
-#ifndef QUIPU_LOAD_WORKLOAD_H
-#define QUIPU_LOAD_WORKLOAD_H
+#pragma once
 
 #include "load/load.h"
 #include "load/prompt.h"
@@ -47,5 +46,3 @@ const uint64_t *workload_blocks(const workload *w, size_t i, size_t *n);
  * they share only prefixes with the measured ones. */
 #define WORKLOAD_WARMUP (SIZE_MAX / 2)
 void workload_body(const workload *w, size_t i, strbuf *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* A draft, the nodes that a page has written, while rules rewrite it. */
-#ifndef QUIPU_LOWER_DRAFT_H
-#define QUIPU_LOWER_DRAFT_H
+#pragma once
 
 #include "lower/rewrite.h"
 
@@ -23,5 +22,3 @@ void draft_group_steps(plan_builder *draft);
 
 /* Leaves out activations that no node uses, and columns that none uses at the end of a row. */
 void draft_trim_tensors(plan_builder *draft);
-
-#endif

@@ -1,6 +1,5 @@
 /* The launch rules: see launches.h. Each changes the group that is made, or the nodes after it. */
-#ifndef QUIPU_LOWER_LAUNCH_RULES_H
-#define QUIPU_LOWER_LAUNCH_RULES_H
+#pragma once
 
 #include "lower/launches.h"
 
@@ -42,5 +41,3 @@ void lower_split(lowering *l);
 /* Adds the launch that makes x whole before the last group, if that needs it; or after it. */
 void lower_join(lowering *l);
 void lower_join_at_end(lowering *l);
-
-#endif

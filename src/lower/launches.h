@@ -7,8 +7,7 @@
  *     group        rms_norm      linear + silu_and_mul     linear
  *     its output   BF16 only     BF16 only                 as the program has it
  */
-#ifndef QUIPU_LOWER_LAUNCHES_H
-#define QUIPU_LOWER_LAUNCHES_H
+#pragma once
 
 #include "lower/lower.h"
 #include "op/cuda_ops.h"
@@ -133,5 +132,3 @@ bool lower_is_single(const program *program, const int64_t *sizes);
 /* Whether products have the same shapes on all ranks up to the logits, so that all ranks make the
  * same launches. */
 bool lower_ranks_are_alike(const program *program);
-
-#endif

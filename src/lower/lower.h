@@ -4,8 +4,7 @@
  * that runs it: rules.def lists them, in the order in which they are taken. A rule that does not
  * apply to a layer says why in a sentence, and leaves the layer as it is.
  */
-#ifndef QUIPU_LOWER_LOWER_H
-#define QUIPU_LOWER_LOWER_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "plan/plan.h"
@@ -72,5 +71,3 @@ qp_status lower_explain(const model_config *config, const model *model, const pl
  * bytes with everything else as in `options`; 0: none does. */
 int64_t lower_largest_context(const model_config *config, const plan_options *options,
                               uint64_t weight_bytes, uint64_t available);
-
-#endif

@@ -1,6 +1,5 @@
 /* A program as text for people: the lifetime table and the shapes. Neither reads weights. */
-#ifndef QUIPU_LOWER_PRINT_H
-#define QUIPU_LOWER_PRINT_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -58,5 +57,3 @@ typedef struct shapes_print_options {
  * with PLAN_PADDED of each of `batch`; and one token each of `batch` sequences. Layers that are
  * alike are printed once. QP_INVALID: more tokens than the model has positions. */
 qp_status plan_print_shapes(const shapes_print_options *options, strbuf *out, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* The bytes of all ranks, as print_lifetimes.c shows them beside one rank's plan. */
-#ifndef QUIPU_LOWER_PRINT_RANKS_H
-#define QUIPU_LOWER_PRINT_RANKS_H
+#pragma once
 
 #include "base/json.h"
 #include "base/strbuf.h"
@@ -14,5 +13,3 @@ void plan_ranks_free(program *ranks, int n);
 /* A table, and the same as members of a JSON object. */
 void plan_ranks_print(const program *ranks, strbuf *out);
 void plan_ranks_json(const program *ranks, cJSON *root);
-
-#endif

@@ -6,8 +6,7 @@
  * options, never addresses, batches, or what other rules did. The engine (rewrite.c) finds matches,
  * refuses those whose values others still read, and puts steps in order again.
  */
-#ifndef QUIPU_LOWER_REWRITE_H
-#define QUIPU_LOWER_REWRITE_H
+#pragma once
 
 #include "lower/lower.h"
 #include "plan/builder.h"
@@ -81,5 +80,3 @@ void match_visit(const match *match, int k, int end, rewrite_visit *visit, void 
 
 /* A tensor of the draft like `like` with another name; its number. */
 int match_add_tensor(match *match, const char *name, const plan_tensor *like);
-
-#endif

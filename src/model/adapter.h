@@ -9,8 +9,7 @@
  * `rank` is the largest of all adapters; smaller ones, and weights that an adapter leaves as they
  * are, have zeros.
  */
-#ifndef QUIPU_MODEL_ADAPTER_H
-#define QUIPU_MODEL_ADAPTER_H
+#pragma once
 
 #include "model/model.h"
 #include "model/source.h"
@@ -36,5 +35,3 @@ typedef model_weight *adapter_weight_of(void *model, weight_slot slot, int64_t l
  * float32, and rounded to the weights' type: QP_UNSUPPORTED names a weight that is quantised. */
 qp_status adapter_open_all(weight_source *source, model_config *config, model_adapter *infos,
                            adapter_weight_of *weight_of, void *model, qp_error *error);
-
-#endif

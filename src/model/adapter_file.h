@@ -5,8 +5,7 @@
  * a directory of PEFT has adapter_config.json and adapter_model.safetensors. What changes a model
  * otherwise (embeddings, whole modules, biases, DoRA's magnitudes) is refused by name.
  */
-#ifndef QUIPU_MODEL_ADAPTER_FILE_H
-#define QUIPU_MODEL_ADAPTER_FILE_H
+#pragma once
 
 #include "base/json.h"
 #include "model/source.h"
@@ -51,5 +50,3 @@ int64_t adapter_file_row(const adapter_file *file, weight_slot slot, const adapt
 /* QP_UNSUPPORTED names a tensor that was not asked for, after all slots that may be adapted were:
  * without it the model would compute something else. */
 qp_status adapter_file_check_unread(const adapter_file *file, uint32_t slots, qp_error *error);
-
-#endif

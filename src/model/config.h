@@ -1,6 +1,5 @@
 /* The sizes of a model, whatever file they came from. config_read.h reads them. */
-#ifndef QUIPU_MODEL_CONFIG_H
-#define QUIPU_MODEL_CONFIG_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "model/rope.h"
@@ -139,5 +138,3 @@ static inline int64_t config_qkv_hidden_units(const model_config *c)
 {
     return (c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Reads the sizes of a model from what each kind of source says about them, and checks them. */
-#ifndef QUIPU_MODEL_CONFIG_READ_H
-#define QUIPU_MODEL_CONFIG_READ_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/json.h"
@@ -68,5 +67,3 @@ void config_drop_local_rope(model_config *config);
 qp_status config_check(const model_config *config, const char *where, qp_error *error);
 qp_status config_check_rope(const rope_config *rope, int64_t head_dim, const char *where,
                             qp_error *error);
-
-#endif

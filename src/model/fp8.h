@@ -9,8 +9,7 @@
  * The rest of the program sees such a matrix in F8_128 where whole blocks of that type share a
  * scale, and else, or where BF16 is asked for, in BF16: the product, in float32, rounded once.
  */
-#ifndef QUIPU_MODEL_FP8_H
-#define QUIPU_MODEL_FP8_H
+#pragma once
 
 #include "file/safetensors.h"
 #include "model/config.h"
@@ -49,5 +48,3 @@ void fp8_decode(const fp8_matrix *matrix, int64_t begin, int64_t rows, uint16_t 
 /* Whether the tensor belongs to a matrix in FP8: its scales, or what an engine that rounds inputs
  * or the cache to FP8 would need. The latter are not used, because quipu rounds neither. */
 bool fp8_is_companion(const safetensors *file, const char *name);
-
-#endif

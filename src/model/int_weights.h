@@ -15,8 +15,7 @@
  * all zeros are the middle, groups are whole blocks and the scales are F16 numbers; else in F32, in
  * which the product is exact.
  */
-#ifndef QUIPU_MODEL_INT_WEIGHTS_H
-#define QUIPU_MODEL_INT_WEIGHTS_H
+#pragma once
 
 #include "file/safetensors.h"
 #include "model/config.h"
@@ -49,5 +48,3 @@ void int_read(const int_matrix *matrix, dtype type, int64_t begin, int64_t rows,
 
 /* Whether the tensor belongs to such a matrix; also a bias of zeros, which some programs write. */
 bool int_is_companion(const safetensors *file, const model_config *config, const char *name);
-
-#endif

@@ -8,8 +8,7 @@
  * gate and up are one tensor, whose rows are in turn a row of gate and one of up. The rest of the
  * program sees matrices of rows, those of all experts one after the other, in the stored type.
  */
-#ifndef QUIPU_MODEL_JOINED_EXPERTS_H
-#define QUIPU_MODEL_JOINED_EXPERTS_H
+#pragma once
 
 #include "file/safetensors.h"
 
@@ -28,5 +27,3 @@ qp_status joined_experts_find(const safetensors *file, const char *name, int64_t
 
 /* Rows [begin, begin + rows) of all experts' rows. */
 void joined_experts_read(const joined_experts *experts, int64_t begin, int64_t rows, void *dst);
-
-#endif

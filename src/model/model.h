@@ -5,8 +5,7 @@
  * inside mapped or owned memory, and every tensor of the file is one that the model's family reads.
  * Weights are read-only.
  */
-#ifndef QUIPU_MODEL_MODEL_H
-#define QUIPU_MODEL_MODEL_H
+#pragma once
 
 #include "base/progress.h"
 #include "base/threads.h"
@@ -132,5 +131,3 @@ uint64_t model_weight_bytes(const model *model);
 /* Bytes of those that a pass of one token reads: all, but of an embedding that is not the output as
  * well one row, and of experts those that a token uses. */
 uint64_t model_read_bytes(const model *model);
-
-#endif

@@ -4,8 +4,7 @@
  * by the same angles. Sources: Su et al., RoFormer, 2021; transformers modeling_rope_utils.py for
  * the scalings.
  */
-#ifndef QUIPU_MODEL_ROPE_H
-#define QUIPU_MODEL_ROPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -60,5 +59,3 @@ void rope_table_rows(const rope_config *rope, int64_t length, int64_t position, 
                      float *rows);
 
 enum { ROPE_MAX_DIM = 4096 };
-
-#endif

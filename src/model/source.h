@@ -1,6 +1,5 @@
 /* Where weights come from: one question, "the tensor of that name", for every kind of source. */
-#ifndef QUIPU_MODEL_SOURCE_H
-#define QUIPU_MODEL_SOURCE_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/buffer.h"
@@ -60,5 +59,3 @@ bool source_is_mapped(const weight_source *source, weight_slot slot, int64_t lay
 void source_discard(const weight_source *source, const void *data);
 
 void source_close(weight_source *source);
-
-#endif

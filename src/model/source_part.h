@@ -1,6 +1,5 @@
 /* Shared by the files of source: names, memory, and the experts of safetensors. */
-#ifndef QUIPU_MODEL_SOURCE_PART_H
-#define QUIPU_MODEL_SOURCE_PART_H
+#pragma once
 
 #include "model/source.h"
 
@@ -40,5 +39,3 @@ qp_status source_get_experts(weight_source *source, weight_slot slot, int64_t la
 /* source_read_rows() of those whose view has no data. */
 void source_read_experts(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
                          const tensor *view, int64_t begin, int64_t rows, void *dst);
-
-#endif

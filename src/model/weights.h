@@ -1,6 +1,5 @@
 /* The weights that a model may have, by slot: what weights.def says of each. */
-#ifndef QUIPU_MODEL_WEIGHTS_H
-#define QUIPU_MODEL_WEIGHTS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -19,5 +18,3 @@ typedef struct weight_info {
 } weight_info;
 
 const weight_info *weight_get_info(weight_slot slot);
-
-#endif

@@ -1,7 +1,6 @@
 /* mbarriers, by their addresses in shared memory. A phase ends when the expected number of arrivals
  * and the expected bytes of bulk copies have come. */
-#ifndef QUIPU_OP_BARRIER_CUH
-#define QUIPU_OP_BARRIER_CUH
+#pragma once
 
 #include <stdint.h>
 
@@ -48,5 +47,3 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
     while (!barrier_try(barrier, parity)) {
     }
 }
-
-#endif

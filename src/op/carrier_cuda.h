@@ -8,8 +8,7 @@
  * NCCL gathers columns as a sum: a rank's part is zeros outside its own columns, and the words are
  * added as integers, which keeps their bits.
  */
-#ifndef QUIPU_OP_CARRIER_CUDA_H
-#define QUIPU_OP_CARRIER_CUDA_H
+#pragma once
 
 #include "comm/comm.h"
 #include "cuda/nccl.h"
@@ -44,5 +43,3 @@ void cuda_carrier_end(cuda_carrier *carrier);
 
 /* Whether an exchange has failed, and why; exchanges after it do nothing. */
 qp_status cuda_carrier_check(const cuda_carrier *carrier, qp_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* Operators by number, for files that need no more of them: instruction records, the device's
  * switch. */
-#ifndef QUIPU_OP_CODE_H
-#define QUIPU_OP_CODE_H
+#pragma once
 
 typedef enum op_code {
 #define OP(NAME, name) OP_##NAME,
@@ -9,5 +8,3 @@ typedef enum op_code {
 #undef OP
     OP_COUNT
 } op_code;
-
-#endif

@@ -6,8 +6,7 @@
  * same bits as the operators that it fuses. Its packed weights are the parts' packed weights, one
  * after the other.
  */
-#ifndef QUIPU_OP_COMPOSE_H
-#define QUIPU_OP_COMPOSE_H
+#pragma once
 
 #include "base/cpu.h"
 #include "op/op.h"
@@ -222,5 +221,3 @@ extern const op_tolerance compose_bf16_tolerances[];
         COMPOSE_ROWS_8, op, together, held_to) COMPOSE_LEVELS(COMPOSE_ROW_16, op, together)        \
                                             COMPOSE_DECODED(COMPOSE_ROW_DECODED, op, together)     \
                                                 COMPOSE_BF16S(COMPOSE_ROW_BF16, op, together){0}};
-
-#endif

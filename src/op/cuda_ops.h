@@ -5,8 +5,7 @@
  * lie there: they either launch kernels at once or record their launches (cuda/launch.h).
  * The launch rules (lower/launches.h) decide from the same rows which nodes of a plan are fused.
  */
-#ifndef QUIPU_OP_CUDA_OPS_H
-#define QUIPU_OP_CUDA_OPS_H
+#pragma once
 
 #include "cuda/exchange.h"
 #include "cuda/launch.h"
@@ -229,5 +228,3 @@ static inline cuda_address cuda_device_form(const void *data)
 {
     return (cuda_address)(uintptr_t)data;
 }
-
-#endif

@@ -6,8 +6,7 @@
  * All threads of the block call it, and none returns early. Where a call is so short that its
  * launch matters, the function takes a struct of device_rows.h instead of the call.
  */
-#ifndef QUIPU_OP_DEVICE_CUH
-#define QUIPU_OP_DEVICE_CUH
+#pragma once
 
 #include "op/device_rows.h"
 #include "quipu_kernel.h"
@@ -283,5 +282,3 @@ DEVICE_FN int64_t device_sequence(const int32_t *border, int64_t n, int64_t t)
     }
     return low;
 }
-
-#endif

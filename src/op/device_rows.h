@@ -3,8 +3,7 @@
  * These kernels' parameters are a few words, not an op_call: in a kernel of two microseconds,
  * reading two kilobytes of parameters is a considerable part of the time.
  */
-#ifndef QUIPU_OP_DEVICE_ROWS_H
-#define QUIPU_OP_DEVICE_ROWS_H
+#pragma once
 
 #include "quipu_kernel.h"
 
@@ -68,5 +67,3 @@ enum {
     ROPE_THREADS = 256, /* at most */
     ROPE_HEADS = 4,     /* that a thread rotates together */
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* Reading and writing single elements of the plain types, for references. */
-#ifndef QUIPU_OP_ELEMENT_H
-#define QUIPU_OP_ELEMENT_H
+#pragma once
 
 #include "tensor/float16.h"
 #include "tensor/float8.h"
@@ -79,5 +78,3 @@ static inline double element_round(dtype type, double value)
     element_store(type, &cell, 0, value);
     return element_load(type, &cell, 0);
 }
-
-#endif

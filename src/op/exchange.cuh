@@ -5,8 +5,7 @@
  * An all_gather is an all_reduce in which each rank's part is zeros outside its own columns, and
  * bits are or-ed: exact, and with the same traffic in both directions, which the protocols need.
  */
-#ifndef QUIPU_OP_EXCHANGE_CUH
-#define QUIPU_OP_EXCHANGE_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/exchange_rows.h"
@@ -323,5 +322,3 @@ DEVICE_FN void exchange_norm(const exchange_rows &call, const norm_rows &norm, u
     exchange_put(call, row, i + 4, v[1]);
     norm_store<false, true>(norm, row, i, weight, scale, x);
 }
-
-#endif

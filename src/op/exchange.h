@@ -1,8 +1,7 @@
 /* all_reduce and all_gather of ranks that run apart. Their calls have the group of the ranks where
  * other operators have packed weights. Such a call is one exchange, so it is never cut into slices.
  * After a failure the outputs are not written, and the group knows why: comm_check(). */
-#ifndef QUIPU_OP_EXCHANGE_H
-#define QUIPU_OP_EXCHANGE_H
+#pragma once
 
 #include "comm/comm.h"
 #include "op/table.h"
@@ -21,5 +20,3 @@ static inline comm *exchange_group(const op_call *call)
 
 void exchange_sum(const op_call *call);
 void exchange_columns(const op_call *call);
-
-#endif

@@ -1,6 +1,5 @@
 /* Launches of all_reduce and all_gather between GPUs of one host. */
-#ifndef QUIPU_OP_EXCHANGE_CUDA_H
-#define QUIPU_OP_EXCHANGE_CUDA_H
+#pragma once
 
 #include "op/cuda_ops.h"
 #include "op/exchange_likeliest.h"
@@ -30,5 +29,3 @@ qp_status cuda_exchange_norm(cuda_ops *ops, const tensor *part, const tensor *ou
  * from `first` on. */
 qp_status cuda_exchange_likeliest(cuda_ops *ops, const tensor *part, int64_t first,
                                   const tensor *ids, qp_error *error);
-
-#endif

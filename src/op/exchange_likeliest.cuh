@@ -1,7 +1,6 @@
 /* The likeliest token over ranks: see op/exchange_likeliest.h. A block finds that of a row, and its
  * first thread exchanges words with the blocks of the same number. */
-#ifndef QUIPU_OP_EXCHANGE_LIKELIEST_CUH
-#define QUIPU_OP_EXCHANGE_LIKELIEST_CUH
+#pragma once
 
 #include "op/argmax/argmax.cuh"
 #include "op/exchange.cuh"
@@ -46,5 +45,3 @@ DEVICE_FN void likeliest_rows(const exchange_likeliest &call)
     __syncthreads(); /* every thread has read the counter */
     if (threadIdx.x == 0) *counter = round;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The likeliest token of rows whose logits are cut by columns: each rank finds that of its own, and
  * all exchange these. What the host and the kernel share. */
-#ifndef QUIPU_OP_EXCHANGE_LIKELIEST_H
-#define QUIPU_OP_EXCHANGE_LIKELIEST_H
+#pragma once
 
 #include "cuda/exchange.h"
 #include "op/device_rows.h"
@@ -15,5 +14,3 @@ typedef struct exchange_likeliest {
     uint64_t ids; /* address: int32_t [n_rows] */
     exchange ranks;
 } exchange_likeliest;
-
-#endif

@@ -6,8 +6,7 @@
  * one. So a rank starts a kernel that waits for copies only after the threads of all ranks have
  * started their copies.
  */
-#ifndef QUIPU_OP_EXCHANGE_PUSH_CUDA_H
-#define QUIPU_OP_EXCHANGE_PUSH_CUDA_H
+#pragma once
 
 #include "comm/comm.h"
 #include "op/cuda_ops.h"
@@ -29,5 +28,3 @@ qp_status cuda_push(cuda_ops *ops, cuda_address from, cuda_address to, size_t by
 
 /* Records a wait for all copies so far, and for the other ranks' threads. */
 qp_status cuda_push_wait(cuda_ops *ops, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the kernels of all_reduce and all_gather are called with: shared by host and kernels. */
-#ifndef QUIPU_OP_EXCHANGE_ROWS_H
-#define QUIPU_OP_EXCHANGE_ROWS_H
+#pragma once
 
 #include "cuda/exchange.h"
 #include "op/device_rows.h"
@@ -25,5 +24,3 @@ typedef struct exchange_rows {
     int32_t vectors;    /* all four elements from a multiple of 4 on lie together, aligned */
     exchange ranks;
 } exchange_rows;
-
-#endif

@@ -2,8 +2,7 @@
  * exchange_sums_cuda.h. Ranks' parts are added in the order of the ranks, with x to the first, and
  * squares in the order of rms_norm.cuh.
  */
-#ifndef QUIPU_OP_EXCHANGE_SUMS_CUH
-#define QUIPU_OP_EXCHANGE_SUMS_CUH
+#pragma once
 
 #include "cuda/exchange_sums.h"
 #include "op/exchange.cuh"
@@ -92,5 +91,3 @@ DEVICE_FN void sums_rows(const exchange_sums &call, uint32_t *counters)
     sums_meet(call.ranks, round + 2);
     if (threadIdx.x == 0) *counter = round + 2;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Arithmetic over named sizes, in which operators' shapes and costs are written: numbers, names, +
  * - * / and parentheses, in float64. */
-#ifndef QUIPU_OP_EXPRESSION_H
-#define QUIPU_OP_EXPRESSION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,5 +11,3 @@ typedef bool expression_lookup(void *context, const char *name, size_t length, d
 /* Evaluates text[0 .. length); false when it is malformed or a name has no value. */
 bool expression_evaluate(const char *text, size_t length, expression_lookup *lookup, void *context,
                          double *value);
-
-#endif

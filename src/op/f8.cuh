@@ -1,8 +1,7 @@
 /* Rows in FP8 (E4M3) with a scale for each group of columns, as op/linear/linear_f8.h describes
  * them.
  */
-#ifndef QUIPU_OP_F8_CUH
-#define QUIPU_OP_F8_CUH
+#pragma once
 
 #include "op/device.cuh"
 
@@ -46,5 +45,3 @@ DEVICE_FN uint32_t f8_pack4(float4 v, float inverse)
 {
     return f8_pack2(v.x, v.y, inverse) | (uint32_t)f8_pack2(v.z, v.w, inverse) << 16;
 }
-
-#endif

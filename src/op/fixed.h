@@ -10,8 +10,7 @@
  * the sum itself that it is complete, every contribution adds one to the count. Readers of the
  * value ignore the count. One source for C and CUDA C.
  */
-#ifndef QUIPU_OP_FIXED_H
-#define QUIPU_OP_FIXED_H
+#pragma once
 
 #include "op/portable.h"
 
@@ -84,5 +83,4 @@ void fixed_load_f32(const int64_t *row, int64_t n, float *out);
 /* Sums of usual magnitudes, with or without counts, for test calls. */
 void fixed_fill(const tensor *view, bool counted, uint64_t seed);
 
-#endif
 #endif

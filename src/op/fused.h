@@ -1,7 +1,6 @@
 /* Shared by the references of operators that begin with a norm: rows normalised into float64, and
  * matrix products with them, by the references of rms_norm and linear. */
-#ifndef QUIPU_OP_FUSED_H
-#define QUIPU_OP_FUSED_H
+#pragma once
 
 #include "op/op.h"
 
@@ -30,5 +29,3 @@ void fused_norm_project(const fused_norm *norm, int64_t count, const tensor *wei
 
 /* linear's check of one weight. */
 qp_status fused_check_weight(const tensor *x, const tensor *weight, qp_error *error);
-
-#endif

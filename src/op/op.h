@@ -13,8 +13,7 @@
  * The reference computes in float64 from inputs of any type and rounds once, to the output's type;
  * with F64 outputs it is the oracle with which variants are compared.
  */
-#ifndef QUIPU_OP_OP_H
-#define QUIPU_OP_OP_H
+#pragma once
 
 #include "base/status.h"
 #include "tensor/tensor.h"
@@ -233,5 +232,3 @@ op_cost op_cost_of(const op_info *op, const op_call *call);
  * NULL for the reference. Depends on types and shapes only, never on contents. */
 op_kernel *op_select(const op_info *op, uint32_t features, const op_call *call,
                      const op_variant **variant);
-
-#endif

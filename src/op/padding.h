@@ -4,8 +4,7 @@
  * t stands in slot t + padding_offsets[t], where padding_offsets[t] is the number of padding slots
  * before it; slot s is position s % max_q_len of sequence s / max_q_len.
  */
-#ifndef QUIPU_OP_PADDING_H
-#define QUIPU_OP_PADDING_H
+#pragma once
 
 #include "base/status.h"
 #include "tensor/tensor.h"
@@ -32,5 +31,3 @@ qp_status padding_check_slots(const char *op, const tensor *slots, int64_t bs, i
 /* Checks that each of values (n), I32, lies in [0, limit); the message names `what`. */
 qp_status index_check(const char *op, const char *what, const tensor *values, int64_t limit,
                       qp_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* Functions in headers that C17 and CUDA C share: index arithmetic that kernels of both must do in
  * the same way. */
-#ifndef QUIPU_OP_PORTABLE_H
-#define QUIPU_OP_PORTABLE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -9,6 +8,4 @@
 #define OP_FN __host__ __device__ static inline
 #else
 #define OP_FN static inline
-#endif
-
 #endif

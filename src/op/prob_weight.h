@@ -1,7 +1,6 @@
 /* Probabilities as whole numbers, whose sums are exact and so the same in any order: a choice that
  * depends on a sum is then the same in every variant. */
-#ifndef QUIPU_OP_PROB_WEIGHT_H
-#define QUIPU_OP_PROB_WEIGHT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -13,5 +12,3 @@ static inline uint64_t prob_weight(double probability)
     if (!(probability > 0)) return 0;
     return (uint64_t)((probability < 1 ? probability : 1) * PROB_WEIGHT_ONE);
 }
-
-#endif

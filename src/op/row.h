@@ -1,8 +1,7 @@
 /* Whole rows as float64, for references: element.h for a row of values at the speed of vectorised
  * code, and the dot product that linear and attention share.
  */
-#ifndef QUIPU_OP_ROW_H
-#define QUIPU_OP_ROW_H
+#pragma once
 
 #include "tensor/dtype.h"
 
@@ -31,5 +30,3 @@ static inline row_span row_span_at(int64_t unit, int64_t end, int64_t row_length
     span.count = rest < end - unit ? rest : end - unit;
     return span;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Operators on rows on the GPU: what the launchers of rms_norm, add_rms_norm, silu_and_mul, rope
  * and kv_append share. */
-#ifndef QUIPU_OP_ROWS_CUDA_H
-#define QUIPU_OP_ROWS_CUDA_H
+#pragma once
 
 #include "op/cuda_ops.h"
 #include "op/device_rows.h"
@@ -45,5 +44,3 @@ bool cuda_caches_on_vectors(const append_rows *append);
 
 /* Whether the kv_append calls[1] stores what the rope calls[0] rotates. */
 bool cuda_rope_is_appended(const cuda_ops *ops, const op_call *calls);
-
-#endif

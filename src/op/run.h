@@ -1,6 +1,5 @@
 /* Runs a whole call: divides its units among the threads of a pool. */
-#ifndef QUIPU_OP_RUN_H
-#define QUIPU_OP_RUN_H
+#pragma once
 
 #include "base/threads.h"
 #include "op/table.h"
@@ -9,5 +8,3 @@
  * `scratch_bytes` for each worker of the pool, at least op->scratch_bytes(call); NULL if none. */
 void op_run(const op_info *op, op_kernel *kernel, const op_call *call, thread_pool *pool,
             void *scratch, size_t scratch_bytes);
-
-#endif

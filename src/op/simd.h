@@ -7,8 +7,7 @@
  * multiply-add (SSE2) are products rounded too. The functions are explained in simd_avx512.inc.
  * Rows of F32, F16, BF16 and F8 are widened on their way in and rounded once on their way out.
  */
-#ifndef QUIPU_OP_SIMD_H
-#define QUIPU_OP_SIMD_H
+#pragma once
 
 #include "tensor/dtype.h"
 
@@ -87,5 +86,3 @@ SIMD_FN vf vf_tanh(vf x)
     vf large = vf_sub(vf_set1(1), vf_div(vf_set1(2), power));
     return vf_add_unless_ge(vf_where_ge(small, limit, square), large, limit, square);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The table of operators: each by its number and by its name. Apart from op.h, because GPU images
  * read op.h: a new operator does not compile them again. */
-#ifndef QUIPU_OP_TABLE_H
-#define QUIPU_OP_TABLE_H
+#pragma once
 
 #include "op/code.h"
 #include "op/op.h"
@@ -13,5 +12,3 @@
 const op_info *op_get(op_code code);
 /* NULL when there is none of that name. */
 const op_info *op_find(const char *name);
-
-#endif

@@ -1,7 +1,6 @@
 /* The allowed error of an output: op_tolerance (op.h) computed for one call, and the rule applied.
  */
-#ifndef QUIPU_OP_TOLERANCE_H
-#define QUIPU_OP_TOLERANCE_H
+#pragma once
 
 #include "op/op.h"
 
@@ -24,5 +23,3 @@ double op_typical_size(const tensor *view);
  */
 bool op_element_matches(const op_limits *limits, dtype type, double expected, double found,
                         double typical);
-
-#endif

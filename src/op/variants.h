@@ -1,8 +1,7 @@
 /* An operator's variants that are written once in vectors (op/simd.h) and compiled for every
  * instruction set that simd_levels of CMakeLists.txt names. This is the list of those for C.
  */
-#ifndef QUIPU_OP_VARIANTS_H
-#define QUIPU_OP_VARIANTS_H
+#pragma once
 
 #include "base/cpu.h"
 #include "op/op.h"
@@ -45,5 +44,3 @@ static inline bool op_call_has_no_f64(const op_call *call)
 #define OP_SIMD8_TABLE(prefix, ...)                                                                \
     SIMD8_LEVELS(SIMD_DECLARE, prefix)                                                             \
     static const op_variant variants[] = {SIMD8_LEVELS(SIMD_ROW, prefix, __VA_ARGS__){0}};
-
-#endif

@@ -1,6 +1,5 @@
 /* A view of any rank and strides, row by row: for code that visits every element. */
-#ifndef QUIPU_OP_VIEW_H
-#define QUIPU_OP_VIEW_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -12,5 +11,3 @@ void *view_row(const tensor *view, int64_t row);
 
 /* Writes "[2, 0, 17]" for an element of a row. */
 const char *view_index(const tensor *view, int64_t row, int64_t i, char *text, size_t size);
-
-#endif

@@ -1,7 +1,6 @@
 /* What a page of the plan (llama.c) writes a forward pass with: steps, and nodes whose operands are
  * parts of tensors and weights by name. program.c makes areas and views of them. */
-#ifndef QUIPU_PLAN_BUILDER_H
-#define QUIPU_PLAN_BUILDER_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -160,5 +159,3 @@ qp_status program_build(const plan_builder *b, const model *model, program *out,
 void program_place(program *program);
 /* Its numbers, which differ for another program. */
 void program_take_fingerprints(program *program);
-
-#endif

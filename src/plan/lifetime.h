@@ -1,6 +1,5 @@
 /* Tensor lifetimes: computed from what steps read and write, never listed by hand. */
-#ifndef QUIPU_PLAN_LIFETIME_H
-#define QUIPU_PLAN_LIFETIME_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -31,5 +30,3 @@ void lifetime_place(program *program, const plan_cell *cells);
  * steps, marks which tensor owns which bytes, and fails when a step reads bytes that another tensor
  * has overwritten or that were never written. */
 qp_status program_verify(const program *program, qp_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* Writing a page of the plan, and making a program of what it has written. lower/lower.h builds
  * programs with both. */
-#ifndef QUIPU_PLAN_PLAN_H
-#define QUIPU_PLAN_PLAN_H
+#pragma once
 
 #include "model/model.h"
 #include "plan/program.h"
@@ -27,5 +26,3 @@ qp_status plan_finish(const struct plan_builder *draft, const model *model, qp_e
  * where only its sizes were known before. It has the sizes and types that the program was built
  * from. */
 void program_attach(program *program, const model *model);
-
-#endif

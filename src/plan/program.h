@@ -10,8 +10,7 @@
  * an address: program_memory says where tensors and weights lie when it runs. Schedules refer to
  * the program's nodes and views by number.
  */
-#ifndef QUIPU_PLAN_PROGRAM_H
-#define QUIPU_PLAN_PROGRAM_H
+#pragma once
 
 #include "base/arena.h"
 #include "model/config.h"
@@ -481,5 +480,3 @@ void program_make_angles(const program *program, plan_tensor_id table, int64_t l
 
 /* All rows of the table, and of the local one after it where there is one. */
 void program_make_tables(const program *program, float *rows);
-
-#endif

@@ -5,8 +5,7 @@
  * output and the down projection are cut by input features, so that each rank makes partial sums of
  * all hidden features.
  */
-#ifndef QUIPU_PLAN_SHARD_H
-#define QUIPU_PLAN_SHARD_H
+#pragma once
 
 #include "model/model.h"
 #include "plan/program.h"
@@ -18,5 +17,3 @@ qp_status shard_of_rank(const model_config *whole, const model *model, const pla
 
 /* Sets which rows and columns of w->whole the rank holds. */
 void shard_cut_weight(const program *program, program_weight *w);
-
-#endif

@@ -4,8 +4,7 @@
  * A weight's tensor (program_weight.whole) has data where it lies in memory or in a mapped file.
  * Weights of a model that was opened for its sizes alone are read by rows.
  */
-#ifndef QUIPU_PLAN_WEIGHTS_H
-#define QUIPU_PLAN_WEIGHTS_H
+#pragma once
 
 #include "file/synthetic_bits.h"
 #include "plan/program.h"
@@ -39,5 +38,3 @@ void program_read_sparsely(const program *program, int weight);
 /* Frees the memory of a weight that was made, where the model was opened for one reader; reading it
  * later faults. Of a weight in a mapped file, or one that other ranks have parts of: nothing. */
 void program_discard_weight(const program *program, int weight);
-
-#endif

@@ -1,6 +1,5 @@
 /* A request to the process of a model, and its reply as it comes. On the I/O thread. */
-#ifndef QUIPU_ROUTER_BACKEND_H
-#define QUIPU_ROUTER_BACKEND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ void backend_pause(backend *b, bool pauses);
 
 /* Without `end`. The process sees that its client has left. NULL is allowed. */
 void backend_close(backend *b);
-
-#endif

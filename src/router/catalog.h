@@ -7,8 +7,7 @@
  *     small   /models/smollm2-135m.Q8_0.gguf
  *     coder   hf:Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF:Q4_K_M   --context 8192
  */
-#ifndef QUIPU_ROUTER_CATALOG_H
-#define QUIPU_ROUTER_CATALOG_H
+#pragma once
 
 #include "base/status.h"
 
@@ -40,5 +39,3 @@ const catalog_entry *catalog_find(const catalog *c, const char *name);
 
 /* Whether the models are those of a folder, into which others can be pulled. */
 bool catalog_is_folder(const char *where);
-
-#endif

@@ -1,6 +1,5 @@
 /* A request that is passed on to the process of its model, and the reply, byte for byte. */
-#ifndef QUIPU_ROUTER_FORWARD_H
-#define QUIPU_ROUTER_FORWARD_H
+#pragma once
 
 #include "router/models.h"
 #include "server/http.h"
@@ -11,5 +10,3 @@ void forward(models *all, const char *name, exchange *x);
 /* The error as a reply, in the form of the request's API; releases the exchange. */
 void forward_refuse(exchange *x, int status, const char *code, const char *param,
                     const char *message);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * A process ends when the router closes the pipe beside it, or is gone.
  */
-#ifndef QUIPU_ROUTER_LINK_H
-#define QUIPU_ROUTER_LINK_H
+#pragma once
 
 #include "base/status.h"
 
@@ -21,5 +20,3 @@ enum { LINK_DESCRIPTOR = 3, LINK_END_DESCRIPTOR = 4 };
 qp_status link_ask(void *link, uint64_t bytes, qp_error *error);
 void link_tell_ready(int link);
 void link_tell_failed(int link, const char *why);
-
-#endif

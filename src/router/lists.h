@@ -1,6 +1,5 @@
 /* What the models are and which of them run, in the forms of the APIs. */
-#ifndef QUIPU_ROUTER_LISTS_H
-#define QUIPU_ROUTER_LISTS_H
+#pragma once
 
 #include "base/json.h"
 #include "router/models.h"
@@ -14,5 +13,3 @@ cJSON *list_openai_one(models *all, const char *name);
 /* GET /api/tags, and GET /api/ps: those that run. */
 cJSON *list_ollama_tags(const models *all);
 cJSON *list_ollama_ps(models *all);
-
-#endif

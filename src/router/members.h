@@ -1,6 +1,5 @@
 /* Members of a JSON object without reading the rest, which may be megabytes of a conversation. */
-#ifndef QUIPU_ROUTER_MEMBERS_H
-#define QUIPU_ROUTER_MEMBERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,5 +12,3 @@ bool member_find(const char *json, size_t length, const char *name, const char *
 
 /* The same, a string without its escapes, of less than `size` bytes with its NUL. */
 bool member_text(const char *json, size_t length, const char *name, char *out, size_t size);
-
-#endif

@@ -3,8 +3,7 @@
  *     STOPPED -> COUNTING -> WAITING -> LOADING -> READY -> ENDING -> STOPPED
  *                (its needs)  (for room)
  */
-#ifndef QUIPU_ROUTER_MODELS_H
-#define QUIPU_ROUTER_MODELS_H
+#pragma once
 
 #include "router/catalog.h"
 #include "router/router.h"
@@ -96,5 +95,3 @@ void models_renew(models *m);
 uint64_t models_memory(const models *m);
 
 const char *model_state_name(const model *m);
-
-#endif

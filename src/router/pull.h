@@ -1,6 +1,5 @@
 /* /api/pull and /api/delete: models of the hub in the folder of models. */
-#ifndef QUIPU_ROUTER_PULL_H
-#define QUIPU_ROUTER_PULL_H
+#pragma once
 
 #include "base/status.h"
 #include "server/http.h"
@@ -24,5 +23,3 @@ void pulls_close(pulls *all);
 
 /* Removes a model that was pulled. */
 qp_status pull_remove(const pulls *all, const char *name, qp_error *error);
-
-#endif

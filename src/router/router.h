@@ -7,8 +7,7 @@
  * longest ago, after its answers under way; requests for it wait meanwhile. All on the server's I/O
  * thread.
  */
-#ifndef QUIPU_ROUTER_ROUTER_H
-#define QUIPU_ROUTER_ROUTER_H
+#pragma once
 
 #include "server/server.h"
 
@@ -29,5 +28,3 @@ typedef struct router router;
 qp_status router_new(const router_options *options, const server_proxy **proxy, router **out,
                      qp_error *error);
 void router_free(router *r);
-
-#endif

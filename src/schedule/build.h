@@ -1,6 +1,5 @@
 /* Making a schedule from a program, and keeping it in a file. */
-#ifndef QUIPU_SCHEDULE_BUILD_H
-#define QUIPU_SCHEDULE_BUILD_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "schedule/schedule.h"
@@ -36,5 +35,3 @@ qp_status schedule_peek(const char *path, schedule_options *out, qp_error *error
 qp_status schedule_load(const char *path, const program *program, schedule *out, qp_error *error);
 qp_status schedule_read(const char *name, const void *bytes, size_t n_bytes, const program *program,
                         schedule *out, qp_error *error);
-
-#endif

@@ -5,8 +5,7 @@
  * while one works alone, and the fixed cost of an instruction. inspect/measure.c fills such a
  * table; it is kept in a file and passed with the options.
  */
-#ifndef QUIPU_SCHEDULE_COST_H
-#define QUIPU_SCHEDULE_COST_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "schedule/schedule.h"
@@ -117,5 +116,3 @@ qp_status cost_load(const char *path, const cost_origin *origin, cost_table *out
 /* Reads the text again. QP_FORMAT, with what is wrong, when it is damaged. `where` names it. */
 qp_status cost_parse(const char *text, size_t length, const char *where, cost_table *out,
                      qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* The state of dag.c, which finds dependencies, and of counters.c, which makes waits of them. */
-#ifndef QUIPU_SCHEDULE_DAG_H
-#define QUIPU_SCHEDULE_DAG_H
+#pragma once
 
 #include "schedule/draft.h"
 
@@ -57,5 +56,3 @@ void counters_make(dag *g);
 
 /* Writes the draft's waits and signals into its instructions. False if memory is out. */
 bool counters_number(draft *d);
-
-#endif

@@ -1,6 +1,5 @@
 /* An unfinished schedule: what segment, lower, dag, assign and tensorize pass to each other. */
-#ifndef QUIPU_SCHEDULE_DRAFT_H
-#define QUIPU_SCHEDULE_DRAFT_H
+#pragma once
 
 #include "schedule/cost.h"
 
@@ -85,5 +84,3 @@ qp_status assign_workers(draft *draft, qp_error *error);
 /* Queues as one array, and room for one full of noops: tensorize.c. */
 qp_status tensorize_allocate(schedule *schedule, int longest, qp_error *error);
 qp_status tensorize_queues(draft *draft, qp_error *error);
-
-#endif

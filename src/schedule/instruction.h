@@ -31,8 +31,7 @@
  * cells, by workers that wait for its signal; it has ended when its signal has been sent, which is
  * the only thing that says so: the queue may be further, or not yet there.
  */
-#ifndef QUIPU_SCHEDULE_INSTRUCTION_H
-#define QUIPU_SCHEDULE_INSTRUCTION_H
+#pragma once
 
 #include <stdint.h>
 
@@ -142,5 +141,3 @@ INSTRUCTION_FN void instruction_units(const instruction *in, int64_t units, int3
     *begin = first + (from * grain < count ? from * grain : count);
     *end = first + (to * grain < count ? to * grain : count);
 }
-
-#endif

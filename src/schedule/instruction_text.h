@@ -1,6 +1,5 @@
 /* Parts of an instruction as short texts, for listings, timelines and pages. */
-#ifndef QUIPU_SCHEDULE_INSTRUCTION_TEXT_H
-#define QUIPU_SCHEDULE_INSTRUCTION_TEXT_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "schedule/schedule.h"
@@ -21,5 +20,3 @@ void instruction_print_view(const schedule *s, int number, strbuf *out);
 
 /* Its operands by the operator's names: " x=x_ weight=attn_q_weight out=attn[0:576]". */
 void instruction_print_operands(const schedule *schedule, const instruction *in, strbuf *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Schedules of the same instructions in other queues: what a search for a better one tries. */
-#ifndef QUIPU_SCHEDULE_NEIGHBOUR_H
-#define QUIPU_SCHEDULE_NEIGHBOUR_H
+#pragma once
 
 #include "schedule/schedule.h"
 
@@ -25,5 +24,3 @@ qp_status schedule_sound_neighbour(const schedule *from, int moves, uint64_t *se
  * (schedule_verify()). *ns: its predicted time. schedule_free() it, also after a failure. */
 qp_status schedule_climb(const schedule *from, int tries, uint64_t *seed, schedule *out, double *ns,
                          qp_error *error);
-
-#endif

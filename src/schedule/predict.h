@@ -1,6 +1,5 @@
 /* When each instruction would begin and end if each took its predicted cost. */
-#ifndef QUIPU_SCHEDULE_PREDICT_H
-#define QUIPU_SCHEDULE_PREDICT_H
+#pragma once
 
 #include "schedule/schedule.h"
 
@@ -24,5 +23,3 @@ void prediction_free(schedule_prediction *prediction);
 
 /* Work of the busiest worker over the mean; 1 is perfect. */
 double prediction_balance(const schedule *schedule, const schedule_prediction *prediction);
-
-#endif

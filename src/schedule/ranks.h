@@ -1,6 +1,5 @@
 /* The schedules of all ranks of a program. */
-#ifndef QUIPU_SCHEDULE_RANKS_H
-#define QUIPU_SCHEDULE_RANKS_H
+#pragma once
 
 #include "schedule/schedule.h"
 
@@ -16,5 +15,3 @@ typedef struct schedule_ranks {
 qp_status schedule_ranks_make(const program *program, const schedule_options *options,
                               const char *file, schedule_ranks *out, qp_error *error);
 void schedule_ranks_free(schedule_ranks *ranks);
-
-#endif

@@ -5,8 +5,7 @@
  * to the program's nodes and views by number, and wait on counters. A program's node that has
  * nothing to do (program_is_noop) has no instructions.
  */
-#ifndef QUIPU_SCHEDULE_SCHEDULE_H
-#define QUIPU_SCHEDULE_SCHEDULE_H
+#pragma once
 
 #include "base/arena.h"
 #include "op/table.h"
@@ -96,5 +95,3 @@ bool schedule_bind(const schedule *schedule, const instruction *in, const progra
 /* "latency", "rr": names of the enumerators; NULL past the last. */
 const char *schedule_setting_name(int setting);
 const char *schedule_assignment_name(int assignment);
-
-#endif

@@ -1,7 +1,6 @@
 /* What a run leaves out of a schedule, so that its cost can be told: kinds of instructions, waits,
  * steps. What is computed then is wrong, but nothing reads or writes outside its memory. */
-#ifndef QUIPU_SCHEDULE_SKIP_H
-#define QUIPU_SCHEDULE_SKIP_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "schedule/schedule.h"
@@ -22,5 +21,3 @@ qp_status schedule_leave_out(schedule *schedule, const schedule_skip *skip, qp_e
 
 /* Appends the names of the operators that the schedule has, with commas, in the program's order. */
 void schedule_print_kinds(const schedule *schedule, strbuf *out);
-
-#endif

@@ -4,8 +4,7 @@
  * began to wait, to work and to signal. Predictions and measurements have the same form, so they
  * can be shown one above the other. A panel is one forward pass.
  */
-#ifndef QUIPU_SCHEDULE_TIMELINE_H
-#define QUIPU_SCHEDULE_TIMELINE_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/strbuf.h"
@@ -151,5 +150,3 @@ void timeline_print_shape(const timeline_slice *slice, strbuf *out);
 
 /* "attn_qkv 3", or "lm_head" where there is no layer. */
 void timeline_print_step(const timeline_node *node, strbuf *out);
-
-#endif

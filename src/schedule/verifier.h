@@ -1,6 +1,5 @@
 /* The state of a proof, shared by verify.c and the files named below. */
-#ifndef QUIPU_SCHEDULE_VERIFIER_H
-#define QUIPU_SCHEDULE_VERIFIER_H
+#pragma once
 
 #include "schedule/schedule.h"
 
@@ -57,5 +56,3 @@ qp_status verifier_check_memory(verifier *v);
 
 /* Checks that exchanges between ranks are made in the order of their nodes: verify_ranks.c. */
 qp_status verifier_check_exchanges(const verifier *v);
-
-#endif

@@ -1,6 +1,5 @@
 /* Proof that a schedule computes its nodes in every order in which its workers may run. */
-#ifndef QUIPU_SCHEDULE_VERIFY_H
-#define QUIPU_SCHEDULE_VERIFY_H
+#pragma once
 
 #include "schedule/schedule.h"
 
@@ -22,5 +21,3 @@ qp_status schedule_verify(const schedule *schedule, qp_error *error);
  * make the same exchanges in the same order. An exchange waits for nothing but the same one of the
  * other ranks, and all before it have been made, so no rank waits for ever. */
 qp_status schedule_verify_ranks(const schedule *const *ranks, int n_ranks, qp_error *error);
-
-#endif

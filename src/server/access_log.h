@@ -1,7 +1,6 @@
 /* One line for each request that has ended: who asked for what, how it ended and how long it took.
  */
-#ifndef QUIPU_SERVER_ACCESS_LOG_H
-#define QUIPU_SERVER_ACCESS_LOG_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "quipu.h"
@@ -14,5 +13,3 @@ void access_log_put(const exchange *x, bool json, strbuf *out);
 
 /* A message of the server as an object of JSON. */
 void access_log_put_message(qp_log_level level, const char *message, strbuf *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* One answer of a call: see call.h. */
-#ifndef QUIPU_SERVER_ANSWER_H
-#define QUIPU_SERVER_ANSWER_H
+#pragma once
 
 #include "server/call.h"
 
@@ -11,5 +10,3 @@ void answer_free(answer *a);
 /* Handles a token or the last event, and gives the certain part of the text to the dialect. */
 void answer_add_token(answer *a, request *r, const token_event *event);
 void answer_end(answer *a, request *r, const token_event *event);
-
-#endif

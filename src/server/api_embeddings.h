@@ -1,6 +1,5 @@
 /* POST /v1/embeddings (OpenAI), /api/embed and /api/embeddings (Ollama). */
-#ifndef QUIPU_SERVER_API_EMBEDDINGS_H
-#define QUIPU_SERVER_API_EMBEDDINGS_H
+#pragma once
 
 #include "server/call.h"
 
@@ -11,5 +10,3 @@ qp_status embeddings_check(call *c, api_error *error);
 extern const dialect rerank, score;
 
 extern const dialect openai_embeddings, llama_cpp_embeddings, ollama_embed, ollama_embeddings;
-
-#endif

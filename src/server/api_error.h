@@ -1,7 +1,6 @@
 /* Errors for clients: an HTTP status, and a body in the form of the client's API.
  */
-#ifndef QUIPU_SERVER_API_ERROR_H
-#define QUIPU_SERVER_API_ERROR_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -34,5 +33,3 @@ qp_status api_failed(api_error *e, qp_status status);
 
 /* The body, on one line, appended. */
 void api_error_body(const api_error *e, api_style style, strbuf *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* The endpoint of llama.cpp's server that makes text. */
-#ifndef QUIPU_SERVER_API_LLAMA_CPP_H
-#define QUIPU_SERVER_API_LLAMA_CPP_H
+#pragma once
 
 #include "server/call.h"
 
@@ -10,5 +9,3 @@ extern const dialect llama_cpp_completion;
 /* The answer as that endpoint has it: whole, or with `last` as the last event of its stream, which
  * has no text. */
 void put_llama_cpp_result(const call *c, answer *a, bool last, strbuf *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* The endpoints of Ollama's API. */
-#ifndef QUIPU_SERVER_API_OLLAMA_H
-#define QUIPU_SERVER_API_OLLAMA_H
+#pragma once
 
 #include "server/call.h"
 
@@ -12,5 +11,3 @@ void reply_ollama_ps(server *s, exchange *x);
 
 extern const field *const ollama_show_tables[];
 qp_status answer_ollama_show(call *c, cJSON **out, api_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* The endpoints of OpenAI's API. */
-#ifndef QUIPU_SERVER_API_OPENAI_H
-#define QUIPU_SERVER_API_OPENAI_H
+#pragma once
 
 #include "server/call.h"
 
@@ -16,5 +15,3 @@ extern const field *const openai_response_tables[];
 qp_status answer_response(call *c, cJSON **out, api_error *error);
 qp_status answer_response_deleted(call *c, cJSON **out, api_error *error);
 qp_status answer_response_length(call *c, cJSON **out, api_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* Endpoints of the server's own, under the names that llama.cpp's server gave them. */
-#ifndef QUIPU_SERVER_API_OWN_H
-#define QUIPU_SERVER_API_OWN_H
+#pragma once
 
 #include "server/call.h"
 
@@ -17,5 +16,3 @@ extern const field *const tokenize_tables[], *const detokenize_tables[], *const 
 qp_status answer_tokenize(call *c, cJSON **out, api_error *error);
 qp_status answer_detokenize(call *c, cJSON **out, api_error *error);
 qp_status answer_template(call *c, cJSON **out, api_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* Parts of replies that several dialects write. */
-#ifndef QUIPU_SERVER_API_PARTS_H
-#define QUIPU_SERVER_API_PARTS_H
+#pragma once
 
 #include "server/call.h"
 
@@ -36,5 +35,3 @@ size_t notes_handed(const answer *a);
 
 /* A failure after a stream has begun: data: {"error": ...}. */
 void fail_openai(call *c, const api_error *error);
-
-#endif

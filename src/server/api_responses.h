@@ -1,6 +1,5 @@
 /* POST /v1/responses: its items and tools as messages and functions, and back. */
-#ifndef QUIPU_SERVER_API_RESPONSES_H
-#define QUIPU_SERVER_API_RESPONSES_H
+#pragma once
 
 #include "server/call.h"
 
@@ -41,5 +40,3 @@ void responses_call_id(bool custom, const char *call_id, char *out, size_t size)
 /* A call of a tool as an item: of a function, or of a custom tool. `done`: with what it is called
  * with. */
 cJSON *responses_call_item(const call *c, const cJSON *tool_call, bool done);
-
-#endif

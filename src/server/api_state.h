@@ -1,6 +1,5 @@
 /* The engine as it runs, for people and for monitoring. */
-#ifndef QUIPU_SERVER_API_STATE_H
-#define QUIPU_SERVER_API_STATE_H
+#pragma once
 
 #include "server/call.h"
 
@@ -11,5 +10,3 @@ qp_status answer_slots(call *c, cJSON **out, api_error *error);
 qp_status answer_timeline(call *c, cJSON **out, api_error *error);
 qp_status answer_timeline_page(call *c, cJSON **out, api_error *error);
 qp_status answer_metrics(call *c, cJSON **out, api_error *error);
-
-#endif

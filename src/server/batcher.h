@@ -5,8 +5,7 @@
  * A slot is a session of the engine. The engine thread admits requests into free slots, builds the
  * batch of each step and hands out tokens. It never parses, formats, logs or waits for a socket.
  */
-#ifndef QUIPU_SERVER_BATCHER_H
-#define QUIPU_SERVER_BATCHER_H
+#pragma once
 
 #include "server/request.h"
 
@@ -57,5 +56,3 @@ qp_status batcher_trace(batcher *batcher, qp_trace_form form, char **text, size_
 
 /* clock_ns() at the end of the last step, or when the thread last had nothing to do. */
 uint64_t batcher_last_step(const batcher *batcher);
-
-#endif

@@ -3,8 +3,7 @@
  * `mutex` protects what workers and the engine thread share: submitted and ready requests, and the
  * thread's sleep. Only the engine thread uses the rest.
  */
-#ifndef QUIPU_SERVER_BATCHER_STATE_H
-#define QUIPU_SERVER_BATCHER_STATE_H
+#pragma once
 
 #include "engine/engine.h"
 #include "server/batcher.h"
@@ -164,5 +163,3 @@ bool batcher_step(batcher *batcher);
 void batcher_note_progress(batcher *batcher, choice *choice, size_t read);
 
 void choice_list_remove(choice_list *list, size_t index);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * A call belongs to its exchange and ends with it. One worker at a time works on it, under `lock`.
  */
-#ifndef QUIPU_SERVER_CALL_H
-#define QUIPU_SERVER_CALL_H
+#pragma once
 
 #include "engine/text_stream.h"
 #include "server/api_error.h"
@@ -261,5 +260,3 @@ bool call_was_cut(const answer *a);
 
 /* OpenAI's finish reason of an answer: "stop", "length" or "tool_calls". */
 const char *call_finish_reason(const answer *a);
-
-#endif

@@ -1,6 +1,5 @@
 /* The state of an exchange, shared by http.c and exchange.c. See http.h. */
-#ifndef QUIPU_SERVER_EXCHANGE_H
-#define QUIPU_SERVER_EXCHANGE_H
+#pragma once
 
 #include "server/http.h"
 
@@ -60,5 +59,3 @@ void exchange_ping(exchange *x);
 
 /* The connection has this many unwritten bytes left. */
 void exchange_set_unsent(exchange *x, size_t unsent);
-
-#endif

@@ -7,8 +7,7 @@
  * call_refused_fields. A field of a table with another type or out of range is refused, and the
  * message names it. null is the same as no field.
  */
-#ifndef QUIPU_SERVER_FIELDS_H
-#define QUIPU_SERVER_FIELDS_H
+#pragma once
 
 #include "base/json.h"
 #include "server/api_error.h"
@@ -82,5 +81,3 @@ cJSON *fields_schema(field_tables tables);
 #define ITEMS_MESSAGES                                                                             \
     "{\"type\": \"object\", \"required\": [\"role\"], \"properties\": {\"role\": "                 \
     "{\"type\": \"string\"}}}"
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Grammars of the same text are one, so that its masks are computed once for all requests.
  */
-#ifndef QUIPU_SERVER_FORM_H
-#define QUIPU_SERVER_FORM_H
+#pragma once
 
 #include "base/json.h"
 #include "quipu.h"
@@ -86,5 +85,3 @@ qp_status call_open_form(struct call *c, api_error *error);
 
 /* The same for calls of tools that are forced: tools as OpenAI has them. tool_form.c */
 qp_status call_open_tool_form(struct call *c, const cJSON *tools, api_error *error);
-
-#endif

@@ -6,8 +6,7 @@
  * eventfd wakes. If a client reads slowly, exchange_is_full() becomes true; on_room() is called
  * when the client has caught up.
  */
-#ifndef QUIPU_SERVER_HTTP_H
-#define QUIPU_SERVER_HTTP_H
+#pragma once
 
 #include "base/status.h"
 #include "server/http_parser.h"
@@ -109,5 +108,3 @@ void exchange_set_handler(exchange *x, const exchange_handler *handler);
 
 /* "Not Found", ... */
 const char *http_reason(int status);
-
-#endif

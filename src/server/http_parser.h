@@ -4,8 +4,7 @@
  * lengths, a length with chunks, folded headers, a bare CR) is refused, so that a proxy in front
  * and this parser always see the same request.
  */
-#ifndef QUIPU_SERVER_HTTP_PARSER_H
-#define QUIPU_SERVER_HTTP_PARSER_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -60,5 +59,3 @@ size_t http_parser_feed(http_parser *parser, const char *bytes, size_t count);
 const char *http_parser_header(const http_parser *parser, const char *name);
 
 void http_parser_free(http_parser *parser);
-
-#endif

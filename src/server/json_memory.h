@@ -2,8 +2,7 @@
  * accepts trees that lack a part. Instead its allocations are watched, and a reply whose tree may
  * be incomplete is not sent.
  */
-#ifndef QUIPU_SERVER_JSON_MEMORY_H
-#define QUIPU_SERVER_JSON_MEMORY_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -15,5 +14,3 @@ void json_memory_clear(void);
 
 /* Whether an allocation has failed in this thread since then. */
 bool json_memory_failed(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* API keys, as clients send them: "Authorization: Bearer KEY", or "X-Api-Key: KEY". */
-#ifndef QUIPU_SERVER_KEYS_H
-#define QUIPU_SERVER_KEYS_H
+#pragma once
 
 #include "base/keyed_hash.h"
 #include "base/status.h"
@@ -24,5 +23,3 @@ void keys_free(api_keys *keys);
  * much of a key is right. *owner: a number made from the key and keys->secret, the same after the
  * keys were read again; 0 if no key is needed. */
 bool keys_accept(const api_keys *keys, const http_parser *request, uint64_t *owner);
-
-#endif

@@ -6,8 +6,7 @@
  * A PUB socket sends (topic, number, batch); a ROUTER socket beside it sends the last batches again
  * to who asks for those from a number on. libzmq is opened when it is needed, not linked.
  */
-#ifndef QUIPU_SERVER_KV_EVENTS_H
-#define QUIPU_SERVER_KV_EVENTS_H
+#pragma once
 
 #include "engine/prefix_tree.h"
 
@@ -26,5 +25,3 @@ qp_status kv_events_open(const kv_events_options *options, prefix_tree *tree, kv
 
 /* Sends what there is, and ends; NULL is allowed. The engine thread has ended. */
 void kv_events_close(kv_events *events);
-
-#endif

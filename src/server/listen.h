@@ -1,6 +1,5 @@
 /* Where the server listens: addresses of this host, and unix sockets. */
-#ifndef QUIPU_SERVER_LISTEN_H
-#define QUIPU_SERVER_LISTEN_H
+#pragma once
 
 #include "base/status.h"
 
@@ -28,5 +27,3 @@ void listen_end(listeners *listeners);
 
 /* Accepts again, after on_error() has disabled a listener. */
 void listen_again(listeners *listeners);
-
-#endif

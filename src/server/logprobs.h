@@ -1,6 +1,5 @@
 /* Log-probabilities of tokens, from a row of logits. */
-#ifndef QUIPU_SERVER_LOGPROBS_H
-#define QUIPU_SERVER_LOGPROBS_H
+#pragma once
 
 #include "server/request.h"
 
@@ -13,5 +12,3 @@ float logprob_of(const float *row, double sum, int32_t token);
 /* Writes the `wanted` likeliest tokens to top[0 .. wanted), the likeliest first; of equal ones the
  * lower id first. Returns how many it wrote. */
 size_t logprobs_top(const float *row, size_t vocab_size, double sum, size_t wanted, token_top *top);
-
-#endif

@@ -4,8 +4,7 @@
  * name is its "model" (vLLM), its "lora_path" (SGLang) or its "adapter_id"; else those that were
  * given to POST /lora-adapters, at first those that the server began with.
  */
-#ifndef QUIPU_SERVER_LORA_H
-#define QUIPU_SERVER_LORA_H
+#pragma once
 
 #include "server/call.h"
 
@@ -25,5 +24,3 @@ const char *lora_model(const call *c);
 /* GET and POST /lora-adapters. */
 qp_status answer_adapters(call *c, cJSON **out, api_error *error);
 qp_status answer_set_adapters(call *c, cJSON **out, api_error *error);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Of the texts that wait, that one is next which has taken the least work so far.
  */
-#ifndef QUIPU_SERVER_MASKS_H
-#define QUIPU_SERVER_MASKS_H
+#pragma once
 
 #include "grammar/matcher.h"
 
@@ -33,5 +32,3 @@ void masks_take(mask_text *text, int32_t token);
 
 /* The mask as of matcher_mask(), or its error; NULL: it is not yet made. */
 qp_status masks_get(mask_text *text, const uint32_t **out, qp_error *error);
-
-#endif

@@ -1,8 +1,5 @@
 /* Tells the service manager (systemd, of Type=notify) how far the server is. */
-#ifndef QUIPU_SERVER_NOTIFY_H
-#define QUIPU_SERVER_NOTIFY_H
+#pragma once
 
 /* Sends "READY=1", "STOPPING=1", ... where the manager listens; nothing where there is none. */
 void notify_manager(const char *state);
-
-#endif

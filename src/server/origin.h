@@ -5,8 +5,7 @@
  * it. A page whose host name was made to resolve to this computer (DNS rebinding) sends no origin
  * with a GET; so a server on loopback without keys answers only requests to this computer's names.
  */
-#ifndef QUIPU_SERVER_ORIGIN_H
-#define QUIPU_SERVER_ORIGIN_H
+#pragma once
 
 #include "server/api_error.h"
 #include "server/http.h"
@@ -17,5 +16,3 @@ bool origin_is_loopback(const server_options *options);
 
 /* Refuses the request, or adds the headers that let its page read the reply. */
 qp_status origin_check(const server_options *options, bool has_keys, exchange *x, api_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* The page of the server: conversations, and the engine beside them. Its files are in the program,
  * and libraries of Debian's packages (page/libraries.txt). */
-#ifndef QUIPU_SERVER_PAGE_H
-#define QUIPU_SERVER_PAGE_H
+#pragma once
 
 #include "server/server_state.h"
 
@@ -11,5 +10,3 @@ void reply_page(server *s, exchange *x);
 /* GET of `prefix` without a slash at its end: the files are named relative to the page, so its
  * address must have one. */
 void reply_page_slash(const char *prefix, exchange *x);
-
-#endif

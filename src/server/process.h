@@ -1,6 +1,5 @@
 /* What the process itself takes: memory, processor time, open files. */
-#ifndef QUIPU_SERVER_PROCESS_H
-#define QUIPU_SERVER_PROCESS_H
+#pragma once
 
 /* 0: the system does not say. */
 typedef struct process_usage {
@@ -12,5 +11,3 @@ typedef struct process_usage {
 } process_usage;
 
 process_usage process_measure(void);
-
-#endif

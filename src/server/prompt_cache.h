@@ -4,8 +4,7 @@
  * with a secret. The numbers that keep prompts of different API keys apart are made with it, so a
  * key has the same number after a restart and the files tell nothing about keys.
  */
-#ifndef QUIPU_SERVER_PROMPT_CACHE_H
-#define QUIPU_SERVER_PROMPT_CACHE_H
+#pragma once
 
 #include "base/keyed_hash.h"
 #include "server/server.h"
@@ -19,5 +18,3 @@ void prompt_cache_restore(const server_options *options, qp_engine *engine);
 
 /* Saves the tree of an engine without sequences. A failure is logged, and the old file stays. */
 void prompt_cache_save(const server_options *options, qp_engine *engine);
-
-#endif

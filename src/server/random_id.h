@@ -1,6 +1,5 @@
 /* Names that cannot be guessed, for replies and calls of tools. */
-#ifndef QUIPU_SERVER_RANDOM_ID_H
-#define QUIPU_SERVER_RANDOM_ID_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -9,5 +8,3 @@
 void random_id(char *out, size_t size);
 
 uint64_t random_number(void);
-
-#endif

@@ -7,8 +7,7 @@
  *     request_new -> fields -> batcher_submit -> { batcher_take_ready -> request_next ...
  *                 -> request_drained } ... last event of every choice -> request_release
  */
-#ifndef QUIPU_SERVER_REQUEST_H
-#define QUIPU_SERVER_REQUEST_H
+#pragma once
 
 #include "engine/adapters.h"
 #include "engine/thought.h"
@@ -107,5 +106,3 @@ enum { REQUEST_ALL_CHOICES = -1 };
 /* Ends a choice, or all of them, after the current pass. From any thread, at any time. The last
  * event still follows. */
 void request_cancel(request *request, int choice);
-
-#endif

@@ -3,8 +3,7 @@
  * A choice's ring has one writer, the engine thread, and one reader at a time, the worker that has
  * taken the request. One place is kept for the last event, so that a choice can always end.
  */
-#ifndef QUIPU_SERVER_REQUEST_ENGINE_H
-#define QUIPU_SERVER_REQUEST_ENGINE_H
+#pragma once
 
 #include "engine/engine.h"
 #include "server/masks.h"
@@ -97,5 +96,3 @@ void choice_close_sampler(choice *choice);
 
 /* Wakes the engine thread, which may have something to do. From any thread. */
 void batcher_signal(struct batcher *batcher);
-
-#endif

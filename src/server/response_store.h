@@ -2,8 +2,7 @@
  * full, those that were used longest ago leave. Each belongs to the key that made it. From any
  * thread.
  */
-#ifndef QUIPU_SERVER_RESPONSE_STORE_H
-#define QUIPU_SERVER_RESPONSE_STORE_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -42,5 +41,3 @@ void response_store_put(response_store *store, const char *id, uint64_t owner, c
 bool response_store_get(response_store *store, const char *id, uint64_t owner, strbuf *reply,
                         strbuf *items, strbuf *input);
 bool response_store_remove(response_store *store, const char *id, uint64_t owner);
-
-#endif

@@ -1,6 +1,5 @@
 /* The routes of the server: one row for each method and path. */
-#ifndef QUIPU_SERVER_ROUTES_H
-#define QUIPU_SERVER_ROUTES_H
+#pragma once
 
 #include "server/call.h"
 
@@ -27,5 +26,3 @@ api_style route_style(const char *path);
 
 /* All routes; the last has no method. */
 extern const route routes[];
-
-#endif

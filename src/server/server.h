@@ -5,8 +5,7 @@
  * The I/O thread is the caller's: server_run() returns when the server has ended. The model is
  * opened on a thread of its own, so /health answers 503 while it loads.
  */
-#ifndef QUIPU_SERVER_SERVER_H
-#define QUIPU_SERVER_SERVER_H
+#pragma once
 
 #include "base/json.h"
 #include "base/status.h"
@@ -95,5 +94,3 @@ typedef struct server server;
 /* Serves until SIGTERM or SIGINT, or until `stop`. QP_INVALID: other computers could connect
  * without a key. */
 qp_status server_run(const server_options *options, qp_error *error);
-
-#endif

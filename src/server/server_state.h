@@ -1,6 +1,5 @@
 /* The server's state, shared by its files. */
-#ifndef QUIPU_SERVER_SERVER_STATE_H
-#define QUIPU_SERVER_SERVER_STATE_H
+#pragma once
 
 #include "engine/adapters.h"
 #include "engine/vocabulary.h"
@@ -71,5 +70,3 @@ void server_reply_error(exchange *x, const api_error *error, api_style style);
 
 /* Sends a JSON tree as the reply, and deletes it. */
 void server_reply_json(exchange *x, cJSON *tree);
-
-#endif

@@ -3,8 +3,7 @@
  * The engine thread counts. batcher_snapshot() requests a copy, which that thread makes between two
  * steps, so all numbers belong to the same moment, and nothing is copied without a request.
  */
-#ifndef QUIPU_SERVER_STATISTICS_H
-#define QUIPU_SERVER_STATISTICS_H
+#pragma once
 
 #include "server/batcher.h"
 
@@ -103,5 +102,3 @@ typedef struct batcher_stats {
 /* Waits for the end of the step at hand. batcher_stats_free() the result; QP_NO_MEMORY. */
 qp_status batcher_snapshot(batcher *batcher, batcher_stats *out, qp_error *error);
 void batcher_stats_free(batcher_stats *stats);
-
-#endif

@@ -1,6 +1,5 @@
 /* TLS by OpenSSL: the server's certificate, which can be read again while it runs. */
-#ifndef QUIPU_SERVER_TLS_H
-#define QUIPU_SERVER_TLS_H
+#pragma once
 
 #include "base/status.h"
 
@@ -20,5 +19,3 @@ struct bufferevent *tls_accept(const tls_context *tls, struct event_base *base, 
 
 /* Says to the client that nothing more is sent. */
 void tls_end(struct bufferevent *stream);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * One more worker runs the tasks that may take long, so that no number of them delays the others.
  */
-#ifndef QUIPU_SERVER_WORKERS_H
-#define QUIPU_SERVER_WORKERS_H
+#pragma once
 
 #include "base/status.h"
 
@@ -35,5 +34,3 @@ void workers_wake(worker_pool *pool);
 /* Runs the queued tasks, then ends the threads. No task may be added after this. NULL is allowed.
  */
 void workers_close(worker_pool *pool);
-
-#endif

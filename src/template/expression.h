@@ -1,6 +1,5 @@
 /* Operands and operators of expressions, for expression.c and operand.c. */
-#ifndef QUIPU_TEMPLATE_EXPRESSION_H
-#define QUIPU_TEMPLATE_EXPRESSION_H
+#pragma once
 
 #include "template/parser.h"
 
@@ -40,5 +39,3 @@ qp_status parse_arguments(parser *parser, const node **out);
 
 /* Makes the node that of a name, or of one of the constants true, false and none. */
 void parser_name_or_constant(node *made, const string *name);
-
-#endif

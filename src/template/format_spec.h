@@ -1,8 +1,7 @@
 /* How to write a value: what Python's "..." % values and "...".format(values) have in common. The
  * first form can express only a part of it.
  */
-#ifndef QUIPU_TEMPLATE_FORMAT_SPEC_H
-#define QUIPU_TEMPLATE_FORMAT_SPEC_H
+#pragma once
 
 #include "template/run.h"
 
@@ -34,5 +33,3 @@ bool format_read_number(const string *text, size_t *at, int64_t *out);
 
 /* Fails if a number is wanted with more digits than FORMAT_MAX_PRECISION. */
 qp_status format_check_precision(run *run, const format_spec *spec);
-
-#endif

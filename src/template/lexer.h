@@ -3,8 +3,7 @@
  * The lexer handles white space control (trim_blocks, lstrip_blocks, the signs - and +), comments
  * and raw blocks, so that the parser sees only text, names, literals and operators.
  */
-#ifndef QUIPU_TEMPLATE_LEXER_H
-#define QUIPU_TEMPLATE_LEXER_H
+#pragma once
 
 #include "template/node.h"
 
@@ -79,5 +78,3 @@ qp_status template_error_at(qp_error *error, qp_status status, uint32_t line, ui
 
 /* Decimal text to the nearest double, in any locale. The caller has checked the text. */
 double template_parse_double(const char *text, size_t length);
-
-#endif

@@ -3,8 +3,7 @@
  * One struct serves all nodes; the table gives the meaning of its fields for each kind. Lists are
  * chained through `next`. Nodes live in the template's arena and are never changed after parsing.
  */
-#ifndef QUIPU_TEMPLATE_NODE_H
-#define QUIPU_TEMPLATE_NODE_H
+#pragma once
 
 #include "base/status.h"
 #include "template/value.h"
@@ -93,5 +92,3 @@ enum { TEMPLATE_MAX_NESTING = 150 }; /* of brackets, prefixes and blocks in a te
  * `heap`; texts may point into `source`. */
 qp_status template_parse(heap *heap, const char *source, size_t length, const node **body,
                          qp_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* The parser's state, shared by statements (parser.c) and expressions (expression.c). Recursive
  * descent with one token of lookahead. */
-#ifndef QUIPU_TEMPLATE_PARSER_H
-#define QUIPU_TEMPLATE_PARSER_H
+#pragma once
 
 #include "template/lexer.h"
 
@@ -46,5 +45,3 @@ qp_status parse_tuple(parser *parser, bool choice, const char *end, const node *
 qp_status parse_target(parser *parser, bool members, const char *end, const node **out);
 /* `|name(...)|name(...)` applied to `input`; `started`: the first bar was consumed. */
 qp_status parse_filters(parser *parser, const node *input, bool started, const node **out);
-
-#endif

@@ -4,8 +4,7 @@
  * Python does. Bytes that are not valid UTF-8 count as one character each, so that no text can make
  * a scan go wrong. There is one difference: lower() maps a final capital sigma like any other.
  */
-#ifndef QUIPU_TEMPLATE_PYCHAR_H
-#define QUIPU_TEMPLATE_PYCHAR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,5 +47,3 @@ bool pychar_is_lower(uint32_t code);
 
 /* The full case mapping; returns how many code points were written (1..3). */
 size_t pychar_map(pychar_case to, uint32_t code, uint32_t out[PYCHAR_MAX_MAPPING]);
-
-#endif

@@ -3,8 +3,7 @@
  * Every error has the position of the node that was being evaluated. Values and the texts being
  * built live in the run's heap, so nothing needs freeing after an error.
  */
-#ifndef QUIPU_TEMPLATE_RUN_H
-#define QUIPU_TEMPLATE_RUN_H
+#pragma once
 
 #include "template/template.h"
 #include "template/lexer.h"
@@ -211,5 +210,3 @@ qp_status text_piece_list(run *run, size_t room, value *out);
 qp_status text_add_piece(run *run, list *pieces, const string *text, size_t from, size_t to);
 /* Sorts stably by `keys` (ascending, or descending with ties in order). */
 qp_status sort_by(run *run, value *items, const value *keys, size_t count, bool reverse);
-
-#endif

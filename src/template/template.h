@@ -11,8 +11,7 @@
  * floats where they were written with a point or an exponent, if the tree has their texts
  * (json_parse_exact()); else whole ones are integers.
  */
-#ifndef QUIPU_TEMPLATE_TEMPLATE_H
-#define QUIPU_TEMPLATE_TEMPLATE_H
+#pragma once
 
 #include "base/json.h"
 #include "base/strbuf.h"
@@ -50,5 +49,3 @@ qp_status template_render(const template *template, const cJSON *context,
                           const template_options *options, strbuf *out, qp_error *error);
 
 void template_free(template *template);
-
-#endif

@@ -4,8 +4,7 @@
  * rendering and is freed with it. The sandbox for templates forbids changing lists and dicts, so
  * only namespaces ever change. Strings may share bytes with others and are not NUL-terminated.
  */
-#ifndef QUIPU_TEMPLATE_VALUE_H
-#define QUIPU_TEMPLATE_VALUE_H
+#pragma once
 
 #include "base/arena.h"
 
@@ -160,5 +159,3 @@ bool value_equal(heap *heap, value a, value b);
 /* Orders numbers, strings, lists and tuples: *order < 0, 0, > 0. False if Python has no order for
  * them. With NaN, `*unordered` is set, because comparisons with it are false, not errors. */
 bool value_compare(heap *heap, value a, value b, int *order, bool *unordered);
-
-#endif

@@ -4,8 +4,7 @@
  * other in float32, so that fast kernels and other programs can be compared with it. The blocks
  * themselves are drawn in codec_blocks.h.
  */
-#ifndef QUIPU_TENSOR_CODEC_H
-#define QUIPU_TENSOR_CODEC_H
+#pragma once
 
 #include "tensor/dtype.h"
 
@@ -25,5 +24,3 @@ bool dtype_can_encode(dtype type);
  * weighted error. Any float is safe. Values that a block's F16 scale cannot hold are lost: the
  * formats of 32 get an infinite scale as in ggml, Q2_K to Q6_K saturate. NaNs become some level. */
 void dtype_encode(dtype type, const float *src, void *dst, int64_t n);
-
-#endif

@@ -5,8 +5,7 @@
  * formulas are ggml's; what GGUF files hold. Kernels read the structs in place: GGUF aligns tensors
  * by 32 and every size here is even (a multiple of 4 for Q8_K), but MXFP4's.
  */
-#ifndef QUIPU_TENSOR_CODEC_BLOCKS_H
-#define QUIPU_TENSOR_CODEC_BLOCKS_H
+#pragma once
 
 #include <assert.h>
 #include <stdint.h>
@@ -297,5 +296,3 @@ static_assert(sizeof(block_iq2_xs) == BLOCK_BYTES_IQ2_XS, "IQ2_XS");
 static_assert(sizeof(block_iq2_s) == BLOCK_BYTES_IQ2_S, "IQ2_S");
 static_assert(sizeof(block_iq1_s) == BLOCK_BYTES_IQ1_S, "IQ1_S");
 static_assert(sizeof(block_iq1_m) == BLOCK_BYTES_IQ1_M, "IQ1_M");
-
-#endif

@@ -1,6 +1,5 @@
 /* What the decoders and the encoders of the K formats share; private to codec_k*.c. */
-#ifndef QUIPU_TENSOR_CODEC_K_H
-#define QUIPU_TENSOR_CODEC_K_H
+#pragma once
 
 #include "tensor/codec_table.h"
 
@@ -15,5 +14,3 @@ void k_pack_bits(const uint8_t *levels, int shift, uint8_t *bits);
 
 codec_encode_fn k_encode_q2, k_encode_q3, k_encode_q4, k_encode_q5, k_encode_q6, k_encode_q8,
     k_encode_iq4_xs, k_encode_iq4_nl;
-
-#endif

@@ -12,8 +12,7 @@
  * w[i] = |x[i]| + the sub-block's root mean square: large weights matter more, but none is free.
  * Values are first scaled by a power of two into [-1, 1], so that no square overflows or vanishes.
  */
-#ifndef QUIPU_TENSOR_CODEC_K_SEARCH_H
-#define QUIPU_TENSOR_CODEC_K_SEARCH_H
+#pragma once
 
 #include "tensor/codec_blocks.h"
 #include "tensor/float16.h"
@@ -179,5 +178,3 @@ static inline bool solve(double uu, double uv, double vv, double xu, double xv, 
     *a = xu / uu;
     return true;
 }
-
-#endif

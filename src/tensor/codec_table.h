@@ -2,8 +2,7 @@
  *
  * A type without its codec_NAME does not link, so the table cannot miss an entry of the list.
  */
-#ifndef QUIPU_TENSOR_CODEC_TABLE_H
-#define QUIPU_TENSOR_CODEC_TABLE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,3 @@ typedef struct codec {
 #define DTYPE(name, elements, bytes, gguf, safetensors) extern const codec codec_##name;
 #include "tensor/dtype.def"
 #undef DTYPE
-
-#endif

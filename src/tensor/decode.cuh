@@ -3,8 +3,7 @@
  * All formats keep the values of an aligned group of eight in neighbouring bytes and under one
  * scale (codec_blocks.h draws them). The floats are the ones that dtype_decode() gives.
  */
-#ifndef QUIPU_TENSOR_DECODE_CUH
-#define QUIPU_TENSOR_DECODE_CUH
+#pragma once
 
 #include "quipu_kernel.h"
 #include "tensor/codec_blocks.h"
@@ -276,5 +275,3 @@ DECODE_FN void decode8_of(dtype type, const void *data, int64_t i, int64_t n, fl
             out[j] = bf16_to_f32(((const uint16_t *)data)[i + j]);
     }
 }
-
-#endif

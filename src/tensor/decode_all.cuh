@@ -1,7 +1,6 @@
 /* decode8_of() for every weight type, with those that persistent kernels do not read: formats of
  * levels and of grids (codec_blocks.h). */
-#ifndef QUIPU_TENSOR_DECODE_ALL_CUH
-#define QUIPU_TENSOR_DECODE_ALL_CUH
+#pragma once
 
 #include "tensor/decode.cuh"
 
@@ -41,5 +40,3 @@ DECODE_FN void decode8_all_of(dtype type, const void *data, int64_t i, int64_t n
     if (T == DTYPE_COUNT && decode_levels_or_grids(type, (const uint8_t *)data, i, out)) return;
     decode8_of<T>(type, data, i, n, out);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Decoding of the formats of grids, for decode.cuh: IQ1, IQ2 and IQ3. */
-#ifndef QUIPU_TENSOR_DECODE_GRIDS_CUH
-#define QUIPU_TENSOR_DECODE_GRIDS_CUH
+#pragma once
 
 #define GRID static __device__ const
 #include "tensor/grids.inc"
@@ -113,5 +112,3 @@ DECODE_FN void decode_iq1_m(const uint8_t *row, int64_t i, float *out)
     decode_shifted(block[l] | (int)(qh & 7) << 8, qh >> 3 & 1,
                    __fmul_rn(d, (float)(2 * scale + 1)) * 0.125f, out);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Decoding of the formats of levels, for decode.cuh: IQ4_NL, IQ4_XS, MXFP4, NVFP4, TQ1_0 and TQ2_0.
  */
-#ifndef QUIPU_TENSOR_DECODE_LEVELS_CUH
-#define QUIPU_TENSOR_DECODE_LEVELS_CUH
+#pragma once
 
 #include "tensor/levels.h"
 
@@ -81,5 +80,3 @@ DECODE_FN void decode_tq2_0(const uint8_t *row, int64_t i, float *out)
         out[j] = __fmul_rn(decode_f16(block + 64),
                            (float)((decode_byte(bytes, j) >> v % 128 / 32 * 2 & 3) - 1));
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Element types and their blocks. The table is dtype.def; the enum is in quipu_kernel.h, where
  * kernels see it. */
-#ifndef QUIPU_TENSOR_DTYPE_H
-#define QUIPU_TENSOR_DTYPE_H
+#pragma once
 
 #include "quipu_kernel.h"
 
@@ -28,5 +27,3 @@ dtype dtype_from_name(const char *name);
 dtype dtype_from_gguf(uint32_t id);
 dtype dtype_from_safetensors(const char *name);
 int dtype_gguf_id(dtype type);
-
-#endif

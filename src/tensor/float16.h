@@ -9,8 +9,7 @@
  * numbers, so that a fast variant can be compared with these bit for bit. Compiles as C and as CUDA
  * C.
  */
-#ifndef QUIPU_TENSOR_FLOAT16_H
-#define QUIPU_TENSOR_FLOAT16_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -78,5 +77,3 @@ FLOAT16_FN uint16_t f32_to_bf16(float value)
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x0040u);
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
-
-#endif

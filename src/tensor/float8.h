@@ -7,8 +7,7 @@
  * becomes 448. A NaN becomes 0x7f. These are the bits that NVIDIA's cvt.rn.satfinite.e4m3x2 gives.
  * Every F8 is exact in F16 and BF16. Compiles as C and as CUDA C.
  */
-#ifndef QUIPU_TENSOR_FLOAT8_H
-#define QUIPU_TENSOR_FLOAT8_H
+#pragma once
 
 #include "tensor/float16.h"
 
@@ -39,5 +38,3 @@ FLOAT16_FN uint8_t f32_to_f8(float value)
     magnitude += 0x7ffffu + (magnitude >> 20 & 1u);
     return (uint8_t)(sign | ((magnitude - ((127u - 7u) << 23)) >> 20));
 }
-
-#endif

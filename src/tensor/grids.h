@@ -5,8 +5,7 @@
  * two words in IQ1 and IQ2 (entry i begins at word 2 i), one in IQ3. A byte is a magnitude, or in
  * IQ1 one of 0, 1, 2, which mean -1, 0, 1.
  */
-#ifndef QUIPU_TENSOR_GRIDS_H
-#define QUIPU_TENSOR_GRIDS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ extern const uint32_t grid_iq2_xs[2 * 512];
 extern const uint32_t grid_iq2_s[2 * 1024];
 extern const uint32_t grid_iq3_xxs[256]; /* of 4, 12, .. 52 and 62 */
 extern const uint32_t grid_iq3_s[512];   /* of the odd numbers below 16 */
-
-#endif

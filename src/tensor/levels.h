@@ -1,6 +1,5 @@
 /* Levels of the formats with 4 bits a value: X(LEVEL) of each. */
-#ifndef QUIPU_TENSOR_LEVELS_H
-#define QUIPU_TENSOR_LEVELS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -17,5 +16,3 @@
 /* clang-format on */
 
 extern const int8_t levels_iq4[16], levels_fp4[16];
-
-#endif

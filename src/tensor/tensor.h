@@ -3,8 +3,7 @@
  * shape[0] is the outermost dimension, as in a comment `(n_heads * head_dim, hidden_size)`. Strides
  * are in bytes. The innermost dimension is contiguous (for quantised types: whole blocks).
  */
-#ifndef QUIPU_TENSOR_TENSOR_H
-#define QUIPU_TENSOR_TENSOR_H
+#pragma once
 
 #include "tensor/dtype.h"
 
@@ -52,5 +51,3 @@ bool tensor_is_contiguous(const tensor *view);
 
 /* Writes "F32 [4, 2048]" into text and returns it. */
 const char *tensor_describe(const tensor *view, char *text, size_t size);
-
-#endif

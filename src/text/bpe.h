@@ -5,8 +5,7 @@
  * at most two candidates, so every word of n units takes O(n log n). This matters because words of
  * 200,000 spaces exist.
  */
-#ifndef QUIPU_TEXT_BPE_H
-#define QUIPU_TEXT_BPE_H
+#pragma once
 
 #include "text/piece_trie.h"
 #include "text/tokenizer.h"
@@ -30,5 +29,3 @@ void bpe_scratch_free(bpe_scratch *scratch);
  * (sentencepiece's user-defined symbols); NULL where there are none. */
 qp_status bpe_encode(const vocabulary *vocabulary, const piece_trie *whole, bpe_scratch *scratch,
                      const char *word, size_t length, token_ids *ids, qp_error *error);
-
-#endif

@@ -6,8 +6,7 @@
  * across a mark and removes the marks. Texts without control tokens get no marks, so that templates
  * see them unchanged. A control token of one character has no room for a mark.
  */
-#ifndef QUIPU_TEXT_CONTROL_MARKS_H
-#define QUIPU_TEXT_CONTROL_MARKS_H
+#pragma once
 
 #include "text/tokenizer.h"
 
@@ -35,5 +34,3 @@ qp_status control_marks_choose(control_marks *m, qp_error *error);
 /* Appends the text with its marks to `out`; *changed: whether there are any. */
 void control_marks_put(const control_marks *m, const char *text, size_t length, strbuf *out,
                        bool *changed);
-
-#endif

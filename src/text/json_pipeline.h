@@ -1,8 +1,7 @@
 /* Readers of the parts of a tokenizer.json around its model: normalizer, pre-tokenizer,
  * post-processor and decoder. Each fills its fields of the tokenizer and refuses what it does not
  * support. */
-#ifndef QUIPU_TEXT_JSON_PIPELINE_H
-#define QUIPU_TEXT_JSON_PIPELINE_H
+#pragma once
 
 #include "base/json.h"
 #include "text/tokenizer_build.h"
@@ -20,5 +19,3 @@ qp_status json_read_post_processor(const cJSON *item, tokenizer *tokenizer, cons
                                    qp_error *error);
 qp_status json_read_decoder(const cJSON *item, tokenizer *tokenizer, const char *where,
                             qp_error *error);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Source: Unicode Standard Annex 15; the tables (nfc.def) are those of the version named there.
  */
-#ifndef QUIPU_TEXT_NFC_H
-#define QUIPU_TEXT_NFC_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -12,5 +11,3 @@
 /* Appends the text in Normalization Form C. Invalid UTF-8 bytes are copied, and the text on both
  * sides of them is normalized separately. The only error is QP_NO_MEMORY. */
 qp_status nfc_append(const char *text, size_t length, strbuf *out, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* A set of pieces, with a search for the longest one that begins at a position of a text. */
-#ifndef QUIPU_TEXT_PIECE_TRIE_H
-#define QUIPU_TEXT_PIECE_TRIE_H
+#pragma once
 
 #include "base/status.h"
 
@@ -30,5 +29,3 @@ qp_status piece_trie_add(piece_trie *trie, const char *bytes, size_t length, int
 int32_t piece_trie_match(const piece_trie *trie, const char *text, size_t length, size_t *match);
 
 void piece_trie_free(piece_trie *trie);
-
-#endif

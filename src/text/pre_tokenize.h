@@ -4,8 +4,7 @@
  * one at a time, so nothing is stored between them. Expressions see only valid UTF-8: invalid bytes
  * separate words, and are words of their own.
  */
-#ifndef QUIPU_TEXT_PRE_TOKENIZE_H
-#define QUIPU_TEXT_PRE_TOKENIZE_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -85,5 +84,3 @@ void pre_scratch_free(pre_scratch *scratch);
 qp_status pre_tokenize(const pre_tokenizer *pre, pre_scratch *scratch, const char *text,
                        size_t length, bool is_first, pre_tokenizer_word *word, void *context,
                        qp_error *error);
-
-#endif

@@ -5,8 +5,7 @@
  * U+180E, and refuses what the engines interpret differently. Expressions come from files, so
  * matching is limited in steps and memory, and reports when it reaches the limit.
  */
-#ifndef QUIPU_TEXT_REGEX_H
-#define QUIPU_TEXT_REGEX_H
+#pragma once
 
 #include "base/status.h"
 
@@ -32,5 +31,3 @@ void regex_scratch_free(regex_scratch *scratch);
  * whether there is one; it lies at [*begin, *end), from <= *begin <= *end. */
 qp_status regex_find(const regex *regex, regex_scratch *scratch, const char *subject, size_t length,
                      size_t from, bool *found, size_t *begin, size_t *end, qp_error *error);
-
-#endif

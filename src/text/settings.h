@@ -1,7 +1,6 @@
 /* What a model's directory says about its tokens besides the tokenizer itself:
  * tokenizer_config.json, special_tokens_map.json and config.json. */
-#ifndef QUIPU_TEXT_SETTINGS_H
-#define QUIPU_TEXT_SETTINGS_H
+#pragma once
 
 #include "base/json.h"
 #include "text/tokenizer_build.h"
@@ -39,5 +38,3 @@ qp_status tokenizer_build_sentencepiece(const void *data, size_t size, const cha
 qp_status tokenizer_build_gpt2(cJSON *vocab, char *merges, size_t length, const char *where,
                                const tokenizer_settings *settings, tokenizer **out,
                                qp_error *error);
-
-#endif

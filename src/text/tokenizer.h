@@ -10,8 +10,7 @@
  *
  * A tokenizer does not change after it is opened; any number of threads may encode with one.
  */
-#ifndef QUIPU_TEXT_TOKENIZER_H
-#define QUIPU_TEXT_TOKENIZER_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -165,5 +164,3 @@ tokenizer_special tokenizer_special_ids(const tokenizer *tokenizer);
  * pre-tokenizer where it has one ("llama-bpe", "tokenizer.json"), "" otherwise. For people. */
 const char *tokenizer_model_name(const tokenizer *tokenizer);
 const char *tokenizer_pre_name(const tokenizer *tokenizer);
-
-#endif

@@ -1,7 +1,6 @@
 /* The parts of a tokenizer, for the files that build one: the readers of tokenizer.json,
  * tokenizer.model, GGUF and vocab.json fill these fields, then tokenizer_finish() does the rest. */
-#ifndef QUIPU_TEXT_TOKENIZER_BUILD_H
-#define QUIPU_TEXT_TOKENIZER_BUILD_H
+#pragma once
 
 #include "base/json.h"
 #include "text/piece_trie.h"
@@ -85,5 +84,3 @@ bool normalizer_is_identity(const normalizer *normalizer);
 /* Appends the normalized text. `is_first`: it is at the beginning of the input. */
 qp_status normalize(const normalizer *normalizer, const char *text, size_t length, bool is_first,
                     strbuf *out, qp_error *error);
-
-#endif

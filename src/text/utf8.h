@@ -1,6 +1,5 @@
 /* UTF-8, strictly: shortest forms only, no surrogates, nothing above U+10FFFF. */
-#ifndef QUIPU_TEXT_UTF8_H
-#define QUIPU_TEXT_UTF8_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -32,5 +31,3 @@ uint32_t utf8_decode(const char *text, size_t sequence);
 
 /* Writes the code point's bytes and returns their number, 1 to 4. */
 size_t utf8_encode(uint32_t code_point, char text[4]);
-
-#endif

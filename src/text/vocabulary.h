@@ -7,8 +7,7 @@
  * pair table of 16-byte slots. Their hashes have a secret key, because a file could contain pieces
  * that are chosen to collide.
  */
-#ifndef QUIPU_TEXT_VOCABULARY_H
-#define QUIPU_TEXT_VOCABULARY_H
+#pragma once
 
 #include "base/keyed_hash.h"
 #include "base/status.h"
@@ -125,5 +124,3 @@ static inline const char *vocabulary_bytes(const vocabulary *vocabulary, int32_t
 {
     return strbuf_text(&vocabulary->text) + vocabulary->pieces[id].offset;
 }
-
-#endif

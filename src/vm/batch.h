@@ -4,8 +4,7 @@
  * once for the program's capacity. A batch is filled sequence by sequence. The length of a sequence
  * (kv_seqlens of other engines) is not stored: (its pages - 1) * page_size + kv_last_page_len.
  */
-#ifndef QUIPU_VM_BATCH_H
-#define QUIPU_VM_BATCH_H
+#pragma once
 
 #include "plan/program.h"
 
@@ -91,5 +90,3 @@ static inline int64_t batch_outputs(const batch *batch)
 {
     return batch->sizes.of[AXIS_OUTPUTS];
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* A schedule with everything that is needed to run it: the addresses of its memory, and a kernel
  * for every node. The machines `serial` and `threads` run a bound schedule. */
-#ifndef QUIPU_VM_BOUND_H
-#define QUIPU_VM_BOUND_H
+#pragma once
 
 #include "base/crew.h"
 #include "schedule/schedule.h"
@@ -21,5 +20,3 @@ typedef struct bound_schedule {
     size_t scratch_bytes;        /* bytes for one worker, enough for any kernel */
     crew *crew;                  /* pieces of exchanges, which workers take that wait; NULL: none */
 } bound_schedule;
-
-#endif

@@ -12,8 +12,7 @@
  * is a segment of the positions of one KV head, for one token, and all instructions of the node are
  * cut together too (vm/segments.h).
  */
-#ifndef QUIPU_VM_CELLS_H
-#define QUIPU_VM_CELLS_H
+#pragma once
 
 #include "vm/bound.h"
 #include "vm/segments.h"
@@ -59,5 +58,3 @@ typedef struct cell {
 } cell;
 
 cell cells_at(const cell_cut *cut, int32_t number);
-
-#endif

@@ -7,8 +7,7 @@
  * sends its signal. So a pass advances at the speed of all workers together, even if the system
  * suspends one of them.
  */
-#ifndef QUIPU_VM_CLAIMS_H
-#define QUIPU_VM_CLAIMS_H
+#pragma once
 
 #include "vm/cells.h"
 
@@ -45,5 +44,3 @@ bool claims_end(claims *claims, const claimed *of, int32_t n);
 typedef bool claims_ready(const void *context, const instruction *in);
 bool claims_find(const claims *claims, uint32_t counter, claims_ready *ready, const void *context,
                  bool alone, claimed *out);
-
-#endif

@@ -4,8 +4,7 @@
  * and divides an operator's units among the threads of a pool. It allocates all memory when it is
  * created.
  */
-#ifndef QUIPU_VM_EXECUTE_H
-#define QUIPU_VM_EXECUTE_H
+#pragma once
 
 #include "base/buffer.h"
 #include "base/progress.h"
@@ -106,5 +105,3 @@ void executor_write_page(executor *executor, int32_t page, const void *data);
 /* float32 [outputs][vocab_size] of the last run that included lm_head; may be changed before
  * sampling. */
 float *executor_logits(const executor *executor);
-
-#endif

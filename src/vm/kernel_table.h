@@ -3,8 +3,7 @@
  * A machine that accepts such kernels runs each kernel in every node of its operator. The kernel
  * must accept the node's types and shapes, both at the program's capacity and with a single token.
  */
-#ifndef QUIPU_VM_KERNEL_TABLE_H
-#define QUIPU_VM_KERNEL_TABLE_H
+#pragma once
 
 #include "op/table.h"
 #include "plan/program.h"
@@ -29,5 +28,3 @@ qp_status kernel_table_operator(const char *name, op_code *out, qp_error *error)
  * the operator, and of which operators it is made. */
 qp_status kernel_table_refuse(const program *program, op_code op, const char *kernel,
                               qp_error *error);
-
-#endif

@@ -10,8 +10,7 @@
  * machine can be opened over another one; it then uses that machine's weights, KV cache and
  * activations, and only one of the two may run at a time.
  */
-#ifndef QUIPU_VM_MACHINE_H
-#define QUIPU_VM_MACHINE_H
+#pragma once
 
 #include "base/progress.h"
 #include "base/strbuf.h"
@@ -330,5 +329,3 @@ qp_status machine_time(const machine *machine, const machine_timing *timing, qp_
 /* How fast the hardware under the machine reads memory and multiplies, measured now or known by its
  * clocks. */
 qp_status machine_limits(const machine *machine, machine_profile *out, qp_error *error);
-
-#endif

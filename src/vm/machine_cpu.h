@@ -1,8 +1,7 @@
 /* The CPU machines from inside, for machine_cpu.c, which opens and runs them, and
  * machine_cpu_time.c, which times them.
  */
-#ifndef QUIPU_VM_MACHINE_CPU_H
-#define QUIPU_VM_MACHINE_CPU_H
+#pragma once
 
 #include "vm/machine_run.h"
 
@@ -47,5 +46,3 @@ qp_status cpu_limits_of_one(void *self, machine_profile *out, qp_error *error);
 
 /* Ends the running of operators in parts. */
 void cpu_free_parts(cpu_machine *machine);
-
-#endif

@@ -1,6 +1,5 @@
 /* Functions that several machine types use to run a request. */
-#ifndef QUIPU_VM_MACHINE_RUN_H
-#define QUIPU_VM_MACHINE_RUN_H
+#pragma once
 
 #include "vm/machine.h"
 
@@ -30,5 +29,3 @@ static inline bool machine_is_cancelled(const machine_request *request)
 
 /* Delivers a pass's tokens, [n_outputs], to the request; false: the caller wants no more. */
 bool machine_hand_on(const machine_request *request, const int32_t *tokens);
-
-#endif

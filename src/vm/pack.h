@@ -1,6 +1,5 @@
 /* Packs weights into the form that kernels want, once, when a model is opened. */
-#ifndef QUIPU_VM_PACK_H
-#define QUIPU_VM_PACK_H
+#pragma once
 
 #include "vm/execute.h"
 
@@ -29,5 +28,3 @@ void executor_take_rows(executor *executor, const batch *batch);
 /* Bytes of weights that stay in memory after packing: the packed forms, the weights that kernels
  * read as stored, and the embedding. Call it after the kernels were chosen; it reads no weight. */
 uint64_t executor_weight_bytes(const executor *executor);
-
-#endif

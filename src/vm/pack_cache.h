@@ -7,8 +7,7 @@
  * checksum, and all are verified before any is used. A file that does not fit, is damaged or
  * belongs to another user is not used; weights are then packed as always.
  */
-#ifndef QUIPU_VM_PACK_CACHE_H
-#define QUIPU_VM_PACK_CACHE_H
+#pragma once
 
 #include "base/buffer.h"
 #include "base/progress.h"
@@ -38,5 +37,3 @@ bool pack_cache_load(pack_cache *cache, thread_pool *pool, uint64_t shape, size_
  * within the limit. */
 void pack_cache_save(pack_cache *cache, thread_pool *pool, uint64_t shape, const buffer *packed,
                      progress *progress);
-
-#endif

@@ -8,8 +8,7 @@
  * Each chunk belongs to a track. The machine `threads` runs the slices of its instructions, and
  * each worker is a track.
  */
-#ifndef QUIPU_VM_PARTS_H
-#define QUIPU_VM_PARTS_H
+#pragma once
 
 #include "op/table.h"
 #include "plan/program.h"
@@ -34,5 +33,3 @@ void parts_run_slice(parts *parts, int node, const op_call *call, op_kernel *ker
 /* Passes all parts that have run to the sink, in order of time, and clears the list. QP_NO_MEMORY
  * if a part could not be stored. */
 qp_status parts_hand_over(parts *parts, parts_sink *sink, void *context, qp_error *error);
-
-#endif

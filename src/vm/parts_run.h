@@ -1,6 +1,5 @@
 /* What parts.c and parts_attention.c share: the memory of parts, and how one is timed. */
-#ifndef QUIPU_VM_PARTS_RUN_H
-#define QUIPU_VM_PARTS_RUN_H
+#pragma once
 
 #include "base/buffer.h"
 #include "vm/parts.h"
@@ -47,5 +46,3 @@ void parts_print_shape(const tensor *view, char *text, size_t size);
 
 /* The query heads [begin, end) of a slice of paged_prefill's units. */
 void parts_run_attention(parts *parts, const op_call *call, int64_t begin, int64_t end);
-
-#endif

@@ -4,8 +4,7 @@
  * the addresses are computed once. A prefetch needs no signal, because instructions wait only for
  * activations.
  */
-#ifndef QUIPU_VM_PREFETCH_H
-#define QUIPU_VM_PREFETCH_H
+#pragma once
 
 #include "vm/bound.h"
 
@@ -29,5 +28,3 @@ static inline bool prefetch_more(prefetch *a)
     a->bytes -= LINE * LINES;
     return true;
 }
-
-#endif

@@ -7,8 +7,7 @@
  * program of one rank: read() puts tensors together that ranks have parts of, and write() takes
  * them apart. Every rank gets every request and chooses the tokens by itself, from the same logits.
  */
-#ifndef QUIPU_VM_RANKS_H
-#define QUIPU_VM_RANKS_H
+#pragma once
 
 #include "comm/comm.h"
 #include "schedule/timeline.h"
@@ -185,5 +184,3 @@ void rank_pieces_join(const rank_pieces *pieces, size_t rows, const void *own, v
 /* Adds another rank's elements of sums to `whole`, which has those of the ranks before it. */
 void rank_pieces_add(const rank_pieces *pieces, size_t bytes, const void *own, void *whole);
 void rank_pieces_split(const rank_pieces *pieces, size_t rows, const void *whole, void *own);
-
-#endif

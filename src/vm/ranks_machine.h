@@ -1,7 +1,6 @@
 /* The parts of the machine `ranks`, for ranks.c, which opens and runs it.
  */
-#ifndef QUIPU_VM_RANKS_MACHINE_H
-#define QUIPU_VM_RANKS_MACHINE_H
+#pragma once
 
 #include "vm/ranks.h"
 
@@ -59,5 +58,3 @@ int ranks_take_records(ranks_machine *machine, const machine_request *request);
 /* After it: hands out the launches of all ranks, which have ended the run: they have taken the
  * command after it. */
 void ranks_hand_launches(ranks_machine *machine);
-
-#endif

@@ -2,8 +2,7 @@
  * if its kernels had no other error. It is not one of the types that --exec takes; `quipu diff`
  * opens it.
  */
-#ifndef QUIPU_VM_ROUNDED_H
-#define QUIPU_VM_ROUNDED_H
+#pragma once
 
 #include "vm/machine.h"
 
@@ -11,5 +10,3 @@
  * after a failure. */
 qp_status machine_open_rounded(const machine *like, const machine_setup *setup, machine *out,
                                qp_error *error);
-
-#endif

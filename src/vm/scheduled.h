@@ -1,7 +1,6 @@
 /* A program as a schedule over an executor's memory and kernels, ready for `serial` or `threads`.
  */
-#ifndef QUIPU_VM_SCHEDULED_H
-#define QUIPU_VM_SCHEDULED_H
+#pragma once
 
 #include "schedule/schedule.h"
 #include "vm/bound.h"
@@ -30,5 +29,3 @@ void scheduled_take_kernels(scheduled *scheduled);
 /* The schedule that scheduled_init() would make. schedule_free() it, also after a failure. */
 qp_status scheduled_make(const program *program, int workers, const schedule_options *options,
                          const char *file, schedule *out, qp_error *error);
-
-#endif

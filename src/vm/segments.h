@@ -2,8 +2,7 @@
  * head, and the worker that ends the last segment makes the outputs of the head from the states of
  * all, in their order. The bits are those of one worker (op/attention/tile.h).
  */
-#ifndef QUIPU_VM_SEGMENTS_H
-#define QUIPU_VM_SEGMENTS_H
+#pragma once
 
 #include "plan/program.h"
 
@@ -29,5 +28,3 @@ void segments_destroy(segments *segments);
  * is the last of `n_segments` to end, their outputs. */
 void segments_run(segments *segments, op_kernel *kernel, const op_call *call, int64_t segment,
                   int64_t n_segments);
-
-#endif

@@ -4,8 +4,7 @@
  * It is the oracle for the other machines: in whatever order they run the instructions, their
  * outputs must equal those of this machine, and those of the program run node by node, bit for bit.
  */
-#ifndef QUIPU_VM_SERIAL_H
-#define QUIPU_VM_SERIAL_H
+#pragma once
 
 #include "vm/bound.h"
 
@@ -27,5 +26,3 @@ void serial_destroy(serial_machine *machine);
  * when no instruction can run: then the schedule is unsound. */
 qp_status serial_run(serial_machine *machine, const program_memory *memory, const int64_t *sizes,
                      const serial_options *options, qp_error *error);
-
-#endif

@@ -6,8 +6,7 @@
  * the signal is visible after the wait. Counters are never reset: each pass waits for higher
  * values. Between passes the threads sleep in the pool.
  */
-#ifndef QUIPU_VM_THREADS_H
-#define QUIPU_VM_THREADS_H
+#pragma once
 
 #include "base/threads.h"
 #include "vm/bound.h"
@@ -38,5 +37,3 @@ qp_status threads_machine_find_weights(threads_machine *machine, qp_error *error
  * instruction, counter, needed and found; the machine cannot be used afterwards. */
 qp_status threads_machine_run(threads_machine *machine, const int64_t *sizes,
                               instruction_timing *timings, qp_error *error);
-
-#endif

@@ -6,8 +6,7 @@
  * stays in L2, and the node's own kernel multiplies with them there. The kernel and what it reads
  * are those of packed weights, so the bits are, too.
  */
-#ifndef QUIPU_VM_UNPACKED_H
-#define QUIPU_VM_UNPACKED_H
+#pragma once
 
 #include "plan/program.h"
 
@@ -27,5 +26,3 @@ op_kernel unpacked_kernel;
 
 /* Bytes of a room for the product: for rows as they are stored, and packed. */
 size_t unpacked_room(const op_variant *variant, const op_call *call);
-
-#endif

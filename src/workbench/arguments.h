@@ -1,7 +1,6 @@
 /* The arguments of a function on a workload of a FlashInfer-Bench data set: where they lie in
  * memory, and the inputs' values. */
-#ifndef QUIPU_WORKBENCH_ARGUMENTS_H
-#define QUIPU_WORKBENCH_ARGUMENTS_H
+#pragma once
 
 #include "base/buffer.h"
 #include "workbench/schema.h"
@@ -34,5 +33,3 @@ void arguments_put(const arguments *arguments, char *memory);
 
 /* Whether only outputs differ in `memory`; if not, `what` says what was written. */
 bool arguments_intact(const arguments *arguments, const char *memory, char *what, size_t size);
-
-#endif

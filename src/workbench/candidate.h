@@ -1,7 +1,6 @@
 /* An untrusted kernel: it is compiled, loaded in a child process, and its entry points are
  * found. */
-#ifndef QUIPU_WORKBENCH_CANDIDATE_H
-#define QUIPU_WORKBENCH_CANDIDATE_H
+#pragma once
 
 #include "op/harness/check.h"
 #include "op/table.h"
@@ -75,5 +74,3 @@ void candidate_check_all(const candidate *candidate, uint64_t seed, int timeout_
 /* Threads of the process whose folder /proc/self/task is open, to detect those that a kernel leaves
  * running. */
 int candidate_threads(DIR *tasks);
-
-#endif

@@ -1,7 +1,6 @@
 /* The folder of a FlashInfer-Bench data set: definitions/, workloads/, solutions/ and traces/, each
  * with .json files of one object and .jsonl files of an object in each line, at any depth. */
-#ifndef QUIPU_WORKBENCH_DATASET_H
-#define QUIPU_WORKBENCH_DATASET_H
+#pragma once
 
 #include "base/status.h"
 
@@ -34,5 +33,3 @@ void dataset_free(dataset_list *list);
 
 /* The item whose "name" this is; NULL: none. */
 const dataset_item *dataset_find(const dataset_list *list, const char *name);
-
-#endif

@@ -1,6 +1,5 @@
 /* Operators under the names and in the terms of FlashInfer-Bench, for Llama-3.1-8B. */
-#ifndef QUIPU_WORKBENCH_DEFINITIONS_H
-#define QUIPU_WORKBENCH_DEFINITIONS_H
+#pragma once
 
 typedef struct definition {
     const char *name, *op_type;
@@ -24,5 +23,3 @@ typedef struct definition {
 } definition;
 
 extern const definition definitions[]; /* ends with a NULL name */
-
-#endif

@@ -1,6 +1,5 @@
 /* Parts of descriptions that several files need. */
-#ifndef QUIPU_WORKBENCH_DESCRIBE_H
-#define QUIPU_WORKBENCH_DESCRIBE_H
+#pragma once
 
 #include "op/table.h"
 #include "workbench/page.h"
@@ -35,5 +34,3 @@ void describe_notes(page *page);
 
 /* Appends how a kernel is called: the rules, and the header's text. */
 void describe_interface(page *page);
-
-#endif

@@ -4,8 +4,7 @@
  * Every call copies its tensors to the GPU and back, with guards around them and no better aligned
  * than on the host. One call at a time.
  */
-#ifndef QUIPU_WORKBENCH_DEVICE_H
-#define QUIPU_WORKBENCH_DEVICE_H
+#pragma once
 
 #include "op/table.h"
 #include "op/cuda_ops.h"
@@ -27,5 +26,3 @@ qp_status device_failure(qp_error *error);
 /* The GPU and its kernels, for measurements. */
 cuda_device *device_gpu(void);
 cuda_ops *device_ops(void);
-
-#endif

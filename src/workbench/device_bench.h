@@ -5,8 +5,7 @@
  * of a launch is not measured. Afterwards one more call, with poisoned outputs, is compared with
  * the reference on units spread over the whole output.
  */
-#ifndef QUIPU_WORKBENCH_DEVICE_BENCH_H
-#define QUIPU_WORKBENCH_DEVICE_BENCH_H
+#pragma once
 
 #include "op/bench/bench.h"
 #include "workbench/candidate.h"
@@ -33,5 +32,3 @@ typedef struct device_timing {
 } device_timing;
 
 void device_timing_run(const device_timing_request *request, device_timing *out);
-
-#endif

@@ -4,8 +4,7 @@
  * repeats the number of its question, which cannot be guessed. Every wait has a limit: the time
  * that the judge spends in waiting for answers is taken from one budget.
  */
-#ifndef QUIPU_WORKBENCH_DIALOGUE_H
-#define QUIPU_WORKBENCH_DIALOGUE_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "op/harness/check.h"
@@ -45,5 +44,3 @@ void dialogue_end(dialogue *d);
 /* The child's side. False: the judge is gone. */
 bool dialogue_read(int socket, dialogue_message *out);
 bool dialogue_answer(int socket, const dialogue_message *question, uint32_t code);
-
-#endif

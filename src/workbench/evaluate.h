@@ -1,6 +1,5 @@
 /* Judges a solution of a FlashInfer-Bench data set on a workload, by the definition's reference. */
-#ifndef QUIPU_WORKBENCH_EVALUATE_H
-#define QUIPU_WORKBENCH_EVALUATE_H
+#pragma once
 
 #include "workbench/function.h"
 
@@ -25,5 +24,3 @@ qp_status evaluate(const schema_definition *definition, const schema_workload *w
                    const function_source *reference, const function_source *own,
                    const function_source *solution, const evaluate_options *options,
                    evaluation *out, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* Parses the texts of definitions: export writes them and import reads them. */
-#ifndef QUIPU_WORKBENCH_EXCHANGE_H
-#define QUIPU_WORKBENCH_EXCHANGE_H
+#pragma once
 
 #include "base/status.h"
 #include "workbench/dataset.h"
@@ -24,5 +23,3 @@ void definition_case(const definition *definition, const char *workload, char *t
 
 /* A UUID made from the hash of "name-n". */
 void workload_uuid(const char *definition, int n, char uuid[40]);
-
-#endif

@@ -5,8 +5,7 @@
  * and the clock. Python functions run under python3 (function.py); C functions and quipu's own
  * references in a child of this process.
  */
-#ifndef QUIPU_WORKBENCH_FUNCTION_H
-#define QUIPU_WORKBENCH_FUNCTION_H
+#pragma once
 
 #include "op/harness/check.h"
 #include "workbench/arguments.h"
@@ -63,5 +62,3 @@ bool function_results(function *function, const char **memory, check_status *sta
 
 /* Ends the process. NULL is allowed. */
 void function_close(function *function);
-
-#endif

@@ -1,6 +1,5 @@
 /* The processes in which functions run: see function.h. */
-#ifndef QUIPU_WORKBENCH_FUNCTION_CHILD_H
-#define QUIPU_WORKBENCH_FUNCTION_CHILD_H
+#pragma once
 
 #include "workbench/function.h"
 
@@ -32,5 +31,3 @@ typedef struct function_process {
 /* Children of a dialogue; the context is a function_process. */
 void function_python(void *context, int socket, int judge);
 void function_call(void *context, int socket, int judge);
-
-#endif

@@ -1,6 +1,5 @@
 /* The two ways to judge a solution: import.c chooses. */
-#ifndef QUIPU_WORKBENCH_IMPORT_H
-#define QUIPU_WORKBENCH_IMPORT_H
+#pragma once
 
 #include "workbench/evaluate.h"
 #include "workbench/own.h"
@@ -13,5 +12,3 @@ bool import_is_kernel(const schema_solution *solution, const definition *own);
 /* Checks such a kernel on an operator's case as `ops check` does, and times it. */
 void import_kernel(const workbench_import_options *options, const candidate *candidate,
                    const char *case_text, evaluation *out);
-
-#endif

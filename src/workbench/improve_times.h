@@ -1,6 +1,5 @@
 /* Times of kernels for workbench_improve(), on a CPU or a GPU. */
-#ifndef QUIPU_WORKBENCH_IMPROVE_TIMES_H
-#define QUIPU_WORKBENCH_IMPROVE_TIMES_H
+#pragma once
 
 #include "workbench/candidate.h"
 #include "workbench/workbench.h"
@@ -27,5 +26,3 @@ void improve_tell(const improve_time *time, const char *workload, strbuf *text);
 
 /* The geometric mean of a kernel's times on the workloads; 0: it failed. */
 double improve_mean(const workbench_improve_options *options, const candidate *candidate);
-
-#endif

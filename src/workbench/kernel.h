@@ -1,6 +1,5 @@
 /* A candidate for a whole model: checked in processes of its own, then loaded into this one. */
-#ifndef QUIPU_WORKBENCH_KERNEL_H
-#define QUIPU_WORKBENCH_KERNEL_H
+#pragma once
 
 #include "base/status.h"
 #include "quipu.h"
@@ -35,5 +34,3 @@ qp_status workbench_kernel_load_cuda(const workbench_kernel *kernel, qp_cuda_ker
 
 /* Removes what was compiled; loaded code stays. NULL is allowed. */
 void workbench_kernel_close(workbench_kernel *kernel);
-
-#endif

@@ -1,6 +1,5 @@
 /* quipu's own operators as references of FlashInfer-Bench's definitions. */
-#ifndef QUIPU_WORKBENCH_OWN_H
-#define QUIPU_WORKBENCH_OWN_H
+#pragma once
 
 #include "workbench/definitions.h"
 #include "workbench/function.h"
@@ -17,5 +16,3 @@ void own_case(const definition *own, const schema_definition *definition,
  */
 bool own_source(const definition *own, const schema_definition *definition,
                 const schema_workload *workload, function_source *out);
-
-#endif

@@ -1,7 +1,6 @@
 /* A page of sections, paragraphs, tables and code, printed as plain text or as Markdown.
  */
-#ifndef QUIPU_WORKBENCH_PAGE_H
-#define QUIPU_WORKBENCH_PAGE_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -40,5 +39,3 @@ void page_table_end(page *page);
  * the rows so far, before others follow. */
 void page_reserve(page *page, const char *const *cells);
 void page_table_rows(page *page);
-
-#endif

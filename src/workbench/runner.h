@@ -7,8 +7,7 @@
  * before it examines them. So whatever the code writes, to any descriptor or address, the worst
  * result is a wrong answer.
  */
-#ifndef QUIPU_WORKBENCH_RUNNER_H
-#define QUIPU_WORKBENCH_RUNNER_H
+#pragma once
 
 #include "workbench/candidate.h"
 
@@ -32,5 +31,3 @@ int runner_threads_left(runner *runner);
 
 /* Ends the process and all that it started. NULL is allowed. */
 void runner_close(runner *runner);
-
-#endif

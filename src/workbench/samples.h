@@ -1,8 +1,7 @@
 /* Judges the results of op_type "sampling": tokens drawn from probabilities, which are different in
  * every call. No token may lie outside of what top_k and top_p leave, and over many calls tokens
  * must be as frequent as they should be. */
-#ifndef QUIPU_WORKBENCH_SAMPLES_H
-#define QUIPU_WORKBENCH_SAMPLES_H
+#pragma once
 
 #include "workbench/arguments.h"
 
@@ -24,5 +23,3 @@ bool samples_add(samples *samples, const char *memory, char *what, size_t size);
 /* The total variation distance of the tokens so far from those expected, 0 to 1: half the sum of
  * the differences of frequencies, of 32 groups of tokens that are about as likely as each other. */
 double samples_distance(const samples *samples);
-
-#endif

@@ -5,8 +5,7 @@
  * kernel gives them, and have limits of memory, files, processes and time. They have a session
  * without a terminal, no capability, and none of the environment.
  */
-#ifndef QUIPU_WORKBENCH_SANDBOX_H
-#define QUIPU_WORKBENCH_SANDBOX_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -60,5 +59,3 @@ void sandbox_output_take(int output, strbuf *out);
 
 /* This process cannot be traced, nor its memory be read, by others of the same user. */
 void sandbox_hide(void);
-
-#endif

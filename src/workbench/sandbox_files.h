@@ -1,6 +1,5 @@
 /* The files that a sandboxed process may open: rules of Landlock. */
-#ifndef QUIPU_WORKBENCH_SANDBOX_FILES_H
-#define QUIPU_WORKBENCH_SANDBOX_FILES_H
+#pragma once
 
 #include "workbench/sandbox.h"
 
@@ -10,5 +9,3 @@ int sandbox_landlock(void);
 /* From now on this process, which must be able to gain no privileges, opens only what `box` allows.
  * False: errno says why. */
 bool sandbox_restrict_files(const sandbox *box);
-
-#endif

@@ -3,8 +3,7 @@
  * A filter allows what sandbox_calls.def lists for its kind of process, and refuses all else: with
  * EPERM, or with ENOSYS where a C library then tries an older call. A filter for another machine
  * can be made too, to be tested. */
-#ifndef QUIPU_WORKBENCH_SANDBOX_FILTER_H
-#define QUIPU_WORKBENCH_SANDBOX_FILTER_H
+#pragma once
 
 #include <stddef.h>
 
@@ -52,5 +51,3 @@ enum { SANDBOX_FILTER_MOST = 512 };
  * that number; returns its length. */
 int sandbox_filter_make(const sandbox_machine *machine, int who, int process,
                         struct sock_filter *out);
-
-#endif

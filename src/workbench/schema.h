@@ -3,8 +3,7 @@
  * The format: https://bench.flashinfer.ai/docs/flashinfer-trace. What is read points into the trees
  * of JSON, which outlive it.
  */
-#ifndef QUIPU_WORKBENCH_SCHEMA_H
-#define QUIPU_WORKBENCH_SCHEMA_H
+#pragma once
 
 #include "base/status.h"
 #include "workbench/values.h"
@@ -71,5 +70,3 @@ qp_status schema_string(const cJSON *object, const char *key, const char *where,
 /* The size of dimension d of a tensor. */
 int64_t schema_size(const schema_definition *definition, const schema_workload *workload, int t,
                     int d);
-
-#endif

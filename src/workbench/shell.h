@@ -1,6 +1,5 @@
 /* Runs a program of the user's with a text on its standard input, and takes what it prints. */
-#ifndef QUIPU_WORKBENCH_SHELL_H
-#define QUIPU_WORKBENCH_SHELL_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -14,5 +13,3 @@ enum { SHELL_OUTPUT_MOST = 4 << 20 };
  */
 qp_status shell_run(const char *command, const char *input, size_t length, int timeout_ms,
                     const volatile int *cancel, strbuf *out, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* The sources of a solution or of a reference, in a temporary folder. */
-#ifndef QUIPU_WORKBENCH_SOLUTION_H
-#define QUIPU_WORKBENCH_SOLUTION_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "workbench/candidate.h"
@@ -34,5 +33,3 @@ function_source solution_reference_source(const solution_files *files);
 
 /* What its processes have printed since the last call, printable and cut. */
 const char *solution_log(solution_files *files);
-
-#endif

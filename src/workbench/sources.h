@@ -1,8 +1,7 @@
 /* The texts of the references and of quipu_kernel.h, embedded in the program, so that a description
  * can show the computation and a candidate can be compiled without the source tree.
  */
-#ifndef QUIPU_WORKBENCH_SOURCES_H
-#define QUIPU_WORKBENCH_SOURCES_H
+#pragma once
 
 #include "base/embedded.h"
 
@@ -18,5 +17,3 @@ enum { SOURCES_MAX = 24 };
 /* Paths of the other sources that the reference of an operator calls, nearest first; returns how
  * many. */
 int sources_called(const char *op_name, const char *paths[SOURCES_MAX]);
-
-#endif

@@ -1,6 +1,5 @@
 /* Measures a candidate or a variant on one workload, in a process of its own. */
-#ifndef QUIPU_WORKBENCH_TIMING_H
-#define QUIPU_WORKBENCH_TIMING_H
+#pragma once
 
 #include "op/bench/bench.h"
 #include "workbench/candidate.h"
@@ -39,5 +38,3 @@ typedef struct timing_report {
 /* Measures in a child process. This process judges a candidate's results again, on workloads of up
  * to TIMING_JUDGED_FLOPS; the times are those that the child measured. */
 void timing_run(const timing_request *request, timing_report *out);
-
-#endif

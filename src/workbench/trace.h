@@ -1,6 +1,5 @@
 /* Traces of FlashInfer-Bench: what came of a solution on a workload. */
-#ifndef QUIPU_WORKBENCH_TRACE_H
-#define QUIPU_WORKBENCH_TRACE_H
+#pragma once
 
 #include "workbench/evaluate.h"
 
@@ -8,5 +7,3 @@
  * the solution ran on the GPU. */
 cJSON *trace_json(const char *definition, cJSON *workload, const char *solution,
                   const evaluation *evaluation, const char *log, bool device);
-
-#endif

@@ -1,6 +1,5 @@
 /* The element types of FlashInfer-Bench, and their values one by one. */
-#ifndef QUIPU_WORKBENCH_VALUES_H
-#define QUIPU_WORKBENCH_VALUES_H
+#pragma once
 
 #include "tensor/dtype.h"
 
@@ -36,5 +35,3 @@ typedef struct values_error {
  * times the expected value; an infinity or NaN, if it is the expected one. */
 void values_compare(const value_type *type, const void *data, const void *expected, size_t n,
                     double atol, double rtol, values_error *out);
-
-#endif

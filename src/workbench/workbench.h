@@ -1,8 +1,7 @@
 /* The operator workbench: describes operators, and checks and measures kernels, quipu's own or
  * untrusted ones. Texts are appended to a strbuf; nothing here prints.
  */
-#ifndef QUIPU_WORKBENCH_WORKBENCH_H
-#define QUIPU_WORKBENCH_WORKBENCH_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -145,5 +144,3 @@ qp_status workbench_improve(const workbench_improve_options *options, strbuf *ou
 /* What this system can confine candidates and their compilers with: lines, or a member "sandbox" of
  * a JSON object with a comma after it. */
 void workbench_sandbox(bool json, strbuf *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* A workload's tensors in memory, for measurements; checks use small cases instead. */
-#ifndef QUIPU_WORKBENCH_WORKLOAD_H
-#define QUIPU_WORKBENCH_WORKLOAD_H
+#pragma once
 
 #include "base/buffer.h"
 #include "op/harness/case.h"
@@ -19,5 +18,3 @@ void workload_free(workload *workload);
 /* Refills those inputs of a call of `op` that change from batch to batch; weights, which a kernel
  * may have packed, stay. */
 void workload_refill(const op_info *op, const op_call *call, uint64_t seed);
-
-#endif

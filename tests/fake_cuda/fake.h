@@ -4,8 +4,7 @@
  * same addresses in every run. It accepts the kernels that the images hold but runs none of them:
  * it writes a line for each launch. README.md says how to use it.
  */
-#ifndef QUIPU_TESTS_FAKE_CUDA_FAKE_H
-#define QUIPU_TESTS_FAKE_CUDA_FAKE_H
+#pragma once
 
 #include "cuda/driver.h"
 
@@ -86,5 +85,3 @@ unsigned fake_parameter_bytes(const struct CUfunc_st *function, int parameter);
 
 /* Takes a parameter into a hash, and prints its words with `print`. */
 uint64_t fake_parameter_take(uint64_t hash, const void *data, unsigned bytes, bool print);
-
-#endif

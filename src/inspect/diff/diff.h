@@ -1,6 +1,5 @@
 /* `quipu diff`: a model's forward pass on two machines, compared. */
-#ifndef QUIPU_INSPECT_DIFF_H
-#define QUIPU_INSPECT_DIFF_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -53,5 +52,3 @@ typedef struct diff_options {
 
 /* Appends the table and the verdict; *equal: everything is within tolerance. */
 qp_status diff_print(const diff_options *options, strbuf *out, bool *equal, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* Compares the outputs of two kernels. */
-#ifndef QUIPU_INSPECT_DIFF_COMPARE_H
-#define QUIPU_INSPECT_DIFF_COMPARE_H
+#pragma once
 
 #include "inspect/diff/diff_run.h"
 #include "op/tolerance.h"
@@ -35,5 +34,3 @@ int64_t diff_likeliest(const float *row, int64_t n, float *margin);
 /* Allocates the report's rows; NULL when memory is out. */
 void diff_list_rows(const program *program, const machine *a, const machine *b,
                     const diff_request *request, diff_report *report);
-
-#endif

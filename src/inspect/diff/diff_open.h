@@ -1,6 +1,5 @@
 /* A comparison's objects: the model, its program, and the two machines. */
-#ifndef QUIPU_INSPECT_DIFF_OPEN_H
-#define QUIPU_INSPECT_DIFF_OPEN_H
+#pragma once
 
 #include "base/progress.h"
 #include "cuda/ranks.h"
@@ -37,5 +36,3 @@ typedef struct diff {
 /* Opens what `diff->options` ask for. diff_close() the result, also after a failure. */
 qp_status diff_open(diff *diff, qp_error *error);
 void diff_close(diff *diff);
-
-#endif

@@ -14,8 +14,7 @@
  * If b can only run whole passes (the megakernel), b runs first, and in round 1 a replays each step
  * from b's recorded inputs. Inputs that b does not keep come from a's previous step.
  */
-#ifndef QUIPU_INSPECT_DIFF_RUN_H
-#define QUIPU_INSPECT_DIFF_RUN_H
+#pragma once
 
 #include "vm/machine.h"
 
@@ -79,5 +78,3 @@ void diff_report_free(diff_report *report);
 
 /* "attn[576:768]": the label of a row. */
 const char *diff_row_name(const program *program, const diff_row *row, char *text, size_t size);
-
-#endif

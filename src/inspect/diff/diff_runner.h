@@ -1,6 +1,5 @@
 /* Inside of a comparison: its state, and what diff_run.c and diff_state.c share. */
-#ifndef QUIPU_INSPECT_DIFF_RUNNER_H
-#define QUIPU_INSPECT_DIFF_RUNNER_H
+#pragma once
 
 #include "engine/pages.h"
 #include "inspect/diff/diff_run.h"
@@ -49,5 +48,3 @@ qp_status runner_hold_tensors(runner *r, diff_round round, qp_error *error);
 
 /* The same with the KV cache, unless chains of FP8 give it other bits. */
 qp_status runner_hold_caches(const runner *r, diff_round round, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* One side of a comparison: a machine, and a copy of its tensors on the host. For diff_run.c. */
-#ifndef QUIPU_INSPECT_DIFF_SIDE_H
-#define QUIPU_INSPECT_DIFF_SIDE_H
+#pragma once
 
 #include "vm/machine.h"
 
@@ -35,5 +34,3 @@ qp_status diff_side_hand(const diff_side *from, const diff_side *to, plan_tensor
 
 /* Clears the sums in the copy to which a step adds: so they are zero before the step. */
 void diff_side_clear_sums(const diff_side *side, int step, const program_sizes *sizes);
-
-#endif

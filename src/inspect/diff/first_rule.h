@@ -1,6 +1,5 @@
 /* Which rule is the first whose result differs: quipu diff --first-rule. */
-#ifndef QUIPU_INSPECT_FIRST_RULE_H
-#define QUIPU_INSPECT_FIRST_RULE_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "quipu.h"
@@ -12,5 +11,3 @@
  * changes the result. QP_UNSUPPORTED: the machine needs all of its rules. */
 qp_status first_rule_find(const qp_engine_options *options, const int32_t *tokens, int64_t n_tokens,
                           int64_t singles, strbuf *out, bool *equal, qp_error *error);
-
-#endif

@@ -4,8 +4,7 @@
  * Each worker is a thread with slices for wait, work and signal; a track of its own holds the
  * passes and what happens between them. Written panel by panel, so that one panel is in memory.
  */
-#ifndef QUIPU_INSPECT_TIMELINE_CHROME_H
-#define QUIPU_INSPECT_TIMELINE_CHROME_H
+#pragma once
 
 #include "schedule/timeline.h"
 
@@ -21,5 +20,3 @@ void timeline_chrome_between(const char *name, uint64_t begin, uint64_t end, con
                              strbuf *out);
 
 void timeline_chrome_end(strbuf *out);
-
-#endif

@@ -2,8 +2,7 @@
  * be zoomed, with the critical path and the sums by operator. The page is timeline.html, which is
  * compiled into the executable; these functions write its data, panel by panel, so that only one
  * panel is in memory. */
-#ifndef QUIPU_INSPECT_TIMELINE_PAGE_H
-#define QUIPU_INSPECT_TIMELINE_PAGE_H
+#pragma once
 
 #include "schedule/timeline.h"
 
@@ -15,5 +14,3 @@ void timeline_page_panel(const timeline *timeline, const timeline_panel *panel, 
                          strbuf *out);
 
 void timeline_page_end(strbuf *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Panels of a timeline, one above the other at one scale, as a picture for documents. */
-#ifndef QUIPU_INSPECT_TIMELINE_SVG_H
-#define QUIPU_INSPECT_TIMELINE_SVG_H
+#pragma once
 
 #include "schedule/timeline.h"
 
@@ -8,5 +7,3 @@
  * drawn together with their neighbours of the same kind. */
 void timeline_svg_print(const timeline *timeline, const timeline_panel *const *panels, int n,
                         strbuf *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Where the time of passes went, summed by operator. */
-#ifndef QUIPU_INSPECT_TIMELINE_TABLE_H
-#define QUIPU_INSPECT_TIMELINE_TABLE_H
+#pragma once
 
 #include "schedule/timeline.h"
 
@@ -32,5 +31,3 @@ void timeline_table_raise(const timeline_table *table, timeline *timeline);
  * were always part of another's slice are named after the table. */
 void timeline_table_print(const timeline_table *table, const timeline *timeline, const char *title,
                           strbuf *out);
-
-#endif

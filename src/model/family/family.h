@@ -5,8 +5,7 @@
  * called, which of them have biases, how GGUF orders the rows of q and k, and what holds where
  * config.json is silent. Every tensor of a model file must be one that the family's rows name.
  */
-#ifndef QUIPU_MODEL_FAMILY_FAMILY_H
-#define QUIPU_MODEL_FAMILY_FAMILY_H
+#pragma once
 
 #include "file/slice.h"
 #include "model/config.h"
@@ -187,5 +186,3 @@ layer_set family_sliding(int64_t interval, int64_t n_layers);
 
 /* The layers that do not rotate q and k, where the model says nothing else of them. */
 layer_set family_no_rope(const model_family *family, int64_t n_layers);
-
-#endif

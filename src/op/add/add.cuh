@@ -1,6 +1,5 @@
 /* add on the GPU: one element per thread. */
-#ifndef QUIPU_OP_ADD_CUH
-#define QUIPU_OP_ADD_CUH
+#pragma once
 
 #include "op/add/add.h"
 #include "op/device.cuh"
@@ -16,5 +15,3 @@ DEVICE_FN void add_block(const op_call &call, int64_t begin, int64_t end)
                          device_load(b.type, device_row(b, row), i));
     }
 }
-
-#endif

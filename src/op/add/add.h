@@ -1,11 +1,8 @@
 /* Call layout of add: indices of its tensors. */
-#ifndef QUIPU_OP_ADD_H
-#define QUIPU_OP_ADD_H
+#pragma once
 
 #include "op/op.h"
 
 enum { ADD_A, ADD_B, ADD_OUT };
 
 op_kernel add_reference;
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of add_residual_rms_norm: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_ADD_RESIDUAL_RMS_NORM_H
-#define QUIPU_OP_ADD_RESIDUAL_RMS_NORM_H
+#pragma once
 
 #include "op/op.h"
 
@@ -14,5 +13,3 @@ enum {
 enum { ADD_RESIDUAL_RMS_NORM_EPS };
 
 op_kernel add_residual_rms_norm_reference;
-
-#endif

@@ -1,6 +1,5 @@
 /* adjust_logits on the GPU: a logit a thread at a time. */
-#ifndef QUIPU_OP_ADJUST_LOGITS_CUH
-#define QUIPU_OP_ADJUST_LOGITS_CUH
+#pragma once
 
 #include "op/adjust_logits/adjust_logits.h"
 #include "op/adjust_logits/adjust_proposed.h"
@@ -57,5 +56,3 @@ DEVICE_FN void adjust_logits_block(const op_call &call, int64_t begin, int64_t e
         begin += count;
     }
 }
-
-#endif

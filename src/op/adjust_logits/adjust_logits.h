@@ -1,6 +1,5 @@
 /* Call layout of adjust_logits: indices of its tensors, bits of a row's `uses`. */
-#ifndef QUIPU_OP_ADJUST_LOGITS_H
-#define QUIPU_OP_ADJUST_LOGITS_H
+#pragma once
 
 #include "op/op.h"
 
@@ -34,5 +33,3 @@ enum { ADJUST_SEEN = 1, ADJUST_ONCE = 2 };
 #define ADJUST_MASK_WORDS(vocab_size) (((vocab_size) + 31) / 32)
 
 op_kernel adjust_logits_reference;
-
-#endif

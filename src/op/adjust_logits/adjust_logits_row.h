@@ -2,8 +2,7 @@
  *
  * The loops have no branch that depends on a token, so that the compiler turns them into vectors.
  */
-#ifndef QUIPU_OP_ADJUST_LOGITS_ROW_H
-#define QUIPU_OP_ADJUST_LOGITS_ROW_H
+#pragma once
 
 #include "op/adjust_logits/adjust_logits.h"
 #include "op/adjust_logits/adjust_proposed.h"
@@ -125,5 +124,3 @@ static inline void adjust_units(const op_call *call)
         unit += span.count;
     }
 }
-
-#endif

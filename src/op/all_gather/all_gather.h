@@ -1,6 +1,5 @@
 /* Call layout of all_gather: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_ALL_GATHER_H
-#define QUIPU_OP_ALL_GATHER_H
+#pragma once
 
 #include "op/op.h"
 
@@ -8,5 +7,3 @@ enum { ALL_GATHER_PART, ALL_GATHER_OTHERS, ALL_GATHER_OUT };
 enum { ALL_GATHER_FIRST };
 
 op_kernel all_gather_reference;
-
-#endif

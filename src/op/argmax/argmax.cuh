@@ -1,6 +1,5 @@
 /* argmax on the GPU: one block per row. */
-#ifndef QUIPU_OP_ARGMAX_CUH
-#define QUIPU_OP_ARGMAX_CUH
+#pragma once
 
 #include "op/argmax/argmax.h"
 #include "op/device.cuh"
@@ -80,5 +79,3 @@ DEVICE_FN void argmax_block(const op_call &call, int64_t begin, int64_t end)
         if (threadIdx.x == 0) ids[row] = best.id;
     }
 }
-
-#endif

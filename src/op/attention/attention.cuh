@@ -6,8 +6,7 @@
  * it computes. So the result depends on q and on the keys and values seen, never on pages, chunks
  * or neighbours. How a row is loaded, by its type and alignment, does not change it.
  */
-#ifndef QUIPU_OP_ATTENTION_CUH
-#define QUIPU_OP_ATTENTION_CUH
+#pragma once
 
 #include "op/attention/limits.h"
 #include "op/attention/mask.cuh"
@@ -359,5 +358,3 @@ DEVICE_FN int64_t paged_length(const int32_t *kv_indptr, const int32_t *last, in
     int64_t pages = kv_indptr[b + 1] - kv_indptr[b];
     return pages ? (pages - 1) * page_size + last[b] : 0;
 }
-
-#endif

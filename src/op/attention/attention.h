@@ -5,8 +5,7 @@
  * sum in float64. The result depends only on q and on the keys and values seen, not on pages,
  * chunks of the prompt or other sequences of the batch. No buffer grows with the context.
  */
-#ifndef QUIPU_OP_ATTENTION_ATTENTION_H
-#define QUIPU_OP_ATTENTION_ATTENTION_H
+#pragma once
 
 #include "base/status.h"
 #include "tensor/tensor.h"
@@ -70,5 +69,3 @@ attention_range attention_range_of(const attention_rule *rule, int64_t i, int64_
 
 /* The number of pairs of a query and a position that it sees, over one sequence. */
 double attention_pairs(const attention_rule *rule, int64_t qo_length, int64_t kv_length);
-
-#endif

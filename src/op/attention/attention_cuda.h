@@ -5,8 +5,7 @@
  * chosen by name. Queries and weights are rounded to the cache's type before their products. All
  * other calls run by units, one head of a token each.
  */
-#ifndef QUIPU_OP_ATTENTION_CUDA_H
-#define QUIPU_OP_ATTENTION_CUDA_H
+#pragma once
 
 #include "op/attention/limits.h"
 #include "op/attention/paged_cuda.h"
@@ -137,5 +136,3 @@ op_code cuda_take_single(const cuda_ops *ops, op_call *call);
 /* The first n sequences of a call of paged_prefill, which have one token each, as one of
  * paged_decode, and the others as one of paged_prefill. */
 void cuda_split_prefill(const op_call *prefill, int64_t n, op_call *decode, op_call *others);
-
-#endif

@@ -2,8 +2,7 @@
  * paged_prefill share. Kernels are templates of a type of limits. With no_limits the functions here
  * are empty, so that plain attention pays nothing.
  */
-#ifndef QUIPU_OP_ATTENTION_LIMITS_CUH
-#define QUIPU_OP_ATTENTION_LIMITS_CUH
+#pragma once
 
 #include "op/attention/limits.h"
 #include "op/attention/paged.cuh"
@@ -46,5 +45,3 @@ __device__ __forceinline__ int limits_first(const attention_limits &limits, int 
 {
     return limits.window > 0 ? max(length - later - limits.window, 0) : 0;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* What else decides which positions a token sees, and bounds their scores: the second parameter of
  * the kernels of attention_limited.cu. See mask.h. */
-#ifndef QUIPU_OP_ATTENTION_LIMITS_H
-#define QUIPU_OP_ATTENTION_LIMITS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -10,5 +9,3 @@ typedef struct attention_limits {
     int32_t window;       /* the latest positions that a token sees; 0: all */
     float cap;            /* scaled scores s become cap * tanh(s / cap); 0: they stay */
 } attention_limits;
-
-#endif

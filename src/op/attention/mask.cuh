@@ -1,6 +1,5 @@
 /* Masks on the GPU: see mask.h. */
-#ifndef QUIPU_OP_ATTENTION_MASK_CUH
-#define QUIPU_OP_ATTENTION_MASK_CUH
+#pragma once
 
 #include <stdint.h>
 
@@ -33,5 +32,3 @@ __device__ static __forceinline__ uint64_t mask_bits(const uint32_t *mask, int64
     return (uint64_t)__funnelshift_r(middle, high, shift) << 32 |
            __funnelshift_r(low, middle, shift);
 }
-
-#endif

@@ -5,8 +5,7 @@
  * is set if query i sees position j. Sequences follow each other, and each begins with a new word,
  * so sequence b begins after ceil(qo_length * kv_length / 32) words for each sequence before it.
  */
-#ifndef QUIPU_OP_ATTENTION_MASK_H
-#define QUIPU_OP_ATTENTION_MASK_H
+#pragma once
 
 #include "op/attention/attention.h"
 #include "op/op.h"
@@ -53,5 +52,3 @@ qp_status attention_check_limits(const char *op, double window, double soft_cap,
 
 /* Test contents: rows that see nothing, a first part, and random positions. */
 void attention_masks_fill(const attention_masks *masks, uint64_t seed);
-
-#endif

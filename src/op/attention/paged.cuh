@@ -11,8 +11,7 @@
  * the batch nor the cut of a prompt changes a bit. Queries and weights are rounded to the cache's
  * type before their products, with a cache in FP8 to F16; sums are float32.
  */
-#ifndef QUIPU_OP_ATTENTION_PAGED_CUH
-#define QUIPU_OP_ATTENTION_PAGED_CUH
+#pragma once
 
 #include "op/attention/paged_cuda.h"
 #include "tensor/decode.cuh"
@@ -302,5 +301,3 @@ __device__ __forceinline__ void mma_16816(__half, float (&d)[4], const uint32_t 
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-
-#endif

@@ -15,8 +15,7 @@
  * maps of the caches, whose boxes are 16 positions of a head, of 64 elements, or in FP8 of the
  * whole head; and of queries and outputs.
  */
-#ifndef QUIPU_OP_ATTENTION_PAGED_CUDA_H
-#define QUIPU_OP_ATTENTION_PAGED_CUDA_H
+#pragma once
 
 #include "quipu_kernel.h"
 
@@ -107,5 +106,3 @@ enum {
     ((4 * 64 + 2 * PAGED_PREFILL_F8_STAGES(head_dim) * PAGED_PREFILL_STEP) * (head_dim)*2 +        \
      2 * PAGED_PREFILL_RAW_STAGES(head_dim) * PAGED_PREFILL_STEP * (head_dim) + 2048)
 enum { PAGED_PREFILL_F8_THREADS = 4 * 128 };
-
-#endif

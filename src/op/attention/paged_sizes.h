@@ -1,7 +1,6 @@
 /* paged_decode of few sequences, through a ring in shared memory: what host and kernels share,
  * besides paged_cuda.h. */
-#ifndef QUIPU_OP_ATTENTION_PAGED_SIZES_H
-#define QUIPU_OP_ATTENTION_PAGED_SIZES_H
+#pragma once
 
 #include "op/attention/paged_cuda.h"
 
@@ -25,5 +24,3 @@ enum { PAGED_FEW_LEAST = 128, PAGED_FEW_PARTS = 16 };
      : (length) >= PAGED_FEW_PARTS * PAGED_CHUNK   ? PAGED_CHUNK                                   \
                                                    : PAGED_FEW_SPLIT(length, PAGED_FEW_PARTS * 16))
 #define PAGED_FEW_SPLIT(length, sixteens) (((length) + (sixteens)-1) / (sixteens)*16)
-
-#endif

@@ -6,8 +6,7 @@
  * kv_indices[kv_indptr[b] .. kv_indptr[b + 1]), in order; all are full but the last, which holds
  * kv_last_page_len[b] in 1 .. page_size (0 when the sequence has no page).
  */
-#ifndef QUIPU_OP_ATTENTION_RAGGED_H
-#define QUIPU_OP_ATTENTION_RAGGED_H
+#pragma once
 
 #include "base/status.h"
 #include "op/attention/attention.h"
@@ -121,5 +120,3 @@ void indptr_fill(const tensor *indptr, int64_t total, uint64_t seed);
  * pages as its tokens of qo_indptr (NULL: none) need, and the rest evenly or at random as
  * indptr_fill() does. Where there are too few pages for the tokens, the tokens are ignored. */
 void page_table_fill(const page_table *table, const tensor *qo_indptr, uint64_t seed);
-
-#endif

@@ -13,8 +13,7 @@
  * token's output has the same bits however a prompt, a slice or the batch is cut, and if several
  * workers compute segments of one token. Every variant gives the same bits.
  */
-#ifndef QUIPU_OP_ATTENTION_TILE_H
-#define QUIPU_OP_ATTENTION_TILE_H
+#pragma once
 
 #include "op/attention/attention.h"
 #include "op/op.h"
@@ -98,5 +97,3 @@ void attention_token(const attention_slice *slice, const attention_source *sourc
 #define ATTENTION_KERNELS(op)                                                                      \
     SIMD_LEVELS(ATTENTION_RUN, op)                                                                 \
     static const op_variant variants[] = {SIMD_LEVELS(SIMD_ROW, op, .accepts = accepts){0}};
-
-#endif

@@ -4,8 +4,7 @@
  * descriptor has the address, the distance between column blocks of a transposed operand and the
  * distance between eights of rows, each in units of 16 bytes.
  */
-#ifndef QUIPU_OP_ATTENTION_WGMMA_CUH
-#define QUIPU_OP_ATTENTION_WGMMA_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -119,5 +118,3 @@ WGMMA(__nv_bfloat16, "bf16", 128, 16, "64", "65", "66", "64", "65", "66", "67", 
 WGMMA(__half, "f16", 128, 16, "64", "65", "66", "64", "65", "66", "67", "68", "69")
 WGMMA(__nv_bfloat16, "bf16", 256, 32, "128", "129", "130", "128", "129", "130", "131", "132", "133")
 #undef WGMMA
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of attention_output: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_ATTENTION_OUTPUT_H
-#define QUIPU_OP_ATTENTION_OUTPUT_H
+#pragma once
 
 #include "op/op.h"
 
@@ -22,5 +21,3 @@ enum {
 enum { ATTENTION_OUTPUT_SM_SCALE, ATTENTION_OUTPUT_CAUSAL, ATTENTION_OUTPUT_WINDOW };
 
 op_kernel attention_output_reference;
-
-#endif

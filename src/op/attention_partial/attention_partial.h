@@ -1,6 +1,5 @@
 /* Call layout of attention_partial: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_ATTENTION_PARTIAL_H
-#define QUIPU_OP_ATTENTION_PARTIAL_H
+#pragma once
 
 #include "op/op.h"
 
@@ -18,5 +17,3 @@ enum {
 enum { ATTENTION_PARTIAL_SM_SCALE, ATTENTION_PARTIAL_CAUSAL, ATTENTION_PARTIAL_WINDOW };
 
 op_kernel attention_partial_reference;
-
-#endif

@@ -1,6 +1,5 @@
 /* The positions that a part of the KV cache covers: the same arithmetic on every machine. */
-#ifndef QUIPU_OP_ATTENTION_PARTIAL_PARTITION_H
-#define QUIPU_OP_ATTENTION_PARTIAL_PARTITION_H
+#pragma once
 
 #include "op/portable.h"
 
@@ -25,5 +24,3 @@ OP_FN void partition_range(int64_t visible, int64_t parts, int64_t page_size, in
     *begin = part * size < visible ? part * size : visible;
     *end = *begin + size < visible ? *begin + size : visible;
 }
-
-#endif

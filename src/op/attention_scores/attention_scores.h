@@ -1,11 +1,8 @@
 /* Call layout of attention_scores: indices of its tensors. */
-#ifndef QUIPU_OP_ATTENTION_SCORES_H
-#define QUIPU_OP_ATTENTION_SCORES_H
+#pragma once
 
 #include "op/op.h"
 
 enum { ATTENTION_SCORES_Q, ATTENTION_SCORES_K, ATTENTION_SCORES_SCORES };
 
 op_kernel attention_scores_reference;
-
-#endif

@@ -1,11 +1,8 @@
 /* Call layout of attention_sinks: indices of its tensors. */
-#ifndef QUIPU_OP_ATTENTION_SINKS_H
-#define QUIPU_OP_ATTENTION_SINKS_H
+#pragma once
 
 #include "op/op.h"
 
 enum { ATTENTION_SINKS_V, ATTENTION_SINKS_LSE, ATTENTION_SINKS_SINKS };
 
 op_kernel attention_sinks_reference;
-
-#endif

@@ -1,11 +1,8 @@
 /* Call layout of attention_values: indices of its tensors. */
-#ifndef QUIPU_OP_ATTENTION_VALUES_H
-#define QUIPU_OP_ATTENTION_VALUES_H
+#pragma once
 
 #include "op/op.h"
 
 enum { ATTENTION_VALUES_PROBABILITIES, ATTENTION_VALUES_V, ATTENTION_VALUES_OUT };
 
 op_kernel attention_values_reference;
-
-#endif

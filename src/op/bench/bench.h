@@ -6,8 +6,7 @@
  * timing every candidate computes once more, from inputs that it has not seen, over poisoned
  * outputs, and units spread over the whole are compared with the reference.
  */
-#ifndef QUIPU_OP_BENCH_H
-#define QUIPU_OP_BENCH_H
+#pragma once
 
 #include "base/threads.h"
 #include "op/bench/hardware.h"
@@ -59,5 +58,3 @@ int bench_copies(const op_info *op, const op_call *call, size_t rotate_bytes);
 qp_status bench_run(const op_info *op, const op_call *call, const bench_candidate *candidates,
                     int n, hardware *hardware, thread_pool *pool, const bench_options *options,
                     bench_report *report, bench_result *results, qp_error *error);
-
-#endif

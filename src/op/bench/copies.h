@@ -1,7 +1,6 @@
 /* Copies of a call, each in memory of its own, so that calls do not find their tensors in the
  * caches. */
-#ifndef QUIPU_OP_BENCH_COPIES_H
-#define QUIPU_OP_BENCH_COPIES_H
+#pragma once
 
 #include "base/buffer.h"
 #include "base/threads.h"
@@ -24,5 +23,3 @@ size_t copies_bytes(const op_info *op, const op_call *call, const op_variant *va
 
 /* Bytes from a view's first element to the end of its last. */
 size_t copies_span(const tensor *view);
-
-#endif

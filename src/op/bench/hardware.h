@@ -2,8 +2,7 @@
  * Samples are short and alternate with the kernels that are compared with them, because other
  * programs run on the same processors.
  */
-#ifndef QUIPU_OP_BENCH_HARDWARE_H
-#define QUIPU_OP_BENCH_HARDWARE_H
+#pragma once
 
 #include "base/threads.h"
 
@@ -30,5 +29,3 @@ double hardware_sample(hardware *hardware, hardware_limit limit);
 double hardware_read(hardware *hardware, const void *memory, size_t bytes);
 
 void hardware_destroy(hardware *hardware);
-
-#endif

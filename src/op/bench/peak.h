@@ -1,6 +1,5 @@
 /* Loops that keep one kind of instruction busy, for hardware.c. */
-#ifndef QUIPU_OP_BENCH_PEAK_H
-#define QUIPU_OP_BENCH_PEAK_H
+#pragma once
 
 #include "op/variants.h"
 
@@ -14,5 +13,3 @@ typedef double peak_loop(int64_t n, double *operations);
 SIMD_LEVELS(PEAK_DECLARE, peak_float)
 peak_loop peak_integer_avx2, peak_integer_avx512, peak_integer_avx512_vnni;
 peak_loop peak_matrix_amx, peak_integer_neon_dotprod;
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of bias_pad_rope: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_BIAS_PAD_ROPE_H
-#define QUIPU_OP_BIAS_PAD_ROPE_H
+#pragma once
 
 #include "op/op.h"
 
@@ -17,5 +16,3 @@ enum {
 enum { BIAS_PAD_ROPE_INTERLEAVED };
 
 op_kernel bias_pad_rope_reference;
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of chain_speculative_sampling, and what its reference and its variants share. */
-#ifndef QUIPU_OP_CHAIN_SPECULATIVE_SAMPLING_H
-#define QUIPU_OP_CHAIN_SPECULATIVE_SAMPLING_H
+#pragma once
 
 #include "op/op.h"
 
@@ -27,5 +26,3 @@ typedef int64_t chain_drawer(const op_call *call, const chain_draw *draw);
 void chain_sampling_run(const op_call *call, chain_drawer *drawer);
 
 op_kernel chain_speculative_sampling_reference;
-
-#endif

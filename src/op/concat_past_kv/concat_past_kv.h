@@ -1,6 +1,5 @@
 /* Call layout of concat_past_kv: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_CONCAT_PAST_KV_H
-#define QUIPU_OP_CONCAT_PAST_KV_H
+#pragma once
 
 #include "op/op.h"
 
@@ -19,5 +18,3 @@ op_kernel concat_past_kv_reference;
 
 /* Where the new row `at` (sequence, head, new token) of k goes in a cache; NULL: it is padding. */
 void *concat_past_kv_place(const op_call *call, const tensor *cache, const int64_t at[static 3]);
-
-#endif

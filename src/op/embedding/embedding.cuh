@@ -1,6 +1,5 @@
 /* embedding on the GPU: eight elements per thread. */
-#ifndef QUIPU_OP_EMBEDDING_CUH
-#define QUIPU_OP_EMBEDDING_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/embedding/embedding.h"
@@ -25,5 +24,3 @@ DEVICE_FN void embedding_block(const op_call &call, int64_t begin, int64_t end)
         }
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of exp: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_EXP_H
-#define QUIPU_OP_EXP_H
+#pragma once
 
 #include "op/op.h"
 
@@ -8,5 +7,3 @@ enum { EXP_X, EXP_MAX, EXP_OUT };
 enum { EXP_SCALE };
 
 op_kernel exp_reference;
-
-#endif

@@ -1,6 +1,5 @@
 /* gelu_and_mul on the GPU: one element per thread. */
-#ifndef QUIPU_OP_GELU_AND_MUL_CUH
-#define QUIPU_OP_GELU_AND_MUL_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/gelu_and_mul/gelu_and_mul.h"
@@ -21,5 +20,3 @@ DEVICE_FN void gelu_and_mul_block(const op_call &call, int64_t begin, int64_t en
         device_store(out.type, device_row(out, unit / n), unit % n, gelu_tanh_of(gate) * up);
     }
 }
-
-#endif

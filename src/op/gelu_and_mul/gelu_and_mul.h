@@ -1,6 +1,5 @@
 /* Call layout of gelu_and_mul: indices of its tensors, and the constants of its approximation. */
-#ifndef QUIPU_OP_GELU_AND_MUL_H
-#define QUIPU_OP_GELU_AND_MUL_H
+#pragma once
 
 #include "op/op.h"
 
@@ -10,5 +9,3 @@ enum { GELU_AND_MUL_X, GELU_AND_MUL_OUT };
 #define GELU_CUBE 0.044715
 
 op_kernel gelu_and_mul_reference;
-
-#endif

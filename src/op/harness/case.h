@@ -1,6 +1,5 @@
 /* A test case or workload of an operator, read from its text (see op_info.cases). */
-#ifndef QUIPU_OP_HARNESS_CASE_H
-#define QUIPU_OP_HARNESS_CASE_H
+#pragma once
 
 #include "op/table.h"
 
@@ -29,5 +28,3 @@ qp_status op_case_parse(const op_info *op, const char *text, op_case *out, qp_er
 
 /* Whether the variant handles the case's types and shapes. */
 bool op_case_accepted(const op_info *op, const op_case *about, const op_variant *variant);
-
-#endif

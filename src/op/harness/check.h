@@ -6,8 +6,7 @@
  * each run every byte outside the outputs' elements must be unchanged. A last run has every tensor
  * at an address that is a multiple of only its element's size.
  */
-#ifndef QUIPU_OP_HARNESS_CHECK_H
-#define QUIPU_OP_HARNESS_CHECK_H
+#pragma once
 
 #include "base/threads.h"
 #include "op/harness/fixture.h"
@@ -82,5 +81,3 @@ void check_variant(const op_info *op, const op_variant *variant, const char *cas
 /* The same in a child process that is killed after timeout_ms. */
 void check_in_child(const op_info *op, const op_variant *variant, const char *case_text,
                     uint64_t seed, int timeout_ms, check_verdict *verdict);
-
-#endif

@@ -1,6 +1,5 @@
 /* Runs a function in a process of its own, so that a crash or a hang is a result. */
-#ifndef QUIPU_OP_HARNESS_CHILD_H
-#define QUIPU_OP_HARNESS_CHILD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,5 +35,3 @@ bool child_wait(int child, uint64_t deadline, int *status);
 
 /* "killed by signal 11 (SIGSEGV: ...)", "ended with status 1 before its verdict" */
 void child_describe_end(int status, char *what, size_t size);
-
-#endif

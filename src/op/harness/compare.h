@@ -1,6 +1,5 @@
 /* Compares what a kernel wrote with the float64 oracle. */
-#ifndef QUIPU_OP_HARNESS_COMPARE_H
-#define QUIPU_OP_HARNESS_COMPARE_H
+#pragma once
 
 #include "op/harness/fixture.h"
 
@@ -40,5 +39,3 @@ void snapshot_destroy(snapshot *snapshot);
 /* Whether the outputs equal those of the snapshot bit for bit (any NaN equals any other); if not,
  * `detail` names tensor, index and both values. */
 bool snapshot_equal(const fixture *fixture, const snapshot *snapshot, char *detail, size_t size);
-
-#endif

@@ -1,6 +1,5 @@
 /* The contents of test inputs: see fill_kind. */
-#ifndef QUIPU_OP_HARNESS_FILL_H
-#define QUIPU_OP_HARNESS_FILL_H
+#pragma once
 
 #include "base/hash.h"
 #include "op/op.h"
@@ -25,5 +24,3 @@ bool fill_applies(const op_info *op, fill_kind fill);
 
 /* Fills the elements of a view: a function of its type, shape and the seed. */
 void fill_tensor(const tensor *view, fill_kind fill, uint64_t seed);
-
-#endif

@@ -10,8 +10,7 @@
  * fixture_collect() copies it back before anything is checked, so that nothing can change during
  * the check.
  */
-#ifndef QUIPU_OP_HARNESS_FIXTURE_H
-#define QUIPU_OP_HARNESS_FIXTURE_H
+#pragma once
 
 #include "op/harness/case.h"
 #include "op/harness/fill.h"
@@ -85,5 +84,3 @@ bool fixture_is_poison(const fixture *fixture, int t, int64_t row, int64_t i);
 bool fixture_intact(const fixture *fixture, char *detail, size_t size);
 
 void fixture_destroy(fixture *fixture);
-
-#endif

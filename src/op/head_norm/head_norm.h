@@ -1,6 +1,5 @@
 /* Call layout of head_norm: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_HEAD_NORM_H
-#define QUIPU_OP_HEAD_NORM_H
+#pragma once
 
 #include "op/op.h"
 
@@ -8,5 +7,3 @@ enum { HEAD_NORM_Q, HEAD_NORM_K, HEAD_NORM_Q_WEIGHT, HEAD_NORM_K_WEIGHT };
 enum { HEAD_NORM_EPS };
 
 op_kernel head_norm_reference;
-
-#endif

@@ -1,6 +1,5 @@
 /* Parameters of head_norm, rope and kv_append in one launch (norm_turn.cu). */
-#ifndef QUIPU_OP_NORM_TURN_H
-#define QUIPU_OP_NORM_TURN_H
+#pragma once
 
 #include "op/device_rows.h"
 
@@ -12,5 +11,3 @@ typedef struct norm_turn {
     device_rows q_weight, k_weight; /* one row each */
     float eps;
 } norm_turn;
-
-#endif

@@ -1,6 +1,5 @@
 /* kv_append on the GPU: one element per thread. */
-#ifndef QUIPU_OP_KV_APPEND_CUH
-#define QUIPU_OP_KV_APPEND_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/kv_append/kv_append.h"
@@ -59,5 +58,3 @@ DEVICE_FN void kv_append_block(const op_call &call, int64_t begin, int64_t end)
                         at.slot);
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of kv_append: indices of its tensors. */
-#ifndef QUIPU_OP_KV_APPEND_H
-#define QUIPU_OP_KV_APPEND_H
+#pragma once
 
 #include "op/attention/ragged.h"
 #include "op/op.h"
@@ -21,5 +20,3 @@ op_kernel kv_append_reference;
 
 /* The page table of a call. */
 page_table kv_append_table(const op_call *call);
-
-#endif

@@ -11,8 +11,7 @@
  * the warp that takes a head's last sixteen puts the new key and value into it, so no copy waits
  * for them. Elsewhere the last sixteen waits for the step before.
  */
-#ifndef QUIPU_OP_CHAIN_ATTENTION_CUH
-#define QUIPU_OP_CHAIN_ATTENTION_CUH
+#pragma once
 
 #include "op/linear/chain_cache.cuh"
 #include "op/linear/chain_rope.cuh"
@@ -497,5 +496,3 @@ DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_
     /* Copies will write x there again. */
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* What a chain's steps share: how blocks wait for one another, how the worker threads of a block
  * meet, rings of stages in shared memory. */
-#ifndef QUIPU_OP_CHAIN_BLOCK_CUH
-#define QUIPU_OP_CHAIN_BLOCK_CUH
+#pragma once
 
 #include "op/barrier.cuh"
 #include "op/device.cuh"
@@ -231,5 +230,3 @@ DEVICE_FN uint32_t chain_ring_take(const chain_ring &ring, int bytes)
     barrier_expect(full, bytes);
     return full;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * 16 bits boxes of rows of 128 bytes, in FP8 one box, whose rows have as many bytes as a head has
  * elements. So a stage has twice as many sixteens in FP8.
  */
-#ifndef QUIPU_OP_CHAIN_CACHE_CUH
-#define QUIPU_OP_CHAIN_CACHE_CUH
+#pragma once
 
 #include "op/linear/chain_block.cuh"
 
@@ -192,5 +191,3 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
     }
     chain_fetchers_meet(own);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The producer warps of a chain's blocks: what they copy in each step, weights, x and the cache. */
-#ifndef QUIPU_OP_CHAIN_FETCH_CUH
-#define QUIPU_OP_CHAIN_FETCH_CUH
+#pragma once
 
 #include "op/linear/chain_cache.cuh"
 #include "op/linear/chain_packed.cuh"
@@ -133,5 +132,3 @@ DEVICE_FN void chain_fetch(const linear_chain &call, chain_fetcher own, chain_ri
         __syncwarp();
     }
 }
-
-#endif

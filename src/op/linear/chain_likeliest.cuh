@@ -6,8 +6,7 @@
  * minus infinity. Sum and feature form one integer, of which the larger comes first, so that blocks
  * may merge theirs in any order. The last block to end a chain turns them into features.
  */
-#ifndef QUIPU_OP_CHAIN_LIKELIEST_CUH
-#define QUIPU_OP_CHAIN_LIKELIEST_CUH
+#pragma once
 
 #include "op/linear/chain_block.cuh"
 #include "op/linear/linear_stream.cuh"
@@ -91,5 +90,3 @@ DEVICE_FN void likeliest_leave(const linear_chain &call)
         call.best[row] = 0;
     }
 }
-
-#endif

@@ -3,8 +3,7 @@
  * multiplies them. A number is rounded once, as in a matrix that was decoded before. Numbers of FP8
  * are turned into F16, which is exact; their rows' scales are applied to the sums.
  */
-#ifndef QUIPU_OP_CHAIN_PACKED_CUH
-#define QUIPU_OP_CHAIN_PACKED_CUH
+#pragma once
 
 #include "op/attention/wgmma.cuh"
 #include "op/linear/chain_block.cuh"
@@ -308,5 +307,3 @@ DEVICE_FN void packed_multiply(const chain_product &p, int tile, int n, chain_ri
     else
         packed_multiply_kind<COLUMNS, PACKED_Q6>(n, p.low, t.unit, weights, xs, sums);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* A product of a chain: its worker threads multiply, and leave sums of features, silu(gate) * up,
  * or the likeliest features. */
-#ifndef QUIPU_OP_CHAIN_PRODUCT_CUH
-#define QUIPU_OP_CHAIN_PRODUCT_CUH
+#pragma once
 
 #include "op/linear/chain_fetch.cuh"
 #include "op/linear/chain_likeliest.cuh"
@@ -158,5 +157,3 @@ DEVICE_FN void chain_product_step(const chain_product &p, chain_ring &weights, c
             chain_leave<COLUMNS, LINEAR_STREAM_ROWS>(p, item, sums, space);
     }
 }
-
-#endif

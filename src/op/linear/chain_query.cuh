@@ -1,7 +1,6 @@
 /* Queries, new keys and new values of a chain's attention (chain_attention.cuh), in shared memory:
  * copied, or made from the parts of the product before. */
-#ifndef QUIPU_OP_CHAIN_QUERY_CUH
-#define QUIPU_OP_CHAIN_QUERY_CUH
+#pragma once
 
 #include "op/attention/paged.cuh"
 #include "op/linear/chain_cache.cuh"
@@ -125,5 +124,3 @@ DEVICE_FN void chain_turn_own(const linear_chain &call, int s, int nth, uint32_t
         }
     }
 }
-
-#endif

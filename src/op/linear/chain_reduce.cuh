@@ -2,8 +2,7 @@
  * that have the same row on the other GPUs, and adds what they push. Thread by thread: each thread
  * exchanges the elements that it adds.
  */
-#ifndef QUIPU_OP_CHAIN_REDUCE_CUH
-#define QUIPU_OP_CHAIN_REDUCE_CUH
+#pragma once
 
 #include "cuda/exchange_chain.h"
 #include "op/exchange.cuh"
@@ -52,5 +51,3 @@ DEVICE_FN void chain_take(const exchange &e, uint32_t round, int64_t row, int i,
     }
     own[0] = sum[0], own[1] = sum[1];
 }
-
-#endif

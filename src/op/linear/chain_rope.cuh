@@ -2,8 +2,7 @@
  * and k in models that do, rotates them in layers that do, and stores k and v in the cache. Either
  * the blocks of a step of its own do it; or, if attention is the next step and needs just these
  * tokens, the blocks that attend to them, and the step has no blocks. */
-#ifndef QUIPU_OP_CHAIN_ROPE_CUH
-#define QUIPU_OP_CHAIN_ROPE_CUH
+#pragma once
 
 #include "op/linear/chain_block.cuh"
 #include "op/rms_norm/rms_norm.cuh"
@@ -213,5 +212,3 @@ DEVICE_FN void chain_rope_step(const linear_chain &call, int s, int nth, chain_l
             chain_rope_eight(c, t, i, place);
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The step between two products of a chain: a row's parts are added to the residual, over ranks
  * too, and the row is normalised for the next product. */
-#ifndef QUIPU_OP_CHAIN_ROWS_CUH
-#define QUIPU_OP_CHAIN_ROWS_CUH
+#pragma once
 
 #include "op/linear/chain_block.cuh"
 #include "op/linear/chain_reduce.cuh"
@@ -190,5 +189,3 @@ DEVICE_FN void chain_rows_step(const linear_chain &call, int s, float *space, ch
     /* Copies will write x there again. */
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Weights for linear_eight.cuh: steps of a tile as lanes hold them, for each type, and how a warp
  * copies them to shared memory. */
-#ifndef QUIPU_OP_EIGHT_WEIGHTS_CUH
-#define QUIPU_OP_EIGHT_WEIGHTS_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/linear/linear_eight.h"
@@ -405,5 +404,3 @@ template <dtype T, int TILES> struct eight_place {
         }
     }
 };
-
-#endif

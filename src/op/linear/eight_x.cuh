@@ -1,6 +1,5 @@
 /* x for linear_eight.cuh: eight rows as parts of 16 bits, and their products with weights. */
-#ifndef QUIPU_OP_EIGHT_X_CUH
-#define QUIPU_OP_EIGHT_X_CUH
+#pragma once
 
 #include "op/linear/eight_weights.cuh"
 
@@ -77,5 +76,3 @@ template <dtype T> struct eight_x {
             eight_multiply<false>(c, a, v[j][h][part]);
     }
 };
-
-#endif

@@ -6,8 +6,7 @@
  * parts, which hold all 24 bits of a float, and the six larger of their nine products are added in
  * float32. If the weight is BF16 three products suffice.
  */
-#ifndef QUIPU_OP_LINEAR_CUH
-#define QUIPU_OP_LINEAR_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/linear/linear.h"
@@ -260,5 +259,3 @@ DEVICE_FN void linear_tile_block(const op_call &call, int64_t row, int64_t o, in
         }
     }
 }
-
-#endif

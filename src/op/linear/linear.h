@@ -1,6 +1,5 @@
 /* Call layout of linear: indices of its tensors. */
-#ifndef QUIPU_OP_LINEAR_H
-#define QUIPU_OP_LINEAR_H
+#pragma once
 
 #include "op/op.h"
 
@@ -10,5 +9,3 @@ op_kernel linear_reference;
 
 /* linear_variants.c */
 extern const op_variant linear_variants[];
-
-#endif

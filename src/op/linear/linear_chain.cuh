@@ -8,8 +8,7 @@
  * A row's bits depend on the weights' shapes alone: sums are added in steps along the row, then the
  * parts in their order, by one thread each.
  */
-#ifndef QUIPU_OP_LINEAR_CHAIN_CUH
-#define QUIPU_OP_LINEAR_CHAIN_CUH
+#pragma once
 
 #include "op/linear/chain_attention.cuh"
 #include "op/linear/chain_block.cuh"
@@ -112,5 +111,3 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
         extern __shared__ __align__(1024) char shared[];                                           \
         linear_chain_run<columns>(call, shared);                                                   \
     }
-
-#endif

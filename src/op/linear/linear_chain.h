@@ -8,8 +8,7 @@
  * along its rows; the next step adds the parts in their order. Low tiles have half as many rows and
  * need half as many parts.
  */
-#ifndef QUIPU_OP_LINEAR_CHAIN_H
-#define QUIPU_OP_LINEAR_CHAIN_H
+#pragma once
 
 #include "cuda/exchange.h"
 #include "op/linear/linear_packed.h"
@@ -206,5 +205,3 @@ typedef struct linear_chain {
 #define CHAIN_SHARED(columns, weight_stages, x_stages, wide)                                       \
     ((weight_stages)*CHAIN_WEIGHT_BYTES + (x_stages)*CHAIN_X_BYTES(columns) +                      \
      4 * 8 * CHAIN_MAX_STAGES + CHAIN_SPACE(wide))
-
-#endif

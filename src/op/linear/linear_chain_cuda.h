@@ -1,6 +1,5 @@
 /* Launches of chains of products: linear_chain.h. vm/cuda/chain.h builds the chains. */
-#ifndef QUIPU_OP_LINEAR_CHAIN_CUDA_H
-#define QUIPU_OP_LINEAR_CHAIN_CUDA_H
+#pragma once
 
 #include "op/cuda_ops.h"
 #include "op/linear/linear_chain.h"
@@ -12,5 +11,3 @@ enum { CUDA_CHAIN_NEEDS = CUDA_WGMMA_TILES | CUDA_DEPENDENT_LAUNCH }; /* feature
 void cuda_linear_chain_set_stages(linear_chain *chain, int columns);
 
 qp_status cuda_linear_chain(cuda_ops *ops, const linear_chain *chain, int columns, qp_error *error);
-
-#endif

@@ -3,8 +3,7 @@
  * There are two kernels for few rows (linear_few, linear_eight), one for batches (linear_stream),
  * one with tiles, and for many rows cuBLASLt or, with the operators that follow, linear_wide.
  */
-#ifndef QUIPU_OP_LINEAR_CUDA_H
-#define QUIPU_OP_LINEAR_CUDA_H
+#pragma once
 
 #include "op/cuda_ops.h"
 
@@ -38,5 +37,3 @@ qp_status cuda_linear_add_bias(cuda_ops *ops, const op_call *call, qp_error *err
 /* The address of x in BF16; converts x if that was not done yet. */
 qp_status cuda_linear_narrowed_x(cuda_ops *ops, const op_call *call, const cuda_forms *forms,
                                  cuda_address *at, qp_error *error);
-
-#endif

@@ -8,8 +8,7 @@
  * of the warps, so a row's result depends neither on the number of rows nor on how features were
  * cut.
  */
-#ifndef QUIPU_OP_LINEAR_EIGHT_CUH
-#define QUIPU_OP_LINEAR_EIGHT_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/linear/linear_eight.h"
@@ -156,5 +155,3 @@ DEVICE_FN void linear_eight_block(const linear_eight &a)
         __syncthreads();
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Parameters of linear's kernels for up to eight rows (linear_eight.cuh). */
-#ifndef QUIPU_OP_LINEAR_EIGHT_H
-#define QUIPU_OP_LINEAR_EIGHT_H
+#pragma once
 
 #include "op/linear/linear_sizes.h"
 
@@ -48,5 +47,3 @@ typedef struct linear_eight {
     int32_t number_base; /* 0x43004300; as a constant it would cost an instruction at each use */
     int32_t zero;
 } linear_eight;
-
-#endif

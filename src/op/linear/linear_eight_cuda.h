@@ -1,6 +1,5 @@
 /* linear for up to eight rows by the tensor cores (linear_eight.cuh), for linear_cuda.c's table. */
-#ifndef QUIPU_OP_LINEAR_EIGHT_CUDA_H
-#define QUIPU_OP_LINEAR_EIGHT_CUDA_H
+#pragma once
 
 #include "op/cuda_ops.h"
 
@@ -15,5 +14,3 @@ qp_status cuda_linear_eight(cuda_ops *ops, const cuda_kernel *kernel, const op_c
 bool cuda_linear_eight_activates(const cuda_ops *ops, const op_call *calls);
 qp_status cuda_linear_eight_silu(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                  qp_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* What products of matrices in FP8 share (linear_f8.h): panels, x in FP8, and the tensor cores'
  * instructions, and access to shared memory. */
-#ifndef QUIPU_OP_LINEAR_F8_CUH
-#define QUIPU_OP_LINEAR_F8_CUH
+#pragma once
 
 #include "op/attention/wgmma.cuh"
 #include "op/barrier.cuh"
@@ -118,5 +117,3 @@ DEVICE_FN float f8_load(uint32_t address)
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address));
     return v;
 }
-
-#endif

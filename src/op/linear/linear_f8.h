@@ -12,8 +12,7 @@
  * row of it for each group of columns. A group is what a kernel multiplies before it adds in
  * float32 registers, and what a block has of a row that it makes: F8_GROUP columns.
  */
-#ifndef QUIPU_OP_LINEAR_F8_H
-#define QUIPU_OP_LINEAR_F8_H
+#pragma once
 
 #include "op/linear/linear_stream.h"
 
@@ -95,5 +94,3 @@ typedef struct linear_f8_stream {
 #define F8_STREAM_SHARED(columns, stages)                                                          \
     ((stages) * (F8_STREAM_STAGE(columns) + F8_STREAM_SCALES(columns)) +                           \
      LINEAR_STREAM_MAX_STAGES * 16 + 16)
-
-#endif

@@ -1,7 +1,6 @@
 /* linear with matrices in FP8 by quipu's own kernels, which take x in FP8 too: linear_f8.cuh and,
  * for up to F8_FEW rows, linear_f8_stream.cuh. */
-#ifndef QUIPU_OP_LINEAR_F8_CUDA_H
-#define QUIPU_OP_LINEAR_F8_CUDA_H
+#pragma once
 
 #include "op/cuda_ops.h"
 #include "op/linear/linear_f8.h"
@@ -54,5 +53,3 @@ qp_status cuda_f8_wide_silu(cuda_ops *ops, const op_call *calls, const cuda_form
 /* With rope and kv_append, where and as cuda_linear_wide_rope(). */
 qp_status cuda_f8_wide_rope(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                             qp_error *error);
-
-#endif

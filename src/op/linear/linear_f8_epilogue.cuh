@@ -1,7 +1,6 @@
 /* Epilogues of products of many rows with matrices in FP8 (linear_f8_wide.cuh): silu_and_mul, none,
  * and rope with kv_append. */
-#ifndef QUIPU_OP_LINEAR_F8_EPILOGUE_CUH
-#define QUIPU_OP_LINEAR_F8_EPILOGUE_CUH
+#pragma once
 
 #include "op/f8.cuh"
 #include "op/linear/linear_f8_wide.cuh"
@@ -182,5 +181,3 @@ DEVICE_FN void f8_turn_heads(const linear_f8_wide &call, const rope_rows &rope,
         }
     }
 }
-
-#endif

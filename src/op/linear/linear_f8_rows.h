@@ -7,8 +7,7 @@
  *
  * Rows of x are (n_rows, in_features), then their scales, (n_rows).
  */
-#ifndef QUIPU_OP_LINEAR_F8_ROWS_H
-#define QUIPU_OP_LINEAR_F8_ROWS_H
+#pragma once
 
 #include "op/portable.h"
 
@@ -19,5 +18,3 @@ enum {
     F8_ROWS_LONG = 4,            /* in longer rows */
     F8_ROWS_MOST = F8_ROWS_MOST_THREADS * F8_ROWS_LONG * 8, /* elements of a row of x */
 };
-
-#endif

@@ -1,7 +1,6 @@
 /* linear with matrices in FP8 by cuBLASLt: where all elements of a row share a scale, of the matrix
  * and of x (linear_f8_rows.h). */
-#ifndef QUIPU_OP_LINEAR_F8_ROWS_CUDA_H
-#define QUIPU_OP_LINEAR_F8_ROWS_CUDA_H
+#pragma once
 
 #include "op/cuda_ops.h"
 #include "op/linear/linear_f8_rows.h"
@@ -47,5 +46,3 @@ bool cuda_f8_rows_turns(const cuda_ops *ops, const op_call *calls);
 cuda_left cuda_f8_rows_rope_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x);
 qp_status cuda_f8_rows_rope(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                             qp_error *error);
-
-#endif

@@ -4,8 +4,7 @@
  * Tiles, clusters and parts are those of linear_stream.cuh. The sums of 64 columns, times the
  * scales of the weight's row and of x's row, are added in float32 registers.
  */
-#ifndef QUIPU_OP_LINEAR_F8_STREAM_CUH
-#define QUIPU_OP_LINEAR_F8_STREAM_CUH
+#pragma once
 
 #include "op/barrier.cuh"
 #include "op/linear/linear_f8.cuh"
@@ -244,5 +243,3 @@ DEVICE_FN void linear_f8_stream_run(const linear_f8_stream &call, char *shared)
         stream_end_own<COLUMNS>(call.run, b.of, sums);
     }
 }
-
-#endif

@@ -5,8 +5,7 @@
  * float32 registers. Tiles, clusters and the ring are those of linear_wide.cuh. While one warpgroup
  * scales its sums the other one multiplies.
  */
-#ifndef QUIPU_OP_LINEAR_F8_WIDE_CUH
-#define QUIPU_OP_LINEAR_F8_WIDE_CUH
+#pragma once
 
 #include "op/barrier.cuh"
 #include "op/linear/linear_f8.cuh"
@@ -210,5 +209,3 @@ DEVICE_FN void linear_f8_run(const linear_f8_wide &call, char *shared, const END
     __syncwarp();
     wide_cluster_meet(); /* no block copies or arrives here any more */
 }
-
-#endif

@@ -24,8 +24,7 @@
  * rounded (OP_X_FLOAT): four to eight times the memory. In every variant the order is the same for
  * one row, for many rows, and for any slice of features.
  */
-#ifndef QUIPU_OP_LINEAR_FLOAT_H
-#define QUIPU_OP_LINEAR_FLOAT_H
+#pragma once
 
 #include "op/linear/linear_rounded.h"
 #include "op/op.h"
@@ -106,5 +105,3 @@ size_t linear_float_amx_scratch_bytes(const op_call *call);
 op_kernel linear_float_avx512_bf16, linear_float_amx_rounded, linear_float_amx,
     linear_float_neon_bf16;
 extern const op_tolerance linear_float_bf16_tolerances[];
-
-#endif

@@ -15,8 +15,7 @@
  * Q4_0's scales are the sum of two BF16 numbers. A level u stands for scale * (u - zero) + minimum;
  * minima follow the scales in the same order.
  */
-#ifndef QUIPU_OP_LINEAR_PACKED_H
-#define QUIPU_OP_LINEAR_PACKED_H
+#pragma once
 
 #include "op/portable.h"
 
@@ -79,5 +78,3 @@ OP_FN int64_t packed_groups(int64_t rows, int64_t columns)
 {
     return (rows + PACKED_GROUP_ROWS - 1) / PACKED_GROUP_ROWS * (columns / PACKED_COLUMNS);
 }
-
-#endif

@@ -18,8 +18,7 @@
  * / 32512 (and blocks below 2^-110 count as zero). The error is 256 times smaller. q is two 8-bit
  * digits, low + 255 high, which the same kernels multiply in turn; the sum of q w is exact again.
  */
-#ifndef QUIPU_OP_LINEAR_QUANT_H
-#define QUIPU_OP_LINEAR_QUANT_H
+#pragma once
 
 #include "base/cpu.h"
 #include "op/linear/linear_rounded.h"
@@ -81,5 +80,3 @@ extern const op_tolerance linear_quant_tolerances_8[], linear_quant_tolerances_1
     LINEAR_QUANT_VARIANT(name_16, OP_X_16 | needs, level, 16)
 #define LINEAR_QUANT_VARIANTS                                                                      \
     LINEAR_QUANT_LEVELS(LINEAR_QUANT_8) LINEAR_QUANT_LEVELS(LINEAR_QUANT_16)
-
-#endif

@@ -20,8 +20,7 @@
  *   c   (tiles, blocks, groups, height)     for types with minima d * (sum of q), float; for others
  *                                           -offset * (sum of q), int32; of each scale's values
  */
-#ifndef QUIPU_OP_LINEAR_QUANT_PART_H
-#define QUIPU_OP_LINEAR_QUANT_PART_H
+#pragma once
 
 #include "op/linear/linear_quant.h"
 #include "tensor/dtype.h"
@@ -164,5 +163,3 @@ typedef struct quant_kernels {
 
 #define QUANT_KERNELS_DECLARE(level, ...) extern const quant_kernels quant_kernels_##level;
 LINEAR_QUANT_LEVELS(QUANT_KERNELS_DECLARE)
-
-#endif

@@ -1,7 +1,6 @@
 /* Rows of x, the residual and the output of linear: float32, or BF16, which fast variants widen
  * when they read it and round to when they write. */
-#ifndef QUIPU_OP_LINEAR_ROWS_H
-#define QUIPU_OP_LINEAR_ROWS_H
+#pragma once
 
 #include "op/linear/linear.h"
 #include "op/op.h"
@@ -60,5 +59,3 @@ static inline void linear_row_store(const tensor *t, int64_t row, int64_t i, int
     for (int64_t k = 0; k < n; k++)
         ((uint16_t *)to)[k] = f32_to_bf16(values[k]);
 }
-
-#endif

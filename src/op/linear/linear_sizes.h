@@ -1,6 +1,5 @@
 /* Sizes that linear's kernels (linear.cuh, linear_eight.cuh) share with the host. */
-#ifndef QUIPU_OP_LINEAR_SIZES_H
-#define QUIPU_OP_LINEAR_SIZES_H
+#pragma once
 
 enum {
     LINEAR_FEW_ROWS = 8, /* of x, which kernels for few rows multiply at once */
@@ -9,5 +8,3 @@ enum {
     LINEAR_TILE_ROWS = 64,
     LINEAR_TILE_THREADS = 128,
 };
-
-#endif

@@ -11,8 +11,7 @@
  * row, then the parts in the order of their ranks. Neither the number of rows nor their neighbours
  * change a bit.
  */
-#ifndef QUIPU_OP_LINEAR_STREAM_CUH
-#define QUIPU_OP_LINEAR_STREAM_CUH
+#pragma once
 
 #include "op/attention/wgmma.cuh"
 #include "op/barrier.cuh"
@@ -373,5 +372,3 @@ template <int COLUMNS> DEVICE_FN void linear_stream_run(const linear_stream &cal
         stream_end_own<COLUMNS>(call, b, sums);
     }
 }
-
-#endif

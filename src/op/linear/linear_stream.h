@@ -6,8 +6,7 @@
  * tensor map defines which rows of the weight a tile has. Two rows that belong together (a gate and
  * its up) are eight apart in it, so that one thread has both.
  */
-#ifndef QUIPU_OP_LINEAR_STREAM_H
-#define QUIPU_OP_LINEAR_STREAM_H
+#pragma once
 
 #include "quipu_kernel.h"
 
@@ -59,5 +58,3 @@ typedef struct linear_stream {
 #define LINEAR_STREAM_SUMS(columns)  (LINEAR_STREAM_ROWS * (columns)*4)
 #define LINEAR_STREAM_SHARED(columns, stages)                                                      \
     ((stages)*LINEAR_STREAM_STAGE(columns) + LINEAR_STREAM_MAX_STAGES * 16 + 16)
-
-#endif

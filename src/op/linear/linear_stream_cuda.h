@@ -1,6 +1,5 @@
 /* linear for batches of up to 64 rows by quipu's own kernel, linear_stream.cuh. */
-#ifndef QUIPU_OP_LINEAR_STREAM_CUDA_H
-#define QUIPU_OP_LINEAR_STREAM_CUDA_H
+#pragma once
 
 #include "op/linear/linear_stream.h"
 #include "op/cuda_ops.h"
@@ -75,5 +74,3 @@ qp_status cuda_stream_map_deep(const cuda_ops *ops, cuda_address at, int64_t row
  * 64 elements, or in FP8 of the whole head, two elements as one of 16 bits. */
 qp_status cuda_stream_map_cache(const cuda_ops *ops, const tensor *cache, char *map,
                                 qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* A product of many rows whose partial sums ranks add, and the norm of the sum. */
-#ifndef QUIPU_OP_LINEAR_SUMMED_CUDA_H
-#define QUIPU_OP_LINEAR_SUMMED_CUDA_H
+#pragma once
 
 #include "op/cuda_ops.h"
 
@@ -14,5 +13,3 @@ qp_status cuda_linear_summed(cuda_ops *ops, const op_call *calls, const cuda_for
  * `ids` names, if it is not NULL. */
 qp_status cuda_linear_summed_rows(cuda_ops *ops, const tensor *x, const tensor *ids,
                                   const tensor *out, qp_error *error);
-
-#endif

@@ -10,8 +10,7 @@
  * copies half of the weight's rows for both. A stage is free when the warpgroups of both blocks
  * have read it.
  */
-#ifndef QUIPU_OP_LINEAR_WIDE_CUH
-#define QUIPU_OP_LINEAR_WIDE_CUH
+#pragma once
 
 #include "op/attention/paged.cuh"
 #include "op/attention/wgmma.cuh"
@@ -464,5 +463,3 @@ DEVICE_FN void linear_wide_run(const linear_wide &call, char *shared, const END 
     __syncwarp();
     wide_cluster_meet(); /* no block copies or arrives here any more */
 }
-
-#endif

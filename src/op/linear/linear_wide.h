@@ -5,8 +5,7 @@
  * silu_and_mul half of a tile's features are gates and half are their ups; with rope and kv_append
  * they are whole heads of q, k and v.
  */
-#ifndef QUIPU_OP_LINEAR_WIDE_H
-#define QUIPU_OP_LINEAR_WIDE_H
+#pragma once
 
 #include "quipu_kernel.h"
 
@@ -47,5 +46,3 @@ typedef struct wide_likeliest {
     int32_t *ids;       /* (n_rows) */
     int32_t n_features; /* of the weight */
 } wide_likeliest;
-
-#endif

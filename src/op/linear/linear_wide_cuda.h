@@ -1,7 +1,6 @@
 /* Products of many rows together with the operators that follow them, by quipu's own kernels:
  * linear_wide.cuh. */
-#ifndef QUIPU_OP_LINEAR_WIDE_CUDA_H
-#define QUIPU_OP_LINEAR_WIDE_CUDA_H
+#pragma once
 
 #include "op/linear/linear_wide.h"
 #include "op/cuda_ops.h"
@@ -40,5 +39,3 @@ qp_status cuda_linear_wide_rope(cuda_ops *ops, const op_call *calls, const cuda_
 bool cuda_linear_wide_finds(const cuda_ops *ops, const op_call *calls);
 qp_status cuda_linear_wide_likeliest(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                      qp_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* Transposes squares of 4 by 4 words, which is what packing mostly does. The compiler's vectors are
  * in every x86-64 and ARM processor, so this needs no variant. */
-#ifndef QUIPU_OP_LINEAR_TRANSPOSE_H
-#define QUIPU_OP_LINEAR_TRANSPOSE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ static inline void transpose_square(const char *const *rows, size_t offset, uint
     for (size_t i = 0; i < 4; i++)
         memcpy(out + i * pitch, &r[i], sizeof r[i]);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The activation of gate and up, with silu_and_mul's parameters. */
-#ifndef QUIPU_OP_EXPERTS_ACTIVATE_CUH
-#define QUIPU_OP_EXPERTS_ACTIVATE_CUH
+#pragma once
 
 #include "op/silu_and_mul/silu_and_mul.cuh"
 
@@ -11,5 +10,3 @@ DEVICE_FN float experts_activate(float gate, float up, float alpha, float limit,
     if (fabsf(up) > limit) up = copysignf(limit, up);
     return (alpha == 1.0f ? silu(gate) : silu(alpha * gate) / alpha) * (up + added);
 }
-
-#endif

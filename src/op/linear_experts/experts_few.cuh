@@ -7,8 +7,7 @@
  * it to shared memory some steps ahead. The warps' sums are added in the order of the warps, so a
  * token's results depend neither on other tokens nor on how features were cut.
  */
-#ifndef QUIPU_OP_EXPERTS_FEW_CUH
-#define QUIPU_OP_EXPERTS_FEW_CUH
+#pragma once
 
 #include "op/linear/eight_x.cuh"
 #include "op/linear_experts/activate.cuh"
@@ -391,5 +390,3 @@ DEVICE_FN void experts_few_block(const experts_few &a)
         __syncthreads();
     }
 }
-
-#endif

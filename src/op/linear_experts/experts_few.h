@@ -1,6 +1,5 @@
 /* Parameters of linear_experts' kernels for few tokens (experts_few.cuh). */
-#ifndef QUIPU_OP_EXPERTS_FEW_H
-#define QUIPU_OP_EXPERTS_FEW_H
+#pragma once
 
 #include "op/linear/linear_eight.h"
 
@@ -56,5 +55,3 @@ typedef struct experts_few {
                     * be copied before it has ended */
     float alpha, limit, added;
 } experts_few;
-
-#endif

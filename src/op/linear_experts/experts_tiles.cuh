@@ -7,8 +7,7 @@
  * has both of a feature. Rows of 64 columns are 128 bytes, whose 16-byte pieces are permuted by the
  * row, so that ldmatrix has no bank conflicts.
  */
-#ifndef QUIPU_OP_EXPERTS_TILES_CUH
-#define QUIPU_OP_EXPERTS_TILES_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/linear_experts/activate.cuh"
@@ -337,5 +336,3 @@ template <int M, dtype T, bool UP> DEVICE_FN void experts_tile_block(const exper
     else
         tile_leave_down<M>(a, tile, choices, c);
 }
-
-#endif

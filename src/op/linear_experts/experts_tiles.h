@@ -1,6 +1,5 @@
 /* Parameters of linear_experts' kernels for many tokens (experts_tiles.cuh). */
-#ifndef QUIPU_OP_EXPERTS_TILES_H
-#define QUIPU_OP_EXPERTS_TILES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -67,5 +66,3 @@ typedef struct experts_sums {
     int64_t ids_pitch, residual_pitch, out_pitch;
     int32_t top_k, n_features;
 } experts_sums;
-
-#endif

@@ -1,8 +1,7 @@
 /* Call layout of linear_experts: indices of its tensors and parameters, and the rows of each
  * expert.
  */
-#ifndef QUIPU_OP_LINEAR_EXPERTS_H
-#define QUIPU_OP_LINEAR_EXPERTS_H
+#pragma once
 
 #include "op/op.h"
 
@@ -43,5 +42,3 @@ op_kernel linear_experts_reference;
 
 /* linear_experts_variants.c */
 extern const op_variant linear_experts_variants[];
-
-#endif

@@ -4,8 +4,7 @@
  * grouped by expert and multiplied in tiles on the tensor cores (experts_tiles.cuh). Any other call
  * runs a warp for each output (experts_plain.cu).
  */
-#ifndef QUIPU_OP_LINEAR_EXPERTS_CUDA_H
-#define QUIPU_OP_LINEAR_EXPERTS_CUDA_H
+#pragma once
 
 #include "op/cuda_ops.h"
 
@@ -44,5 +43,3 @@ bool cuda_experts_tiles_both_accepts(const cuda_ops *ops, const op_call *calls);
 qp_status cuda_experts_tiles_both(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                   qp_error *error);
 extern const op_tolerance cuda_experts_tolerances[];
-
-#endif

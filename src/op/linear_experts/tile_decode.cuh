@@ -4,8 +4,7 @@
  * tile_half<T>::decode(row, k, half, pieces, at): four pieces of eight columns, of which piece i is
  * number at[i] of the eight from column k on, a multiple of 64.
  */
-#ifndef QUIPU_OP_TILE_DECODE_CUH
-#define QUIPU_OP_TILE_DECODE_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "tensor/codec_blocks.h"
@@ -126,5 +125,3 @@ template <> struct tile_half<DTYPE_Q6_K> {
         }
     }
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of masked_softmax, and the mask of causal attention with history. */
-#ifndef QUIPU_OP_MASKED_SOFTMAX_H
-#define QUIPU_OP_MASKED_SOFTMAX_H
+#pragma once
 
 #include "op/op.h"
 
@@ -14,5 +13,3 @@ op_kernel masked_softmax_reference;
  * padding and see nothing.
  */
 void masked_softmax_causal_mask(const tensor *mask, const int32_t *q_lens, const int32_t *history);
-
-#endif

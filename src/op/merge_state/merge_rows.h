@@ -1,6 +1,5 @@
 /* The parameters of merge_state's kernel, shared by host and kernel: see op/device_rows.h. */
-#ifndef QUIPU_OP_MERGE_ROWS_H
-#define QUIPU_OP_MERGE_ROWS_H
+#pragma once
 
 #include "op/device_rows.h"
 
@@ -12,5 +11,3 @@ typedef struct merge_rows {
     uint32_t n_heads, inverse;            /* inverse: 2^32 / n_heads, rounded up; 0 for one head */
 } merge_rows;
 enum { MERGE_THREADS = 128 };
-
-#endif

@@ -1,7 +1,6 @@
 /* merge_state on the GPU: a thread has eight neighbours of a head; or a warp has a head, if rows
  * are not aligned. */
-#ifndef QUIPU_OP_MERGE_STATE_CUH
-#define QUIPU_OP_MERGE_STATE_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/merge_state/merge_rows.h"
@@ -79,5 +78,3 @@ DEVICE_FN void merge_state_block(const op_call &call, int64_t begin, int64_t end
         if (lane == 0) ((float *)device_row(s, t))[head] = shares.sum;
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of merge_state: indices of its tensors. */
-#ifndef QUIPU_OP_MERGE_STATE_H
-#define QUIPU_OP_MERGE_STATE_H
+#pragma once
 
 #include "op/op.h"
 
@@ -18,5 +17,3 @@ op_kernel merge_state_reference;
 /* Sets the weights of two sums, relative to the larger (both 0 when both are empty), and returns
  * the merged sum; all in base 2. */
 double merge_state_weigh(double a, double b, double *weight_a, double *weight_b);
-
-#endif

@@ -1,7 +1,6 @@
 /* merge_states on the GPU: one warp per head. A lane has the weight of a state, or of every 32nd;
  * the states' outputs are added one after another. */
-#ifndef QUIPU_OP_MERGE_STATES_CUH
-#define QUIPU_OP_MERGE_STATES_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/merge_states/merge_states.h"
@@ -56,5 +55,3 @@ DEVICE_FN void merge_states_block(const op_call &call, int64_t begin, int64_t en
                           out.type, device_row2(out, t, head));
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of norm_gate_up_silu: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_NORM_GATE_UP_SILU_H
-#define QUIPU_OP_NORM_GATE_UP_SILU_H
+#pragma once
 
 #include "op/op.h"
 
@@ -19,5 +18,3 @@ op_kernel norm_gate_up_silu_reference;
 
 /* norm_gate_up_silu_variants.c */
 extern const op_variant norm_gate_up_silu_variants[];
-
-#endif

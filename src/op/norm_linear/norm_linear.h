@@ -1,6 +1,5 @@
 /* Call layout of norm_linear: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_NORM_LINEAR_H
-#define QUIPU_OP_NORM_LINEAR_H
+#pragma once
 
 #include "op/op.h"
 
@@ -18,5 +17,3 @@ op_kernel norm_linear_reference;
 
 /* norm_linear_variants.c */
 extern const op_variant norm_linear_variants[];
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of norm_mlp: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_NORM_MLP_H
-#define QUIPU_OP_NORM_MLP_H
+#pragma once
 
 #include "op/op.h"
 
@@ -18,5 +17,3 @@ enum {
 enum { NORM_MLP_EPS };
 
 op_kernel norm_mlp_reference;
-
-#endif

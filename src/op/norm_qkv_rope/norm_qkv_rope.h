@@ -1,6 +1,5 @@
 /* Call layout of norm_qkv_rope: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_NORM_QKV_ROPE_H
-#define QUIPU_OP_NORM_QKV_ROPE_H
+#pragma once
 
 #include "op/norm_qkv_rope/pairs.h"
 #include "op/op.h"
@@ -48,5 +47,3 @@ bool norm_qkv_rope_norms(const op_call *call, int kind);
 
 /* head_norm of `heads`, (n_tokens, heads, head_dim), which are of a kind that has a norm. */
 op_call norm_qkv_rope_norm_heads(const op_call *call, int kind, tensor heads);
-
-#endif

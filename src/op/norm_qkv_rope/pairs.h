@@ -9,8 +9,7 @@
  * is the two features that RoPE turns together, (i, i + rotary_dim / 2) or interleaved (2i, 2i +
  * 1); features that do not turn, and all of a value head, pair with their neighbour: (2i, 2i + 1).
  */
-#ifndef QUIPU_OP_NORM_QKV_ROPE_PAIRS_H
-#define QUIPU_OP_NORM_QKV_ROPE_PAIRS_H
+#pragma once
 
 #include "op/portable.h"
 
@@ -71,5 +70,3 @@ OP_FN int pair_ranges(int kind, int interleaved, int64_t begin, int64_t end, int
     }
     return (int)n;
 }
-
-#endif

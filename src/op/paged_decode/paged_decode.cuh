@@ -1,6 +1,5 @@
 /* paged_decode on the GPU in float32: one block per head of a token. */
-#ifndef QUIPU_OP_PAGED_DECODE_CUH
-#define QUIPU_OP_PAGED_DECODE_CUH
+#pragma once
 
 #include "op/attention/attention.cuh"
 #include "op/paged_decode/paged_decode.h"
@@ -28,5 +27,3 @@ DEVICE_FN void paged_decode_block(const op_call &call, int64_t begin, int64_t en
         attention_head_block(source, head, shared);
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of paged_decode: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_PAGED_DECODE_H
-#define QUIPU_OP_PAGED_DECODE_H
+#pragma once
 
 #include "op/op.h"
 
@@ -17,5 +16,3 @@ enum {
 enum { PAGED_DECODE_SM_SCALE, PAGED_DECODE_WINDOW, PAGED_DECODE_SOFT_CAP };
 
 op_kernel paged_decode_reference;
-
-#endif

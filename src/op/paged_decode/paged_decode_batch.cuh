@@ -18,8 +18,7 @@
  * the kernels before have ended, whose rows and positions both read. The last block waits for
  * paged_prefill, so that this kernel ends after it.
  */
-#ifndef QUIPU_OP_PAGED_DECODE_BATCH_CUH
-#define QUIPU_OP_PAGED_DECODE_BATCH_CUH
+#pragma once
 
 #include "op/paged_decode/paged_decode_warp.cuh"
 
@@ -222,5 +221,3 @@ __device__ __forceinline__ void paged_decode_batch(const paged_attention &call,
         blockIdx.x + 1 == gridDim.x && blockIdx.y + 1 == gridDim.y && blockIdx.z + 1 == gridDim.z;
     if (call.beside && is_last) device_wait_for_last();
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* What copies keys and values for paged_decode into a ring in shared memory: the ring, a block's
  * items, and the warps that look up pages and copy. See paged_decode_ring.cuh. */
-#ifndef QUIPU_OP_PAGED_DECODE_COPY_CUH
-#define QUIPU_OP_PAGED_DECODE_COPY_CUH
+#pragma once
 
 #include "op/attention/paged_sizes.h"
 #include "op/barrier.cuh"
@@ -219,5 +218,3 @@ __device__ __forceinline__ void ring_copy(const paged_attention &call, const LIM
         page = next_page;
     }
 }
-
-#endif

@@ -21,8 +21,7 @@
  * Before griddepcontrol.wait the copying warps read what earlier passes have written: not a
  * sequence's last sixteen.
  */
-#ifndef QUIPU_OP_PAGED_DECODE_RING_CUH
-#define QUIPU_OP_PAGED_DECODE_RING_CUH
+#pragma once
 
 #include "op/paged_decode/paged_decode_copy.cuh"
 
@@ -336,5 +335,3 @@ __device__ __forceinline__ void paged_decode_ring(const paged_attention &call, c
     else
         ring_compute<T, HEAD_DIM>(call, limits, shared, stages);
 }
-
-#endif

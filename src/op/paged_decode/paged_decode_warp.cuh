@@ -9,8 +9,7 @@
  * second product is transposed, heads are columns, because the weights are in the registers that
  * both need.
  */
-#ifndef QUIPU_OP_PAGED_DECODE_WARP_CUH
-#define QUIPU_OP_PAGED_DECODE_WARP_CUH
+#pragma once
 
 #include "op/attention/limits.cuh"
 #include "op/device.cuh"
@@ -344,5 +343,3 @@ __device__ __forceinline__ void decode_limit(float (&s)[2][4], const attention_l
         if (first + j / 2 * 8 + (int)threadIdx.x % 4 * 2 + j % 2 < hidden) score = -INFINITY;
     }
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* paged_prefill on the GPU in float32: one block per head of a token. Before the previous kernels
  * have ended it looks up what the token sees and prefetches it into L2, because the cache up to the
  * newest positions, and the page table, are older than the pass. */
-#ifndef QUIPU_OP_PAGED_PREFILL_CUH
-#define QUIPU_OP_PAGED_PREFILL_CUH
+#pragma once
 
 #include "op/attention/attention.cuh"
 #include "op/paged_prefill/paged_prefill.h"
@@ -51,5 +50,3 @@ DEVICE_FN void paged_prefill_block(const op_call &call, int64_t begin, int64_t e
         attention_head_block(source, head, shared);
     }
 }
-
-#endif

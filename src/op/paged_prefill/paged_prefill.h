@@ -1,6 +1,5 @@
 /* Call layout of paged_prefill: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_PAGED_PREFILL_H
-#define QUIPU_OP_PAGED_PREFILL_H
+#pragma once
 
 #include "op/op.h"
 
@@ -24,5 +23,3 @@ enum {
 };
 
 op_kernel paged_prefill_reference;
-
-#endif

@@ -12,8 +12,7 @@
  * warps more than the exponentials of a step. Calls that no tensor map describes (`carried` 0) go
  * without this warp.
  */
-#ifndef QUIPU_OP_PAGED_PREFILL_CARRY_CUH
-#define QUIPU_OP_PAGED_PREFILL_CARRY_CUH
+#pragma once
 
 #include "op/paged_prefill/paged_prefill_ring.cuh"
 
@@ -148,5 +147,3 @@ __device__ __forceinline__ void prefill_carry(const paged_attention &call, const
     if (n >= 2) prefill_take_away(out_map, earlier, places, n - 2, tokens);
     if (n >= 1) prefill_take_away(out_map, last, places, n - 1, tokens);
 }
-
-#endif

@@ -6,8 +6,7 @@
  * Each of its warps has eights of rows of a stage, and arrives at the stage's mbarriers when they
  * are there. The results have the bits that the same numbers have in a cache of F16.
  */
-#ifndef QUIPU_OP_PAGED_PREFILL_F8_CUH
-#define QUIPU_OP_PAGED_PREFILL_F8_CUH
+#pragma once
 
 #include "op/paged_prefill/paged_prefill_wgmma.cuh"
 
@@ -151,5 +150,3 @@ __device__ __forceinline__ void paged_prefill_f8(const paged_attention &call,
         prefill_computing_warp<__half, FORM>(call, limits, false, shared, keys, values, slots);
     }
 }
-
-#endif

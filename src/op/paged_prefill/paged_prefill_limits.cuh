@@ -1,8 +1,7 @@
 /* Windows, caps and masks in tiles of paged_prefill: see op/attention/limits.cuh. They change
  * scores after the product; a window also moves the first step, which stays a multiple of the
  * steps, so that a row's bits do not depend on its tile. */
-#ifndef QUIPU_OP_PAGED_PREFILL_LIMITS_CUH
-#define QUIPU_OP_PAGED_PREFILL_LIMITS_CUH
+#pragma once
 
 #include "op/attention/limits.cuh"
 #include "op/attention/mask.cuh"
@@ -105,5 +104,3 @@ limit_scores(float (&s)[TILES][4], const limited_rows<attention_limits> &limited
                 s[i / 4][i % 4] = -INFINITY;
     }
 }
-
-#endif

@@ -4,8 +4,7 @@
  * 32 rows per warp, not 16: each fragment of keys and values that a warp loads from shared memory
  * is used twice; else shared memory would be the limit.
  */
-#ifndef QUIPU_OP_PAGED_PREFILL_MMA_CUH
-#define QUIPU_OP_PAGED_PREFILL_MMA_CUH
+#pragma once
 
 #include "op/paged_prefill/paged_prefill_limits.cuh"
 
@@ -161,5 +160,3 @@ __device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, c
         prefill_store<HEAD_DIM>(call, tile, row + i * 16, factor, o[i]);
     }
 }
-
-#endif

@@ -10,8 +10,7 @@
  * are in one page. The copies of the next tile follow at once: they are under way while this one's
  * last products and its stores are.
  */
-#ifndef QUIPU_OP_PAGED_PREFILL_RING_CUH
-#define QUIPU_OP_PAGED_PREFILL_RING_CUH
+#pragma once
 
 #include "op/attention/wgmma.cuh"
 #include "op/barrier.cuh"
@@ -271,5 +270,3 @@ __device__ __forceinline__ void prefill_copy(const paged_attention &call, const 
         slots.give(slots.stage);
     }
 }
-
-#endif

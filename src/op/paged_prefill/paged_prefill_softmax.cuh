@@ -6,8 +6,7 @@
  * before, the row gets the maximum of its scores up to this step. A row decides by its own scores,
  * whatever rows are beside it.
  */
-#ifndef QUIPU_OP_PAGED_PREFILL_SOFTMAX_CUH
-#define QUIPU_OP_PAGED_PREFILL_SOFTMAX_CUH
+#pragma once
 
 #include "op/attention/paged.cuh"
 
@@ -107,5 +106,3 @@ __device__ __forceinline__ void prefill_mask(float (&s)[TILES][4], const softmax
     for (int i = 0; i < TILES * 4; i++)
         if (column + i / 4 * 8 + i % 2 >= rows.n_visible[i % 4 / 2]) s[i / 4][i % 4] = -INFINITY;
 }
-
-#endif

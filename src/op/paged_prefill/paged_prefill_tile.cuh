@@ -6,8 +6,7 @@
  * the corner of a causal tile that no row sees is small. Tiles have numbers; which rows a number
  * stands for, blocks find out themselves, for any cut of the tokens into sequences.
  */
-#ifndef QUIPU_OP_PAGED_PREFILL_TILE_CUH
-#define QUIPU_OP_PAGED_PREFILL_TILE_CUH
+#pragma once
 
 #include "op/attention/paged.cuh"
 #include "op/device.cuh"
@@ -223,5 +222,3 @@ __device__ __forceinline__ softmax_rows prefill_rows(const paged_attention &call
     rows.n_visible[1] = prefill_visible(call, tile, tile.first_row + row + 8);
     return rows;
 }
-
-#endif

@@ -6,8 +6,7 @@
  * tile are started with the last product of the tile before, and their exponentials are computed
  * during that product.
  */
-#ifndef QUIPU_OP_PAGED_PREFILL_WGMMA_CUH
-#define QUIPU_OP_PAGED_PREFILL_WGMMA_CUH
+#pragma once
 
 #include "op/paged_prefill/paged_prefill_carry.cuh"
 #include "op/paged_prefill/paged_prefill_softmax.cuh"
@@ -365,5 +364,3 @@ paged_prefill_wgmma(const paged_attention &call, const tensor_map &k_map, const 
         prefill_computing_warp<T, FORM>(call, limits, carried, shared, keys, values, slots);
     }
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* paged_prefill in pieces that several workers compute: for the units of a call, the states of
  * segments of ATTENTION_SEGMENT positions (op/attention/tile.h), in any order, and then, from all
  * of these, the outputs, with the bits that `kernel` gives. */
-#ifndef QUIPU_OP_PAGED_PREFILL_PIECES_H
-#define QUIPU_OP_PAGED_PREFILL_PIECES_H
+#pragma once
 
 #include "op/op.h"
 
@@ -21,5 +20,3 @@ void paged_prefill_segment(op_kernel *kernel, const op_call *call,
                            const paged_prefill_states *states, int64_t segment);
 void paged_prefill_merge(op_kernel *kernel, const op_call *call,
                          const paged_prefill_states *states);
-
-#endif

@@ -1,7 +1,6 @@
 /* ragged_prefill on the GPU in float32: one block per head of a token. Keys and values are treated
  * as a cache of pages of one position. */
-#ifndef QUIPU_OP_RAGGED_PREFILL_CUH
-#define QUIPU_OP_RAGGED_PREFILL_CUH
+#pragma once
 
 #include "op/attention/attention.cuh"
 #include "op/ragged_prefill/ragged_prefill.h"
@@ -46,5 +45,3 @@ DEVICE_FN void ragged_prefill_block(const op_call &call, int64_t begin, int64_t 
         attention_head_block(source, head, shared);
     }
 }
-
-#endif

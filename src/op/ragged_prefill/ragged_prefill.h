@@ -1,6 +1,5 @@
 /* Call layout of ragged_prefill: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_RAGGED_PREFILL_H
-#define QUIPU_OP_RAGGED_PREFILL_H
+#pragma once
 
 #include "op/op.h"
 
@@ -22,5 +21,3 @@ enum {
 };
 
 op_kernel ragged_prefill_reference;
-
-#endif

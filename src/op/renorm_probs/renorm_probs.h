@@ -1,6 +1,5 @@
 /* Call layout of renorm_probs, and what its reference and its variants share. */
-#ifndef QUIPU_OP_RENORM_PROBS_H
-#define QUIPU_OP_RENORM_PROBS_H
+#pragma once
 
 #include "op/op.h"
 
@@ -16,5 +15,3 @@ typedef struct renorm_limits {
 renorm_limits renorm_limits_of(const op_call *call, int64_t row);
 
 op_kernel renorm_probs_reference;
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of repeat_kv: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_REPEAT_KV_H
-#define QUIPU_OP_REPEAT_KV_H
+#pragma once
 
 #include "op/op.h"
 
@@ -20,5 +19,3 @@ op_kernel repeat_kv_reference;
  * padding. */
 const void *repeat_kv_source(const op_call *call, const tensor *cache, const tensor *out,
                              const int64_t at[static 3]);
-
-#endif

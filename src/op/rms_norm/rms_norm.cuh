@@ -6,8 +6,7 @@
  * 256 neighbours in warp_sum()'s order of lanes, and in the same order those sums, of up to 8192
  * elements. Code that computes a norm elsewhere must add its squares in this order too.
  */
-#ifndef QUIPU_OP_RMS_NORM_CUH
-#define QUIPU_OP_RMS_NORM_CUH
+#pragma once
 
 #include "op/device.cuh"
 
@@ -138,5 +137,3 @@ template <bool ADD, int EIGHTS> DEVICE_FN void norm_small_row(const norm_rows &c
         norm_store<ADD, true>(call, row, i, weight[e], scale, kept[e]);
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of rms_norm: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_RMS_NORM_H
-#define QUIPU_OP_RMS_NORM_H
+#pragma once
 
 #include "op/op.h"
 
@@ -8,5 +7,3 @@ enum { RMS_NORM_X, RMS_NORM_WEIGHT, RMS_NORM_OUT };
 enum { RMS_NORM_EPS, RMS_NORM_ROUND_FIRST };
 
 op_kernel rms_norm_reference;
-
-#endif

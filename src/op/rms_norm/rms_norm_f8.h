@@ -1,8 +1,7 @@
 /* rms_norm for products that take x in FP8: its output is stored only so. Shared by host and
  * kernel.
  */
-#ifndef QUIPU_OP_RMS_NORM_F8_H
-#define QUIPU_OP_RMS_NORM_F8_H
+#pragma once
 
 #include "op/device_rows.h"
 
@@ -14,5 +13,3 @@ typedef struct norm_f8_rows {
     float *scales; /* (n / group, pitch); by rows: (n_rows) */
     int32_t group, pitch;
 } norm_f8_rows;
-
-#endif

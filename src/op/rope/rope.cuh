@@ -1,7 +1,6 @@
 /* rope on the GPU: a thread rotates eight pairs of several heads, or one pair if they are not
  * aligned. */
-#ifndef QUIPU_OP_ROPE_CUH
-#define QUIPU_OP_ROPE_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/rope/rope.h"
@@ -114,5 +113,3 @@ DEVICE_FN void rope_block(const op_call &call, int64_t begin, int64_t end)
         }
     }
 }
-
-#endif

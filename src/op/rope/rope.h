@@ -1,6 +1,5 @@
 /* Call layout of rope: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_ROPE_H
-#define QUIPU_OP_ROPE_H
+#pragma once
 
 #include "op/op.h"
 
@@ -10,5 +9,3 @@ enum { ROPE_INTERLEAVED };
 enum { ROPE_FEW_THREADS = 512 }; /* of a GPU block with one head per thread, at most */
 
 op_kernel rope_reference;
-
-#endif

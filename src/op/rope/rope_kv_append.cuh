@@ -1,8 +1,7 @@
 /* rope of a token, and the kv_append of the rotated k: by eights, or by pairs if rows are not
  * aligned. The token's place in the cache and its angles are loaded before the previous kernel has
  * ended. */
-#ifndef QUIPU_OP_ROPE_KV_APPEND_CUH
-#define QUIPU_OP_ROPE_KV_APPEND_CUH
+#pragma once
 
 #include "op/kv_append/kv_append.cuh"
 #include "op/rope/rope.cuh"
@@ -114,5 +113,3 @@ DEVICE_FN void rope_kv_append_vectors(const rope_rows &rope, const append_rows &
     also.v.data += place.page * append.v_cache.stride + place.slot * append.v_slot;
     rope_vectors<ROPE_HEADS>(rope, token, also);
 }
-
-#endif

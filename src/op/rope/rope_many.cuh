@@ -1,7 +1,6 @@
 /* rope of many tokens: a thread has eight pairs of several heads of a token, and no thread of a
  * block is idle between tokens. */
-#ifndef QUIPU_OP_ROPE_MANY_CUH
-#define QUIPU_OP_ROPE_MANY_CUH
+#pragma once
 
 #include "op/rope/rope.cuh"
 
@@ -51,5 +50,3 @@ template <int HEADS> DEVICE_FN void rope_many(const rope_rows &call, uint32_t n_
     rope_several<HEADS>(call, call.begin + token, (int)(number % per_head), (int)(unit % step),
                         (int)step);
 }
-
-#endif

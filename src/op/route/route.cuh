@@ -3,8 +3,7 @@
  * The logits are keys that compare as whole numbers. A thread counts for each of its experts how
  * many have a larger key, or the same and a lower number: that is the expert's place.
  */
-#ifndef QUIPU_OP_ROUTE_CUH
-#define QUIPU_OP_ROUTE_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/route/route_device.h"
@@ -80,5 +79,3 @@ DEVICE_FN void route_token(const route_rows &call, int64_t token, route_cells &c
         device_store((dtype)call.shares.type, shares, j,
                      expf(cells.values[cells.chosen[j]] - most) / sum);
 }
-
-#endif

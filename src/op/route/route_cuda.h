@@ -1,6 +1,5 @@
 /* route on the GPU: its rows, and the fusion of the norm and the router's product with it. */
-#ifndef QUIPU_OP_ROUTE_CUDA_H
-#define QUIPU_OP_ROUTE_CUDA_H
+#pragma once
 
 #include "op/cuda_ops.h"
 
@@ -9,5 +8,3 @@
 bool cuda_norm_route_accepts(const cuda_ops *ops, const op_call *calls);
 qp_status cuda_norm_route(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                           qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the kernels of route read and write: declarations shared by host and device. */
-#ifndef QUIPU_OP_ROUTE_DEVICE_H
-#define QUIPU_OP_ROUTE_DEVICE_H
+#pragma once
 
 #include "op/device_rows.h"
 
@@ -23,5 +22,3 @@ typedef struct norm_route {
     route_rows route;   /* its logits are in F32 */
     uint32_t *counters; /* one for each token: zero before and after */
 } norm_route;
-
-#endif

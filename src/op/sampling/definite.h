@@ -6,8 +6,7 @@
  * C. The error is about 2 units in the last place, but what matters here is that the result is
  * defined.
  */
-#ifndef QUIPU_OP_DEFINITE_H
-#define QUIPU_OP_DEFINITE_H
+#pragma once
 
 #include "base/hash.h"
 
@@ -94,5 +93,3 @@ HASH_FN double definite_gumbel(uint64_t seed, uint64_t position, uint64_t token)
     double u = ((double)(hash_random(seed, position, token) >> 12) + 0.5) * 0x1p-52;
     return -definite_log(-definite_log(u));
 }
-
-#endif

@@ -11,8 +11,7 @@
  * Nothing here depends on how a compiler rounds: products that go into sums are not fused, sums are
  * of integers, and estimates in float32 only exclude what cannot win.
  */
-#ifndef QUIPU_OP_SAMPLING_CUH
-#define QUIPU_OP_SAMPLING_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/sampling/definite.h"
@@ -342,5 +341,3 @@ DEVICE_FN int32_t sample_row(TEAM &t, const sample_settings &with, int64_t n)
     }
     return best.id < 0 ? 0 : best.id;
 }
-
-#endif

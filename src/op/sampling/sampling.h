@@ -1,6 +1,5 @@
 /* Call layout of sampling, and its arithmetic, which every variant must repeat bit for bit. */
-#ifndef QUIPU_OP_SAMPLING_H
-#define QUIPU_OP_SAMPLING_H
+#pragma once
 
 #include "op/op.h"
 
@@ -18,5 +17,3 @@ enum {
 enum { SAMPLING_TEMPERATURE, SAMPLING_TOP_K, SAMPLING_TOP_P, SAMPLING_MIN_P, SAMPLING_TOP_K_FIRST };
 
 op_kernel sampling_reference;
-
-#endif

@@ -9,8 +9,7 @@
  * Whether a token is kept by top-p is decided with sums of float32 weights, unless they are so
  * close to the border that their error matters; then the exact weights are added.
  */
-#ifndef QUIPU_OP_SAMPLING_RACE_CUH
-#define QUIPU_OP_SAMPLING_RACE_CUH
+#pragma once
 
 #include "op/sampling/sampling.cuh"
 
@@ -267,5 +266,3 @@ DEVICE_FN int32_t race_row(TEAM &t, const sample_settings &with, int64_t n, uint
     }
     return best.id < 0 ? 0 : best.id;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* What sampling's reference and its variants share: the settings of a row, logits as integer keys,
  * and the search for a threshold among them. */
-#ifndef QUIPU_OP_SAMPLING_ROW_H
-#define QUIPU_OP_SAMPLING_ROW_H
+#pragma once
 
 #include "op/element.h"
 #include "op/sampling/sampling.h"
@@ -93,5 +92,3 @@ static inline uint32_t threshold(const uint32_t *keys, const uint64_t *weights, 
     }
     return prefix;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* scale on the GPU: one element per thread. */
-#ifndef QUIPU_OP_SCALE_CUH
-#define QUIPU_OP_SCALE_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/scale/scale.h"
@@ -17,5 +16,3 @@ DEVICE_FN void scale_block(const op_call &call, int64_t begin, int64_t end)
         device_store(out.type, device_row(out, unit / n), unit % n, value);
     }
 }
-
-#endif

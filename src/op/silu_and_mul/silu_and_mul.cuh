@@ -1,7 +1,6 @@
 /* silu_and_mul on the GPU: a thread has eight neighbours, or one element if rows are not aligned.
  */
-#ifndef QUIPU_OP_SILU_AND_MUL_CUH
-#define QUIPU_OP_SILU_AND_MUL_CUH
+#pragma once
 
 #include "op/device.cuh"
 #include "op/silu_and_mul/silu_and_mul.h"
@@ -54,5 +53,3 @@ DEVICE_FN void silu_and_mul_block(const op_call &call, int64_t begin, int64_t en
         device_store(out.type, device_row(out, unit / n), unit % n, silu(gate) * up);
     }
 }
-
-#endif

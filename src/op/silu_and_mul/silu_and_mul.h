@@ -1,6 +1,5 @@
 /* Call layout of silu_and_mul: indices of its tensors and parameters. */
-#ifndef QUIPU_OP_SILU_AND_MUL_H
-#define QUIPU_OP_SILU_AND_MUL_H
+#pragma once
 
 #include "op/op.h"
 
@@ -23,5 +22,3 @@ static inline double silu_and_mul_limit(const op_call *call)
 }
 
 op_kernel silu_and_mul_reference;
-
-#endif

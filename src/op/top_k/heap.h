@@ -1,6 +1,5 @@
 /* The k first entries of a block, in a heap: what top_k's reference and its variants share. */
-#ifndef QUIPU_OP_TOP_K_HEAP_H
-#define QUIPU_OP_TOP_K_HEAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,5 +41,3 @@ static inline void heap_order(entry *heap, int64_t k)
         heap_sift(heap, n, 0);
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* top_k on the GPU: k times the first entry that comes after the last one taken. */
-#ifndef QUIPU_OP_TOP_K_CUH
-#define QUIPU_OP_TOP_K_CUH
+#pragma once
 
 #include "op/argmax/argmax.cuh"
 #include "op/top_k/top_k.h"
@@ -45,5 +44,3 @@ DEVICE_FN void top_k_block(const op_call &call, int64_t begin, int64_t end)
         }
     }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Call layout of top_k, and its two rounds over a whole vocabulary. */
-#ifndef QUIPU_OP_TOP_K_H
-#define QUIPU_OP_TOP_K_H
+#pragma once
 
 #include "op/op.h"
 
@@ -11,5 +10,3 @@ op_kernel top_k_reference;
 /* The call of the second round, which reads what `first` wrote, its outputs (n_rows, n_blocks, k)
  * contiguous, and writes `values` and `ids` (n_rows, 1, k). */
 op_call top_k_second_round(const op_call *first, tensor values, tensor ids);
-
-#endif

@@ -10,8 +10,7 @@
  * intermediate results where the operators would have written them, with these exceptions: x of
  * residuals, the cache, q where attention is another kernel, and the last product.
  */
-#ifndef QUIPU_VM_CUDA_CHAIN_H
-#define QUIPU_VM_CUDA_CHAIN_H
+#pragma once
 
 #include "op/linear/linear_chain_cuda.h"
 #include "vm/cuda/packed.h"
@@ -78,5 +77,3 @@ bool cuda_chain_ends_with_norm(const cuda_chain *chain);
 /* Checks the whole chain (chain_check.h) and launches it. chain->x is then in BF16 at chain->x_at
  * if the chain ends with a norm. */
 qp_status cuda_chain_launch(cuda_chain *chain, qp_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* What the files that build chains share: chain.c (steps on rows, and the launch), chain_product.c,
  * chain_rope.c (rope and attention). */
-#ifndef QUIPU_VM_CUDA_CHAIN_BUILD_H
-#define QUIPU_VM_CUDA_CHAIN_BUILD_H
+#pragma once
 
 #include "op/linear/linear_cuda.h"
 #include "op/linear/linear_stream_cuda.h"
@@ -86,5 +85,3 @@ static inline bool chain_makes_x(const cuda_chain *c)
 {
     return c->adds || c->reduces;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Chains as records: prints a step as text, and checks what must hold of all steps before a chain
  * runs. */
-#ifndef QUIPU_VM_CUDA_CHAIN_CHECK_H
-#define QUIPU_VM_CUDA_CHAIN_CHECK_H
+#pragma once
 
 #include "base/status.h"
 #include "base/strbuf.h"
@@ -27,5 +26,3 @@ void chain_step_print(const chain_step *step, strbuf *out);
  * The message says which step is wrong, and how.
  */
 qp_status chain_verify(const linear_chain *chain, int n_multiprocessors, qp_error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* Custom kernels for the machine `cuda`: rows like those of quipu's own kernels. A launch
  * list fuses no operator whose call such a kernel accepts. */
-#ifndef QUIPU_VM_CUDA_CUSTOM_KERNELS_H
-#define QUIPU_VM_CUDA_CUSTOM_KERNELS_H
+#pragma once
 
 #include "op/cuda_ops.h"
 #include "plan/program.h"
@@ -14,5 +13,3 @@ qp_status custom_kernels_fill(cuda_kernel *table, const qp_cuda_kernel *kernels,
 /* QP_INVALID if a kernel has no call to run in the program, neither in its largest batch nor in one
  * of a single token. `table` may be NULL. */
 qp_status custom_kernels_check(const cuda_kernel *table, const program *program, qp_error *error);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * The megakernel runs over the same memory: cuda_executor's addresses are its machine's.
  */
-#ifndef QUIPU_VM_CUDA_EXECUTOR_H
-#define QUIPU_VM_CUDA_EXECUTOR_H
+#pragma once
 
 #include "op/exchange_push_cuda.h"
 #include "vm/batch.h"
@@ -168,5 +167,3 @@ qp_status cuda_executor_write_page(cuda_executor *executor, int32_t page, const 
 /* Puts the kernels of steps [first, last) into the stream. */
 qp_status cuda_executor_launch(cuda_executor *executor, const program_sizes *sizes, int first,
                                int last, qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the files of the executor share. */
-#ifndef QUIPU_VM_CUDA_EXECUTOR_PARTS_H
-#define QUIPU_VM_CUDA_EXECUTOR_PARTS_H
+#pragma once
 
 #include "vm/cuda/executor.h"
 
@@ -29,5 +28,3 @@ qp_status cuda_executor_send_masks(cuda_executor *executor, qp_error *error);
 
 /* Copies the batch's angles, if it has any, to the RoPE table. */
 qp_status cuda_executor_copy_angles(cuda_executor *executor, const batch *batch, qp_error *error);
-
-#endif

@@ -5,8 +5,7 @@
  * instead of an address. The list is printed and checked in this form, and runs after it is bound
  * to an executor's memory.
  */
-#ifndef QUIPU_VM_CUDA_LAUNCH_LIST_H
-#define QUIPU_VM_CUDA_LAUNCH_LIST_H
+#pragma once
 
 #include "lower/launches.h"
 #include "vm/cuda/launch_setting.h"
@@ -51,5 +50,3 @@ qp_status launch_run(launch_list *list, launch_entry *entry, const lowered_group
 
 /* A record's kernel: "run_linear_chain_16", "cublasLt". */
 const char *launch_kernel_name(const cuda_record *record);
-
-#endif

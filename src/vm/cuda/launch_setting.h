@@ -1,7 +1,6 @@
 /* What launch lists are made from: the program's tensors, the weights and the exchange with other
  * ranks, each an area of its own instead of an address. */
-#ifndef QUIPU_VM_CUDA_LAUNCH_SETTING_H
-#define QUIPU_VM_CUDA_LAUNCH_SETTING_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "plan/program.h"
@@ -60,5 +59,3 @@ void launch_setting_free(launch_setting *setting);
 /* A node's call for a batch of these sizes, in areas, as lists take it. */
 void launch_bind(const launch_setting *setting, const program_sizes *sizes, int node,
                  op_call *call);
-
-#endif

@@ -1,6 +1,5 @@
 /* What the machine `megakernel`, which runs over the memory of the machine `cuda`, needs of it. */
-#ifndef QUIPU_VM_CUDA_MACHINE_H
-#define QUIPU_VM_CUDA_MACHINE_H
+#pragma once
 
 #include "vm/cuda/executor.h"
 #include "vm/machine.h"
@@ -13,5 +12,3 @@ float *cuda_machine_logits(const machine *machine);
 
 /* Puts the program's steps that choose the batch's tokens into the stream, after a pass over it. */
 qp_status cuda_machine_choose(cuda_executor *executor, const batch *batch, qp_error *error);
-
-#endif

@@ -4,8 +4,7 @@
  * a copy takes longer than the copy. Therefore the masks of all slots are kept in pinned memory
  * too, in the layout of PLAN_ALLOWED, and one copy brings all that have changed since the last run.
  */
-#ifndef QUIPU_VM_CUDA_MASKS_H
-#define QUIPU_VM_CUDA_MASKS_H
+#pragma once
 
 #include "cuda/memory.h"
 #include "plan/program.h"
@@ -23,5 +22,3 @@ qp_status cuda_masks_write(cuda_masks *masks, const cuda_device *device, const p
 /* Puts the copy of what has changed to the tensor at `to` into the stream. */
 qp_status cuda_masks_send(cuda_masks *masks, const cuda_device *device, cuda_address to,
                           qp_error *error);
-
-#endif

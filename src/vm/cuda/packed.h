@@ -9,8 +9,7 @@
  * Of weights in FP8 those with a scale a row have it, whatever others the model has, and products
  * name them by the address of their numbers.
  */
-#ifndef QUIPU_VM_CUDA_PACKED_H
-#define QUIPU_VM_CUDA_PACKED_H
+#pragma once
 
 #include "op/cuda_ops.h"
 #include "op/linear/linear_chain.h"
@@ -51,5 +50,3 @@ void cuda_packed_free(const cuda_device *device, cuda_packed *packed);
  * would have rows of different kinds. `memory`: where the memory of parts begins. */
 bool cuda_packed_find(const cuda_packed *packed, size_t named_at, int64_t rows, bool pairs,
                       int tile_rows, cuda_address memory, chain_packed *out);
-
-#endif

@@ -5,8 +5,7 @@
  * The tiles are copies: other kernels read rows. They have the same numbers, so they change no
  * result. Which products there are, and how they are cut, is read from a list of launches.
  */
-#ifndef QUIPU_VM_CUDA_TILES_H
-#define QUIPU_VM_CUDA_TILES_H
+#pragma once
 
 #include "cuda/launch.h"
 #include "cuda/memory.h"
@@ -40,5 +39,3 @@ qp_status cuda_tiles_make(cuda_tiles *tiles, cuda_device *device,
 void cuda_tiles_take(const cuda_tiles *tiles, chain_product *product);
 
 void cuda_tiles_free(const cuda_device *device, cuda_tiles *tiles);
-
-#endif

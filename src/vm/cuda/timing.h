@@ -1,7 +1,6 @@
 /* Records when a pass's launches ran: one event before each launch, and one after the last. For
  * machine.c. */
-#ifndef QUIPU_VM_CUDA_TIMING_H
-#define QUIPU_VM_CUDA_TIMING_H
+#pragma once
 
 #include "schedule/timeline.h"
 #include "vm/cuda/executor.h"
@@ -33,5 +32,3 @@ void cuda_timing_begin(cuda_timing *timing, cuda_executor *executor, const batch
                        machine_record *record);
 qp_status cuda_timing_end(cuda_timing *timing, cuda_executor *executor, machine_record *record,
                           qp_status status, qp_error *error);
-
-#endif

@@ -5,8 +5,7 @@
  * Matrices that are not BF16 are also kept in BF16 where the GPU has room for that: products of
  * many rows read them so, at the speed of a model in BF16, and would otherwise decode them each
  * time. */
-#ifndef QUIPU_VM_CUDA_WEIGHTS_H
-#define QUIPU_VM_CUDA_WEIGHTS_H
+#pragma once
 
 #include "base/progress.h"
 #include "base/threads.h"
@@ -78,5 +77,3 @@ cuda_address cuda_weights_address(const cuda_weights *weights, weight_slot slot,
 /* The same of its rows as stored, which products may not read, and of the scales of rows of FP8. */
 cuda_address cuda_weights_rows(const cuda_weights *weights, weight_slot slot, int64_t layer);
 cuda_address cuda_weights_scales(const cuda_weights *weights, weight_slot slot, int64_t layer);
-
-#endif

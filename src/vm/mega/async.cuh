@@ -1,7 +1,6 @@
 /* Hopper's asynchronous instructions: bulk copies, loads and reductions that are coherent between
  * blocks, tensor cores. */
-#ifndef QUIPU_VM_MEGA_ASYNC_CUH
-#define QUIPU_VM_MEGA_ASYNC_CUH
+#pragma once
 
 #include "op/barrier.cuh"
 
@@ -296,5 +295,3 @@ MEGA_FN float exp2_fast(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-
-#endif

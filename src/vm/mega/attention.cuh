@@ -6,8 +6,7 @@
  * a chunk for all heads, with all of their values or one set of them. At the end each warp's
  * maximum, sum and output are in shared memory and are merged as partitions are.
  */
-#ifndef QUIPU_VM_MEGA_ATTENTION_CUH
-#define QUIPU_VM_MEGA_ATTENTION_CUH
+#pragma once
 
 #include "vm/mega/block.cuh"
 
@@ -298,5 +297,3 @@ MEGA_FN void merge_shares(const mega_arguments &a, const mega_block &b, STORE st
         store(i, out, most, sum);
     }
 }
-
-#endif

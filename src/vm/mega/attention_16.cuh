@@ -1,6 +1,5 @@
 /* Attention over a cache in F16 or BF16: a warp has eight positions of a chunk. */
-#ifndef QUIPU_VM_MEGA_ATTENTION_16_CUH
-#define QUIPU_VM_MEGA_ATTENTION_16_CUH
+#pragma once
 
 #include "vm/mega/attention.cuh"
 
@@ -142,5 +141,3 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int low, in
     }
     finish_state<DIM>(s);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Attention over a cache in F8: a warp has 16 positions of a chunk, two eights, from which
  * registers get its numbers as F16. */
-#ifndef QUIPU_VM_MEGA_ATTENTION_F8_CUH
-#define QUIPU_VM_MEGA_ATTENTION_F8_CUH
+#pragma once
 
 #include "vm/mega/attention.cuh"
 
@@ -132,5 +131,3 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int low, in
     }
     finish_state<DIM>(s);
 }
-
-#endif

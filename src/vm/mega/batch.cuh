@@ -5,8 +5,7 @@
  * eight caches. And two warps of each block publish a share of the residual to all blocks
  * (batch_x.cuh).
  */
-#ifndef QUIPU_VM_MEGA_BATCH_CUH
-#define QUIPU_VM_MEGA_BATCH_CUH
+#pragma once
 
 #if MEGA_QUANT_TYPES
 #include "vm/mega/batch_fragments.cuh"
@@ -328,5 +327,3 @@ MEGA_FN void report_tokens(const mega_arguments &a, mega_block &b, const instruc
     ((volatile int32_t *)a.tokens_out)[(b.pass() - a.first_pass) * a.n_rows + b.thread] =
         a.vocab - 1 - (int)(uint32_t)key;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * lists of q, k and v, and writes them to their places in the chunks that came from the cache, so
  * that it adds in the same order as a pass of this row alone.
  */
-#ifndef QUIPU_VM_MEGA_BATCH_ATTENTION_CUH
-#define QUIPU_VM_MEGA_BATCH_ATTENTION_CUH
+#pragma once
 
 #if MEGA_QUANT_TYPES
 #include "vm/mega/batch_fragments.cuh"
@@ -529,5 +528,3 @@ MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega
     signal_added(a, b);
     b.sync();
 }
-
-#endif

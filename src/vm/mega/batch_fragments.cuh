@@ -5,8 +5,7 @@
  * then, times the block's scale, a row's. So results are not those of one row's kernel to the bit,
  * but they depend on no other row of x.
  */
-#ifndef QUIPU_VM_MEGA_BATCH_FRAGMENTS_CUH
-#define QUIPU_VM_MEGA_BATCH_FRAGMENTS_CUH
+#pragma once
 
 #include "vm/mega/batch_fragments.h"
 #include "vm/mega/batch_numbers.cuh"
@@ -354,5 +353,3 @@ MEGA_FN void multiply_down_fragments(const mega_arguments &a, mega_block &b, con
     for_kind(e.weights.kinds[2],
              [&](auto k) { multiply_down_of<decltype(k)::KIND>(a, b, e, tag); });
 }
-
-#endif

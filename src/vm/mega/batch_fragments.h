@@ -1,6 +1,5 @@
 /* What host and GPU share of the kernels for two to eight sequences of quantised weights. */
-#ifndef QUIPU_VM_MEGA_BATCH_FRAGMENTS_H
-#define QUIPU_VM_MEGA_BATCH_FRAGMENTS_H
+#pragma once
 
 #include "vm/mega/fragments.h"
 
@@ -13,5 +12,3 @@ OP_FN int fragment_chunk_units(int kind)
 {
     return kind == FRAGMENT_Q4_0 ? 2 : 1;
 }
-
-#endif

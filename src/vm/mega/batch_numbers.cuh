@@ -10,8 +10,7 @@
  * A lane's four columns of a half of a block are columns 0 and 2, then 1 and 3, of an instruction,
  * because those are neighbours in the words of nibbles when they are masked.
  */
-#ifndef QUIPU_VM_MEGA_BATCH_NUMBERS_CUH
-#define QUIPU_VM_MEGA_BATCH_NUMBERS_CUH
+#pragma once
 
 #include "vm/mega/fragment_kinds.cuh"
 
@@ -268,5 +267,3 @@ MEGA_FN void add_block(const number_pair<KIND> &w, uint32_t mask, int k,
     const float both[4] = {sums.of[0], sums.of[1], sums.of[0], sums.of[1]};
     add_scaled(r, both, make_float2(m.x * unit, m.y * unit));
 }
-
-#endif

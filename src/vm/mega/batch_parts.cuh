@@ -7,8 +7,7 @@
  * and after the outputs of all shares, of one part at a time. Of a part of one chunk all sums are
  * theirs, in the same order, to the same bits.
  */
-#ifndef QUIPU_VM_MEGA_BATCH_PARTS_CUH
-#define QUIPU_VM_MEGA_BATCH_PARTS_CUH
+#pragma once
 
 #include "vm/mega/heads.cuh"
 
@@ -329,5 +328,3 @@ template <int DIM, bool HALF> struct value_sums {
                               part_state(sum[0] + sum[1], tag));
     }
 };
-
-#endif

@@ -6,8 +6,7 @@
  * registers. Those are 128 columns of eight rows; where rows of weights have two blocks of 2,048
  * columns, 128 of each block of four rows, and a row of x is two columns of the other operand.
  */
-#ifndef QUIPU_VM_MEGA_BATCH_PRODUCT_CUH
-#define QUIPU_VM_MEGA_BATCH_PRODUCT_CUH
+#pragma once
 
 #include "vm/mega/batch_x.cuh"
 
@@ -363,5 +362,3 @@ MEGA_FN void batch_heads(const mega_arguments &a, mega_block &b, int rows, int g
     }
     b.sync();
 }
-
-#endif

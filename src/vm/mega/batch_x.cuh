@@ -1,8 +1,7 @@
 /* x of several rows: how blocks add to the residual, how its columns are published to all blocks,
  * and how a warp brings its columns of all rows into registers, in the tensor cores' order.
  */
-#ifndef QUIPU_VM_MEGA_BATCH_X_CUH
-#define QUIPU_VM_MEGA_BATCH_X_CUH
+#pragma once
 
 #include "vm/mega/batch_fragments.h"
 #include "vm/mega/block.cuh"
@@ -373,5 +372,3 @@ MEGA_FN float batch_inverse_rms(const mega_arguments &a, const mega_block &b, in
         v[i] = squares[i * MEGA_ROWS];
     return rsqrtf(add_sixteen(v, in_order) / (float)a.hidden + a.eps);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* What host and GPU share of the biases in the megakernel's order, and of the kernel that makes it.
  */
-#ifndef QUIPU_VM_MEGA_BIASES_H
-#define QUIPU_VM_MEGA_BIASES_H
+#pragma once
 
 #include "op/norm_qkv_rope/pairs.h"
 #include "tensor/dtype.h"
@@ -36,5 +35,3 @@ OP_FN bias_place bias_place_of(const bias_vectors *b, int64_t i)
         p.element -= b->count[p.vector++];
     return p;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A block's state: shared memory, both ends of the ring, the residual. */
-#ifndef QUIPU_VM_MEGA_BLOCK_CUH
-#define QUIPU_VM_MEGA_BLOCK_CUH
+#pragma once
 
 #include "op/fixed.h"
 #include "op/norm_qkv_rope/pairs.h"
@@ -490,5 +489,3 @@ MEGA_FN float inverse_rms(const mega_arguments &a, const mega_block &b)
         sum += squares[i];
     return rsqrtf(sum / (float)a.hidden + a.eps);
 }
-
-#endif

@@ -9,8 +9,7 @@
  * mega_ranks). Bias and penalties change the logits first. The block that
  * computed a token's logit counts the token, because no other block uses that count.
  */
-#ifndef QUIPU_VM_MEGA_CHOOSE_CUH
-#define QUIPU_VM_MEGA_CHOOSE_CUH
+#pragma once
 
 #include "op/sampling/sampling.cuh"
 #if MEGA_RANKS
@@ -310,5 +309,3 @@ MEGA_FN void choose_tokens(const mega_arguments &a, char *memory, uint32_t own, 
     }
     if (blockIdx.x == 0 && thread == 0) *(uint32_t *)a.exchanges = team.number;
 }
-
-#endif

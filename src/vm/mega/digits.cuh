@@ -7,8 +7,7 @@
  * of the largest for the others. Digits are in planes, one for each digit, in the order in which
  * lanes feed them to the tensor cores; the units follow the planes.
  */
-#ifndef QUIPU_VM_MEGA_DIGITS_CUH
-#define QUIPU_VM_MEGA_DIGITS_CUH
+#pragma once
 
 #include "vm/mega/async.cuh"
 
@@ -81,5 +80,3 @@ MEGA_FN void store_four_digits(char *planes, int pitch, int column, const float 
             __byte_perm(pairs[d & 2], pairs[d | 1], d & 1 ? 0x7632 : 0x5410);
     if ((threadIdx.x & 31) == 0) *unit_of = unit;
 }
-
-#endif

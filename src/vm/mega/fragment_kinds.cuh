@@ -11,8 +11,7 @@
  * a minimum, and Q4_0 for its zero, need the vector's own sums; the tensor cores compute them once
  * for all rows.
  */
-#ifndef QUIPU_VM_MEGA_FRAGMENT_KINDS_CUH
-#define QUIPU_VM_MEGA_FRAGMENT_KINDS_CUH
+#pragma once
 
 #include "vm/mega/block.cuh"
 #include "vm/mega/fragments.h"
@@ -436,5 +435,3 @@ template <> struct fragment<FRAGMENT_BF16> : fragment_without_sum {
         r[1] = fmaf(unit, c[2], r[1]);
     }
 };
-
-#endif

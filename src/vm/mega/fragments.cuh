@@ -1,8 +1,7 @@
 /* Quantised weights times vectors, on the tensor cores: tiles of rows from the ring, and W_down.
  * fragment_kinds.cuh has the product of one fragment.
  */
-#ifndef QUIPU_VM_MEGA_FRAGMENTS_CUH
-#define QUIPU_VM_MEGA_FRAGMENTS_CUH
+#pragma once
 
 #include "vm/mega/fragment_kinds.cuh"
 
@@ -430,5 +429,3 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
         add_features<FRAGMENT_F8_DOWN>(a, b, e.weights.matrix[2], groups, first, out);
     __syncwarp();
 }
-
-#endif

@@ -23,8 +23,7 @@
  * (Q8_0, Q6_K, and row g + 8 of Q4_0; row g of Q4_0 is as stored, so that a byte is the number
  * 16 * high + low). Quants of types with a minimum are unsigned.
  */
-#ifndef QUIPU_VM_MEGA_FRAGMENTS_H
-#define QUIPU_VM_MEGA_FRAGMENTS_H
+#pragma once
 
 #include "op/norm_qkv_rope/pairs.h"
 #include "op/portable.h"
@@ -366,5 +365,3 @@ OP_FN void fragment_write(const fragment_matrix *m, const uint8_t *from, uint8_t
             fragment_write_row_scales(m, fragment, lane, numbers);
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Attention of a KV head and what surrounds it: its queries as QKV stored them, the states of a
  * long context's parts, and its columns of the output projection. */
-#ifndef QUIPU_VM_MEGA_HEADS_CUH
-#define QUIPU_VM_MEGA_HEADS_CUH
+#pragma once
 
 #if MEGA_CACHE_F8
 #include "vm/mega/attention_f8.cuh"
@@ -389,5 +388,3 @@ MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_en
     }
     b.sync();
 }
-
-#endif

@@ -5,8 +5,7 @@
  * beside them. Where launches may end early, run() sets the flow's `stop` in a pass's first entry,
  * in all blocks alike.
  */
-#ifndef QUIPU_VM_MEGA_INTERPRETER_CUH
-#define QUIPU_VM_MEGA_INTERPRETER_CUH
+#pragma once
 
 #include "vm/mega/stream.cuh"
 #if MEGA_RANKS
@@ -137,5 +136,3 @@ template <typename HANDLERS> MEGA_FN void run_interpreter(const mega_arguments &
         run_program<HANDLERS>(a, b);
     }
 }
-
-#endif

@@ -18,8 +18,7 @@
  * its part of the sums. A warp of each block pushes the complete elements of a share of the columns
  * to the other ranks (ranks.cuh); x is the sum of what all ranks have.
  */
-#ifndef QUIPU_VM_MEGA_MEGA_H
-#define QUIPU_VM_MEGA_MEGA_H
+#pragma once
 
 #include "cuda/exchange.h"
 #include "schedule/instruction.h"
@@ -320,6 +319,4 @@ typedef struct mega_arguments {
 static_assert(sizeof(mega_entry) == 256, "an entry is two records long");
 #else
 _Static_assert(sizeof(mega_entry) == 256, "an entry is two records long");
-#endif
-
 #endif

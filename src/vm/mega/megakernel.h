@@ -6,8 +6,7 @@
  * stored where the executor's logits are, with biases and penalties applied if the pass sampled
  * with them.
  */
-#ifndef QUIPU_VM_MEGA_MEGAKERNEL_H
-#define QUIPU_VM_MEGA_MEGAKERNEL_H
+#pragma once
 
 #include "vm/cuda/executor.h"
 #include "schedule/schedule.h"
@@ -146,5 +145,3 @@ void cuda_mega_part_passes(const schedule *schedule, instruction_timing *const *
 /* The schedule that the blocks would run with other costs, for predictions. schedule_free() it. */
 qp_status cuda_mega_plan(const cuda_mega *mega, const cuda_mega_options *options, schedule *out,
                          qp_error *error);
-
-#endif

@@ -6,8 +6,7 @@
  * head; gate, up and down are cut by features. Both add their parts of x with integer reductions,
  * so they need no further dependency.
  */
-#ifndef QUIPU_VM_MEGA_ONE_SEQUENCE_CUH
-#define QUIPU_VM_MEGA_ONE_SEQUENCE_CUH
+#pragma once
 
 #define MEGA_STOPPABLE 1
 #include "vm/mega/heads.cuh"
@@ -47,5 +46,3 @@ template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
         fetch_entry<DIM, BLOCKS>(a, e, f, a.first_position + pass);
     }
 };
-
-#endif

@@ -1,8 +1,7 @@
 /* What the megakernel does with an opcode, one row each: the operands that it reads and adds to,
  * how an instruction is cut into entries, and how it sees that its inputs are complete. The files
  * that make or check a program for the GPU read this table; the kernels switch on its codes. */
-#ifndef QUIPU_VM_MEGA_OPCODES_H
-#define QUIPU_VM_MEGA_OPCODES_H
+#pragma once
 
 #include "op/table.h"
 
@@ -57,5 +56,3 @@ const mega_opcode *mega_opcode_of(op_code op);
 
 /* The operator whose entries have a code; OP_COUNT: none. */
 op_code mega_operator_of(int code);
-
-#endif

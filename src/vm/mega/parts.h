@@ -1,6 +1,5 @@
 /* Declarations that the megakernel's host files share. */
-#ifndef QUIPU_VM_MEGA_PARTS_H
-#define QUIPU_VM_MEGA_PARTS_H
+#pragma once
 
 #include "comm/comm.h"
 #include "vm/mega/megakernel.h"
@@ -166,5 +165,3 @@ qp_status mega_explain(const cuda_mega *mega, qp_status status, qp_error *error)
 /* Copies to the GPU, and waits. */
 qp_status mega_copy(const cuda_device *device, cuda_address to, const void *from, size_t bytes,
                     qp_error *error);
-
-#endif

@@ -1,8 +1,7 @@
 /* Both ends of a pass. First: the token's row of the embedding to x, and zeros for the next pass's
  * sums. Last: the logits, and the likeliest token, for the next pass and for the host; or the
  * logits for the sampling warps, which then hand on the token. */
-#ifndef QUIPU_VM_MEGA_PASS_CUH
-#define QUIPU_VM_MEGA_PASS_CUH
+#pragma once
 
 #include "vm/mega/weights.cuh"
 #if MEGA_RANKS
@@ -177,5 +176,3 @@ MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, const mega_entr
     if (e.weights.ends) /* Release: the next pass sees everything of this one. */
         add_release((uint32_t *)a.counters);
 }
-
-#endif

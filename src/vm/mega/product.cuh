@@ -6,8 +6,7 @@
  * weights' type, in the first three columns of the other operand. Every product is exact and sums
  * are float32 in a fixed order, so results have the same bits in every run.
  */
-#ifndef QUIPU_VM_MEGA_PRODUCT_CUH
-#define QUIPU_VM_MEGA_PRODUCT_CUH
+#pragma once
 
 #include "vm/mega/block.cuh"
 
@@ -280,5 +279,3 @@ MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_ent
     }
     return groups;
 }
-
-#endif

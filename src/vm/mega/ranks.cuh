@@ -11,8 +11,7 @@
  * ranks have chosen the token of pass p + 1, and a rank chooses that only when all of its blocks
  * have ended pass p, whose words the pushes of pass p + 2 replace.
  */
-#ifndef QUIPU_VM_MEGA_RANKS_CUH
-#define QUIPU_VM_MEGA_RANKS_CUH
+#pragma once
 
 #include "vm/mega/block.cuh"
 
@@ -237,5 +236,3 @@ MEGA_FN uint64_t wait_keys(const mega_arguments &a, const mega_block &b, const i
     }
     return best;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Times that a launch of the megakernel recorded of its passes, converted to the host's clock. */
-#ifndef QUIPU_VM_MEGA_RECORDS_H
-#define QUIPU_VM_MEGA_RECORDS_H
+#pragma once
 
 #include "vm/machine.h"
 #include "vm/mega/megakernel.h"
@@ -15,5 +14,3 @@ qp_status mega_read_records(const cuda_mega *mega, size_t first, machine_record 
  * begins, when the first block has the token. */
 qp_status mega_place_records(const schedule *schedule, machine_record *records, int n, uint64_t now,
                              qp_error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* A norm, then rows of weights: QKV with RoPE and append, the MLP, the logits. */
-#ifndef QUIPU_VM_MEGA_ROWS_CUH
-#define QUIPU_VM_MEGA_ROWS_CUH
+#pragma once
 
 #include "vm/mega/heads.cuh"
 #include "vm/mega/pass.cuh"
@@ -249,5 +248,3 @@ MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &
     } while (first < rows.tiles);
     finish_pass(a, b, e);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The megakernel for several rows of x, which are in registers: two to eight with hidden sizes up
  * to MEGA_COLUMNS, two to four with more. */
-#ifndef QUIPU_VM_MEGA_SEVERAL_SEQUENCES_CUH
-#define QUIPU_VM_MEGA_SEVERAL_SEQUENCES_CUH
+#pragma once
 
 #include "vm/mega/batch.cuh"
 #include "vm/mega/interpreter.cuh"
@@ -147,5 +146,3 @@ template <int DIM, bool HALF, int BLOCKS> struct several_sequences {
         }
     }
 };
-
-#endif

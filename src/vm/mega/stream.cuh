@@ -4,8 +4,7 @@
  * While the ring is full a prefetch warp goes on: it walks the same queue and requests 16 bytes of
  * every 256, which brings all 256 into L2, one chunk at a time.
  */
-#ifndef QUIPU_VM_MEGA_STREAM_CUH
-#define QUIPU_VM_MEGA_STREAM_CUH
+#pragma once
 
 #include "vm/mega/attention.cuh"
 #include "vm/mega/weights.cuh"
@@ -441,5 +440,3 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
     }
     if (MEGA_STOPPABLE) f.exit_warp(f.in_flight); /* all copies, unless the launch ended early */
 }
-
-#endif

@@ -3,8 +3,7 @@
  * One thread reads the GPU's global timer and stores it; no thread waits for the store. Without
  * slots a stamp is a branch on an argument that all threads take alike.
  */
-#ifndef QUIPU_VM_MEGA_TIMING_CUH
-#define QUIPU_VM_MEGA_TIMING_CUH
+#pragma once
 
 #include "vm/mega/async.cuh"
 #include "vm/mega/mega.h"
@@ -50,5 +49,3 @@ struct fetch_timing {
         room = memory = 0;
     }
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* Weights times vectors: the code for the image's weights, of 16 bits or quantised. */
-#ifndef QUIPU_VM_MEGA_WEIGHTS_CUH
-#define QUIPU_VM_MEGA_WEIGHTS_CUH
+#pragma once
 
 #include "vm/mega/block.cuh"
 
@@ -8,6 +7,4 @@
 #include "vm/mega/fragments.cuh"
 #else
 #include "vm/mega/product.cuh"
-#endif
-
 #endif
