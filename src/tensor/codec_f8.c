@@ -6,30 +6,24 @@
 #include <math.h>
 #include <string.h>
 
-static void decode_f8_128(const void *src, float *dst, int64_t n_blocks)
+static void f8_128_values(const block_f8_128 *block, float *dst)
 {
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_128) {
-        block_f8_128 block;
-        memcpy(&block, (const char *)src + (size_t)b * sizeof block, sizeof block);
-        for (int i = 0; i < BLOCK_128; i++)
-            dst[i] = block.d * f8_to_f32(block.qs[i]);
-    }
+    for (int i = 0; i < BLOCK_128; i++)
+        dst[i] = block->d * f8_to_f32(block->qs[i]);
 }
 
 /* The scale makes the largest magnitude the largest number of the format. */
-static void encode_f8_128(const float *src, void *dst, int64_t n_blocks)
+static void f8_128_block(const float *src, block_f8_128 *block)
 {
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_128) {
-        float largest = 0;
-        for (int i = 0; i < BLOCK_128; i++)
-            if (fabsf(src[i]) > largest) largest = fabsf(src[i]);
-        block_f8_128 block = {.d = largest / F8_LARGEST};
-        float inverse = 1 / block.d;
-        if (!isfinite(inverse)) block.d = inverse = 0; /* zeros, or nearly */
-        for (int i = 0; i < BLOCK_128; i++)
-            block.qs[i] = f32_to_f8(src[i] * inverse);
-        memcpy((char *)dst + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    float largest = 0;
+    for (int i = 0; i < BLOCK_128; i++)
+        if (fabsf(src[i]) > largest) largest = fabsf(src[i]);
+    block->d = largest / F8_LARGEST;
+    float inverse = 1 / block->d;
+    if (!isfinite(inverse)) block->d = inverse = 0; /* zeros, or nearly */
+    for (int i = 0; i < BLOCK_128; i++)
+        block->qs[i] = f32_to_f8(src[i] * inverse);
 }
+CODEC_ENCODER(f8_128, BLOCK_128)
 
-const codec codec_F8_128 = {decode_f8_128, encode_f8_128};
+CODEC(F8_128, f8_128, BLOCK_128, encode_f8_128)

@@ -13,18 +13,6 @@
 
 enum { SUB_BLOCKS = BLOCK_K / BLOCK_32 };
 
-/* A decoder for blocks of `elements` from one for a block. */
-#define BLOCKS(name, elements)                                                                     \
-    static void decode_##name(const void *src, float *dst, int64_t n_blocks)                       \
-    {                                                                                              \
-        const char *bytes = src;                                                                   \
-        for (int64_t b = 0; b < n_blocks; b++, dst += (elements)) {                                \
-            block_##name block;                                                                    \
-            memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);                        \
-            name##_values(&block, dst);                                                            \
-        }                                                                                          \
-    }
-
 /* ---- Levels -------------------------------------------------------------------------------- */
 
 /* 2 n values of nibbles in n bytes, halves apart. */
@@ -88,12 +76,6 @@ static void tq2_0_values(const block_tq2_0 *block, float *dst)
     for (int i = 0; i < BLOCK_K; i++)
         dst[i] = d * (float)((block->qs[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3) - 1);
 }
-
-BLOCKS(iq4_nl, BLOCK_32)
-BLOCKS(iq4_xs, BLOCK_K)
-BLOCKS(nvfp4, 64)
-BLOCKS(tq1_0, BLOCK_K)
-BLOCKS(tq2_0, BLOCK_K)
 
 /* ---- Grids --------------------------------------------------------------------------------- */
 
@@ -216,18 +198,15 @@ static void iq1_m_values(const block_iq1_m *block, float *dst)
     }
 }
 
-BLOCKS(iq3_xxs, BLOCK_K)
-BLOCKS(iq3_s, BLOCK_K)
-BLOCKS(iq2_xxs, BLOCK_K)
-BLOCKS(iq2_xs, BLOCK_K)
-BLOCKS(iq2_s, BLOCK_K)
-BLOCKS(iq1_s, BLOCK_K)
-BLOCKS(iq1_m, BLOCK_K)
-
-const codec codec_IQ4_NL = {decode_iq4_nl, k_encode_iq4_nl},
-            codec_IQ4_XS = {decode_iq4_xs, k_encode_iq4_xs}, codec_NVFP4 = {decode_nvfp4, NULL},
-            codec_TQ1_0 = {decode_tq1_0, NULL}, codec_TQ2_0 = {decode_tq2_0, NULL},
-            codec_IQ3_XXS = {decode_iq3_xxs, NULL}, codec_IQ3_S = {decode_iq3_s, NULL},
-            codec_IQ2_XXS = {decode_iq2_xxs, NULL}, codec_IQ2_XS = {decode_iq2_xs, NULL},
-            codec_IQ2_S = {decode_iq2_s, NULL}, codec_IQ1_S = {decode_iq1_s, NULL},
-            codec_IQ1_M = {decode_iq1_m, NULL};
+CODEC(IQ4_NL, iq4_nl, BLOCK_32, encode_iq4_nl)
+CODEC(IQ4_XS, iq4_xs, BLOCK_K, encode_iq4_xs)
+CODEC(NVFP4, nvfp4, 64, NULL)
+CODEC(TQ1_0, tq1_0, BLOCK_K, NULL)
+CODEC(TQ2_0, tq2_0, BLOCK_K, NULL)
+CODEC(IQ3_XXS, iq3_xxs, BLOCK_K, NULL)
+CODEC(IQ3_S, iq3_s, BLOCK_K, NULL)
+CODEC(IQ2_XXS, iq2_xxs, BLOCK_K, NULL)
+CODEC(IQ2_XS, iq2_xs, BLOCK_K, NULL)
+CODEC(IQ2_S, iq2_s, BLOCK_K, NULL)
+CODEC(IQ1_S, iq1_s, BLOCK_K, NULL)
+CODEC(IQ1_M, iq1_m, BLOCK_K, NULL)

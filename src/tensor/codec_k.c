@@ -50,20 +50,15 @@ void k_pack_bits(const uint8_t *levels, int shift, uint8_t *bits)
         bits[i % 32] |= (uint8_t)((levels[i] >> shift & 1) << i / 32);
 }
 
-static void decode_q2_k(const void *src, float *dst, int64_t n_blocks)
+static void q2_k_values(const block_q2_k *block, float *dst)
 {
-    const char *bytes = src;
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_K) {
-        block_q2_k block;
-        uint8_t levels[BLOCK_K];
-        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
-        unpack_pairs(block.qs, levels);
-        float d = f16_to_f32(block.d), dmin = f16_to_f32(block.dmin);
-        for (int i = 0; i < BLOCK_K; i++) {
-            float scale = d * (float)(block.scales[i / 16] & 0xf);
-            float min = dmin * (float)(block.scales[i / 16] >> 4);
-            dst[i] = scale * (float)levels[i] - min;
-        }
+    uint8_t levels[BLOCK_K];
+    unpack_pairs(block->qs, levels);
+    float d = f16_to_f32(block->d), dmin = f16_to_f32(block->dmin);
+    for (int i = 0; i < BLOCK_K; i++) {
+        float scale = d * (float)(block->scales[i / 16] & 0xf);
+        float min = dmin * (float)(block->scales[i / 16] >> 4);
+        dst[i] = scale * (float)levels[i] - min;
     }
 }
 
@@ -76,21 +71,16 @@ static void unpack_q3_k_scales(const uint8_t *packed, int *scales)
     }
 }
 
-static void decode_q3_k(const void *src, float *dst, int64_t n_blocks)
+static void q3_k_values(const block_q3_k *block, float *dst)
 {
-    const char *bytes = src;
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_K) {
-        block_q3_k block;
-        uint8_t levels[BLOCK_K];
-        int scales[BLOCK_K / 16];
-        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
-        unpack_pairs(block.qs, levels);
-        unpack_bits(block.hmask, 2, levels);
-        unpack_q3_k_scales(block.scales, scales);
-        float d = f16_to_f32(block.d);
-        for (int i = 0; i < BLOCK_K; i++)
-            dst[i] = d * (float)scales[i / 16] * (float)(levels[i] - 4);
-    }
+    uint8_t levels[BLOCK_K];
+    int scales[BLOCK_K / 16];
+    unpack_pairs(block->qs, levels);
+    unpack_bits(block->hmask, 2, levels);
+    unpack_q3_k_scales(block->scales, scales);
+    float d = f16_to_f32(block->d);
+    for (int i = 0; i < BLOCK_K; i++)
+        dst[i] = d * (float)scales[i / 16] * (float)(levels[i] - 4);
 }
 
 static void unpack_scales(const uint8_t *packed, uint8_t *scales, uint8_t *mins)
@@ -125,64 +115,44 @@ static void apply_scales_and_mins(const uint8_t *levels, const uint8_t *packed, 
     }
 }
 
-static void decode_q4_k(const void *src, float *dst, int64_t n_blocks)
+static void q4_k_values(const block_q4_k *block, float *dst)
 {
-    const char *bytes = src;
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_K) {
-        block_q4_k block;
-        uint8_t levels[BLOCK_K];
-        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
-        unpack_nibbles(block.qs, levels);
-        apply_scales_and_mins(levels, block.scales, f16_to_f32(block.d), f16_to_f32(block.dmin),
-                              dst);
+    uint8_t levels[BLOCK_K];
+    unpack_nibbles(block->qs, levels);
+    apply_scales_and_mins(levels, block->scales, f16_to_f32(block->d), f16_to_f32(block->dmin),
+                          dst);
+}
+
+static void q5_k_values(const block_q5_k *block, float *dst)
+{
+    uint8_t levels[BLOCK_K];
+    unpack_nibbles(block->qs, levels);
+    unpack_bits(block->qh, 4, levels);
+    apply_scales_and_mins(levels, block->scales, f16_to_f32(block->d), f16_to_f32(block->dmin),
+                          dst);
+}
+
+static void q6_k_values(const block_q6_k *block, float *dst)
+{
+    float d = f16_to_f32(block->d);
+    for (int i = 0; i < BLOCK_K; i++) {
+        int half = i / 128, within = i % 128;
+        int low = block->ql[half * 64 + within % 64] >> within / 64 * 4 & 0xf;
+        int high = block->qh[half * 32 + within % 32] >> within / 32 * 2 & 3;
+        float scale = d * (float)block->scales[i / 16];
+        dst[i] = scale * (float)((high << 4 | low) - 32);
     }
 }
 
-static void decode_q5_k(const void *src, float *dst, int64_t n_blocks)
+static void q8_k_values(const block_q8_k *block, float *dst)
 {
-    const char *bytes = src;
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_K) {
-        block_q5_k block;
-        uint8_t levels[BLOCK_K];
-        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
-        unpack_nibbles(block.qs, levels);
-        unpack_bits(block.qh, 4, levels);
-        apply_scales_and_mins(levels, block.scales, f16_to_f32(block.d), f16_to_f32(block.dmin),
-                              dst);
-    }
+    for (int i = 0; i < BLOCK_K; i++)
+        dst[i] = block->d * (float)block->qs[i];
 }
 
-static void decode_q6_k(const void *src, float *dst, int64_t n_blocks)
-{
-    const char *bytes = src;
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_K) {
-        block_q6_k block;
-        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
-        float d = f16_to_f32(block.d);
-        for (int i = 0; i < BLOCK_K; i++) {
-            int half = i / 128, within = i % 128;
-            int low = block.ql[half * 64 + within % 64] >> within / 64 * 4 & 0xf;
-            int high = block.qh[half * 32 + within % 32] >> within / 32 * 2 & 3;
-            float scale = d * (float)block.scales[i / 16];
-            dst[i] = scale * (float)((high << 4 | low) - 32);
-        }
-    }
-}
-
-static void decode_q8_k(const void *src, float *dst, int64_t n_blocks)
-{
-    const char *bytes = src;
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_K) {
-        block_q8_k block;
-        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
-        for (int i = 0; i < BLOCK_K; i++)
-            dst[i] = block.d * (float)block.qs[i];
-    }
-}
-
-const codec codec_Q2_K = {decode_q2_k, k_encode_q2};
-const codec codec_Q3_K = {decode_q3_k, k_encode_q3};
-const codec codec_Q4_K = {decode_q4_k, k_encode_q4};
-const codec codec_Q5_K = {decode_q5_k, k_encode_q5};
-const codec codec_Q6_K = {decode_q6_k, k_encode_q6};
-const codec codec_Q8_K = {decode_q8_k, k_encode_q8};
+CODEC(Q2_K, q2_k, BLOCK_K, encode_q2_k)
+CODEC(Q3_K, q3_k, BLOCK_K, encode_q3_k)
+CODEC(Q4_K, q4_k, BLOCK_K, encode_q4_k)
+CODEC(Q5_K, q5_k, BLOCK_K, encode_q5_k)
+CODEC(Q6_K, q6_k, BLOCK_K, encode_q6_k)
+CODEC(Q8_K, q8_k, BLOCK_K, encode_q8_k)

@@ -12,5 +12,5 @@ void k_pack_pairs(const uint8_t *levels, uint8_t *qs);
 void k_pack_nibbles(const uint8_t *levels, uint8_t *qs);
 void k_pack_bits(const uint8_t *levels, int shift, uint8_t *bits);
 
-codec_encode_fn k_encode_q2, k_encode_q3, k_encode_q4, k_encode_q5, k_encode_q6, k_encode_q8,
-    k_encode_iq4_xs, k_encode_iq4_nl;
+codec_encode_fn encode_q2_k, encode_q3_k, encode_q4_k, encode_q5_k, encode_q6_k, encode_q8_k,
+    encode_iq4_xs, encode_iq4_nl;

@@ -152,21 +152,17 @@ static void pack_q3_scales(const int8_t *scales, uint8_t *packed)
     }
 }
 
-void k_encode_q3(const float *src, void *dst, int64_t n_blocks)
+static void q3_k_block(const float *src, block_q3_k *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_K) {
-        signed_choice choice;
-        uint8_t levels[BLOCK_K];
-        block_q3_k block = {0};
-        encode_block(q3_format, src, &choice, levels);
-        block.d = choice.d;
-        pack_q3_scales(choice.scales, block.scales);
-        k_pack_pairs(levels, block.qs);
-        k_pack_bits(levels, 2, block.hmask);
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    signed_choice choice;
+    uint8_t levels[BLOCK_K];
+    encode_block(q3_format, src, &choice, levels);
+    block->d = choice.d;
+    pack_q3_scales(choice.scales, block->scales);
+    k_pack_pairs(levels, block->qs);
+    k_pack_bits(levels, 2, block->hmask);
 }
+CODEC_ENCODER(q3_k, BLOCK_K)
 
 static void pack_q6_level(block_q6_k *block, int i, int level)
 {
@@ -175,21 +171,17 @@ static void pack_q6_level(block_q6_k *block, int i, int level)
     block->qh[half * 32 + within % 32] |= (uint8_t)(level >> 4 << within / 32 * 2);
 }
 
-void k_encode_q6(const float *src, void *dst, int64_t n_blocks)
+static void q6_k_block(const float *src, block_q6_k *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_K) {
-        signed_choice choice;
-        uint8_t levels[BLOCK_K];
-        block_q6_k block = {0};
-        encode_block(q6_format, src, &choice, levels);
-        block.d = choice.d;
-        memcpy(block.scales, choice.scales, sizeof block.scales);
-        for (int i = 0; i < BLOCK_K; i++)
-            pack_q6_level(&block, i, levels[i]);
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    signed_choice choice;
+    uint8_t levels[BLOCK_K];
+    encode_block(q6_format, src, &choice, levels);
+    block->d = choice.d;
+    memcpy(block->scales, choice.scales, sizeof block->scales);
+    for (int i = 0; i < BLOCK_K; i++)
+        pack_q6_level(block, i, levels[i]);
 }
+CODEC_ENCODER(q6_k, BLOCK_K)
 
 /* ---- IQ4 ------------------------------------------------------------------------------------ */
 
@@ -205,45 +197,37 @@ static void pack_iq4_levels(const uint8_t *levels, uint8_t *qs)
     }
 }
 
-void k_encode_iq4_xs(const float *src, void *dst, int64_t n_blocks)
+static void iq4_xs_block(const float *src, block_iq4_xs *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_K) {
-        signed_choice choice;
-        uint8_t levels[BLOCK_K];
-        block_iq4_xs block = {0};
-        encode_block(iq4_format, src, &choice, levels);
-        block.d = choice.d;
-        for (int j = 0; j < sub_blocks(iq4_format); j++) {
-            const int stored = choice.scales[j] + 32;
-            block.scales_l[j / 2] |= (uint8_t)((stored & 0xf) << j % 2 * 4);
-            block.scales_h |= (uint16_t)(stored >> 4 << 2 * j);
-            pack_iq4_levels(levels + 32 * j, block.qs + 16 * j);
-        }
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
+    signed_choice choice;
+    uint8_t levels[BLOCK_K];
+    encode_block(iq4_format, src, &choice, levels);
+    block->d = choice.d;
+    for (int j = 0; j < sub_blocks(iq4_format); j++) {
+        const int stored = choice.scales[j] + 32;
+        block->scales_l[j / 2] |= (uint8_t)((stored & 0xf) << j % 2 * 4);
+        block->scales_h |= (uint16_t)(stored >> 4 << 2 * j);
+        pack_iq4_levels(levels + 32 * j, block->qs + 16 * j);
     }
 }
+CODEC_ENCODER(iq4_xs, BLOCK_K)
 
 /* A block of 32 is searched as a sub-block of a block with zeros. */
-void k_encode_iq4_nl(const float *src, void *dst, int64_t n_blocks)
+static void iq4_nl_block(const float *src, block_iq4_nl *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
-        float room[BLOCK_K] = {0}, k[MAX_SUB];
-        uint8_t levels[BLOCK_32];
-        block_iq4_nl block = {0};
-        k_values values = {.exponent = 0};
-        memcpy(room, src, BLOCK_32 * sizeof *src);
-        const bool any = load(room, BLOCK_32, &values);
-        if (any) block.d = half_of(fit_sub_block(iq4_format, values.x, values.w), values.exponent);
-        const affine fit = {any ? scaled_half(block.d, values.exponent) : 0, 0};
-        choose_levels(values.x, iq4_format.grid, fit, k);
-        for (int i = 0; i < BLOCK_32; i++)
-            levels[i] = (uint8_t)(k[i] - iq4_format.grid.low);
-        pack_iq4_levels(levels, block.qs);
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    float room[BLOCK_K] = {0}, k[MAX_SUB];
+    uint8_t levels[BLOCK_32];
+    k_values values = {.exponent = 0};
+    memcpy(room, src, BLOCK_32 * sizeof *src);
+    const bool any = load(room, BLOCK_32, &values);
+    if (any) block->d = half_of(fit_sub_block(iq4_format, values.x, values.w), values.exponent);
+    const affine fit = {any ? scaled_half(block->d, values.exponent) : 0, 0};
+    choose_levels(values.x, iq4_format.grid, fit, k);
+    for (int i = 0; i < BLOCK_32; i++)
+        levels[i] = (uint8_t)(k[i] - iq4_format.grid.low);
+    pack_iq4_levels(levels, block->qs);
 }
+CODEC_ENCODER(iq4_nl, BLOCK_32)
 
 /* ---- Q8_K ------------------------------------------------------------------------------------ */
 
@@ -261,12 +245,8 @@ static void encode_q8_block(const float *src, block_q8_k *block)
     }
 }
 
-void k_encode_q8(const float *src, void *dst, int64_t n_blocks)
+static void q8_k_block(const float *src, block_q8_k *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_K) {
-        block_q8_k block;
-        encode_q8_block(src, &block);
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    encode_q8_block(src, block);
 }
+CODEC_ENCODER(q8_k, BLOCK_K)

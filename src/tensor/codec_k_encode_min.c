@@ -153,52 +153,40 @@ static inline void encode_block(const min_format f, const float *src, min_choice
     }
 }
 
-void k_encode_q2(const float *src, void *dst, int64_t n_blocks)
+static void q2_k_block(const float *src, block_q2_k *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_K) {
-        min_choice choice;
-        uint8_t levels[BLOCK_K];
-        block_q2_k block = {0};
-        encode_block(q2_format, src, &choice, levels);
-        block.d = choice.d;
-        block.dmin = choice.dmin;
-        for (int j = 0; j < BLOCK_K / 16; j++)
-            block.scales[j] = (uint8_t)(choice.scales[j] | choice.mins[j] << 4);
-        k_pack_pairs(levels, block.qs);
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    min_choice choice;
+    uint8_t levels[BLOCK_K];
+    encode_block(q2_format, src, &choice, levels);
+    block->d = choice.d;
+    block->dmin = choice.dmin;
+    for (int j = 0; j < BLOCK_K / 16; j++)
+        block->scales[j] = (uint8_t)(choice.scales[j] | choice.mins[j] << 4);
+    k_pack_pairs(levels, block->qs);
 }
+CODEC_ENCODER(q2_k, BLOCK_K)
 
-void k_encode_q4(const float *src, void *dst, int64_t n_blocks)
+static void q4_k_block(const float *src, block_q4_k *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_K) {
-        min_choice choice;
-        uint8_t levels[BLOCK_K];
-        block_q4_k block = {0};
-        encode_block(q4_format, src, &choice, levels);
-        block.d = choice.d;
-        block.dmin = choice.dmin;
-        k_pack_scales(choice.scales, choice.mins, block.scales);
-        k_pack_nibbles(levels, block.qs);
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    min_choice choice;
+    uint8_t levels[BLOCK_K];
+    encode_block(q4_format, src, &choice, levels);
+    block->d = choice.d;
+    block->dmin = choice.dmin;
+    k_pack_scales(choice.scales, choice.mins, block->scales);
+    k_pack_nibbles(levels, block->qs);
 }
+CODEC_ENCODER(q4_k, BLOCK_K)
 
-void k_encode_q5(const float *src, void *dst, int64_t n_blocks)
+static void q5_k_block(const float *src, block_q5_k *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_K) {
-        min_choice choice;
-        uint8_t levels[BLOCK_K];
-        block_q5_k block = {0};
-        encode_block(q5_format, src, &choice, levels);
-        block.d = choice.d;
-        block.dmin = choice.dmin;
-        k_pack_scales(choice.scales, choice.mins, block.scales);
-        k_pack_nibbles(levels, block.qs);
-        k_pack_bits(levels, 4, block.qh);
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    min_choice choice;
+    uint8_t levels[BLOCK_K];
+    encode_block(q5_format, src, &choice, levels);
+    block->d = choice.d;
+    block->dmin = choice.dmin;
+    k_pack_scales(choice.scales, choice.mins, block->scales);
+    k_pack_nibbles(levels, block->qs);
+    k_pack_bits(levels, 4, block->qh);
 }
+CODEC_ENCODER(q5_k, BLOCK_K)

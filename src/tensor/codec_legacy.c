@@ -114,120 +114,75 @@ static void scale_and_shift_levels(const uint8_t *levels, float d, float m, floa
         dst[i] = d * (float)levels[i] + m;
 }
 
-static void decode_q4_0(const void *src, float *dst, int64_t n_blocks)
+static void q4_0_values(const block_q4_0 *block, float *dst)
 {
-    const char *bytes = src;
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_32) {
-        block_q4_0 block;
-        uint8_t levels[BLOCK_32];
-        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
-        unpack_nibbles(block.qs, levels);
-        scale_levels(levels, 8, f16_to_f32(block.d), dst);
-    }
+    uint8_t levels[BLOCK_32];
+    unpack_nibbles(block->qs, levels);
+    scale_levels(levels, 8, f16_to_f32(block->d), dst);
 }
 
-static void encode_q4_0(const float *src, void *dst, int64_t n_blocks)
+static void q4_0_block(const float *src, block_q4_0 *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
-        block_q4_0 block;
-        uint8_t levels[BLOCK_32];
-        block.d = f32_to_f16(quantize_symmetric(src, 15, levels));
-        pack_nibbles(levels, block.qs);
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    uint8_t levels[BLOCK_32];
+    block->d = f32_to_f16(quantize_symmetric(src, 15, levels));
+    pack_nibbles(levels, block->qs);
 }
 
-static void decode_q4_1(const void *src, float *dst, int64_t n_blocks)
+static void q4_1_values(const block_q4_1 *block, float *dst)
 {
-    const char *bytes = src;
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_32) {
-        block_q4_1 block;
-        uint8_t levels[BLOCK_32];
-        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
-        unpack_nibbles(block.qs, levels);
-        scale_and_shift_levels(levels, f16_to_f32(block.d), f16_to_f32(block.m), dst);
-    }
+    uint8_t levels[BLOCK_32];
+    unpack_nibbles(block->qs, levels);
+    scale_and_shift_levels(levels, f16_to_f32(block->d), f16_to_f32(block->m), dst);
 }
 
-static void encode_q4_1(const float *src, void *dst, int64_t n_blocks)
+static void q4_1_block(const float *src, block_q4_1 *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
-        block_q4_1 block;
-        uint8_t levels[BLOCK_32];
-        float min;
-        block.d = f32_to_f16(quantize_affine(src, 15, levels, &min));
-        block.m = f32_to_f16(min);
-        pack_nibbles(levels, block.qs);
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    uint8_t levels[BLOCK_32];
+    float min;
+    block->d = f32_to_f16(quantize_affine(src, 15, levels, &min));
+    block->m = f32_to_f16(min);
+    pack_nibbles(levels, block->qs);
 }
 
-static void decode_q5_0(const void *src, float *dst, int64_t n_blocks)
+static void q5_0_values(const block_q5_0 *block, float *dst)
 {
-    const char *bytes = src;
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_32) {
-        block_q5_0 block;
-        uint8_t levels[BLOCK_32];
-        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
-        unpack_nibbles(block.qs, levels);
-        unpack_fifth_bits(block.qh, levels);
-        scale_levels(levels, 16, f16_to_f32(block.d), dst);
-    }
+    uint8_t levels[BLOCK_32];
+    unpack_nibbles(block->qs, levels);
+    unpack_fifth_bits(block->qh, levels);
+    scale_levels(levels, 16, f16_to_f32(block->d), dst);
 }
 
-static void encode_q5_0(const float *src, void *dst, int64_t n_blocks)
+static void q5_0_block(const float *src, block_q5_0 *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
-        block_q5_0 block;
-        uint8_t levels[BLOCK_32];
-        block.d = f32_to_f16(quantize_symmetric(src, 31, levels));
-        pack_nibbles(levels, block.qs);
-        pack_fifth_bits(levels, block.qh);
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    uint8_t levels[BLOCK_32];
+    block->d = f32_to_f16(quantize_symmetric(src, 31, levels));
+    pack_nibbles(levels, block->qs);
+    pack_fifth_bits(levels, block->qh);
 }
 
-static void decode_q5_1(const void *src, float *dst, int64_t n_blocks)
+static void q5_1_values(const block_q5_1 *block, float *dst)
 {
-    const char *bytes = src;
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_32) {
-        block_q5_1 block;
-        uint8_t levels[BLOCK_32];
-        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
-        unpack_nibbles(block.qs, levels);
-        unpack_fifth_bits(block.qh, levels);
-        scale_and_shift_levels(levels, f16_to_f32(block.d), f16_to_f32(block.m), dst);
-    }
+    uint8_t levels[BLOCK_32];
+    unpack_nibbles(block->qs, levels);
+    unpack_fifth_bits(block->qh, levels);
+    scale_and_shift_levels(levels, f16_to_f32(block->d), f16_to_f32(block->m), dst);
 }
 
-static void encode_q5_1(const float *src, void *dst, int64_t n_blocks)
+static void q5_1_block(const float *src, block_q5_1 *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
-        block_q5_1 block;
-        uint8_t levels[BLOCK_32];
-        float min;
-        block.d = f32_to_f16(quantize_affine(src, 31, levels, &min));
-        block.m = f32_to_f16(min);
-        pack_nibbles(levels, block.qs);
-        pack_fifth_bits(levels, block.qh);
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    uint8_t levels[BLOCK_32];
+    float min;
+    block->d = f32_to_f16(quantize_affine(src, 31, levels, &min));
+    block->m = f32_to_f16(min);
+    pack_nibbles(levels, block->qs);
+    pack_fifth_bits(levels, block->qh);
 }
 
-static void decode_q8_0(const void *src, float *dst, int64_t n_blocks)
+static void q8_0_values(const block_q8_0 *block, float *dst)
 {
-    const char *bytes = src;
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_32) {
-        block_q8_0 block;
-        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
-        float d = f16_to_f32(block.d);
-        for (int i = 0; i < BLOCK_32; i++)
-            dst[i] = d * (float)block.qs[i];
-    }
+    float d = f16_to_f32(block->d);
+    for (int i = 0; i < BLOCK_32; i++)
+        dst[i] = d * (float)block->qs[i];
 }
 
 /* Levels round(x / d) with the largest magnitude at 127. Returns d. */
@@ -240,46 +195,36 @@ static float quantize_bytes(const float *x, int8_t *qs)
     return d;
 }
 
-static void encode_q8_0(const float *src, void *dst, int64_t n_blocks)
+static void q8_0_block(const float *src, block_q8_0 *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
-        block_q8_0 block;
-        block.d = f32_to_f16(quantize_bytes(src, block.qs));
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    block->d = f32_to_f16(quantize_bytes(src, block->qs));
 }
 
-static void decode_q8_1(const void *src, float *dst, int64_t n_blocks)
+static void q8_1_values(const block_q8_1 *block, float *dst)
 {
-    const char *bytes = src;
-    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_32) {
-        block_q8_1 block;
-        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
-        float d = f16_to_f32(block.d);
-        for (int i = 0; i < BLOCK_32; i++)
-            dst[i] = d * (float)block.qs[i];
-    }
+    float d = f16_to_f32(block->d);
+    for (int i = 0; i < BLOCK_32; i++)
+        dst[i] = d * (float)block->qs[i];
 }
 
-static void encode_q8_1(const float *src, void *dst, int64_t n_blocks)
+static void q8_1_block(const float *src, block_q8_1 *block)
 {
-    char *bytes = dst;
-    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
-        block_q8_1 block;
-        int sum = 0;
-        float d = quantize_bytes(src, block.qs);
-        for (int i = 0; i < BLOCK_32; i++)
-            sum += block.qs[i];
-        block.d = f32_to_f16(d);
-        block.s = f32_to_f16((float)sum * d); /* of the unrounded d, as ggml has it */
-        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
-    }
+    int sum = 0;
+    float d = quantize_bytes(src, block->qs);
+    for (int i = 0; i < BLOCK_32; i++)
+        sum += block->qs[i];
+    block->d = f32_to_f16(d);
+    block->s = f32_to_f16((float)sum * d); /* of the unrounded d, as ggml has it */
 }
-
-const codec codec_Q4_0 = {decode_q4_0, encode_q4_0};
-const codec codec_Q4_1 = {decode_q4_1, encode_q4_1};
-const codec codec_Q5_0 = {decode_q5_0, encode_q5_0};
-const codec codec_Q5_1 = {decode_q5_1, encode_q5_1};
-const codec codec_Q8_0 = {decode_q8_0, encode_q8_0};
-const codec codec_Q8_1 = {decode_q8_1, encode_q8_1};
+CODEC_ENCODER(q4_0, BLOCK_32)
+CODEC(Q4_0, q4_0, BLOCK_32, encode_q4_0)
+CODEC_ENCODER(q4_1, BLOCK_32)
+CODEC(Q4_1, q4_1, BLOCK_32, encode_q4_1)
+CODEC_ENCODER(q5_0, BLOCK_32)
+CODEC(Q5_0, q5_0, BLOCK_32, encode_q5_0)
+CODEC_ENCODER(q5_1, BLOCK_32)
+CODEC(Q5_1, q5_1, BLOCK_32, encode_q5_1)
+CODEC_ENCODER(q8_0, BLOCK_32)
+CODEC(Q8_0, q8_0, BLOCK_32, encode_q8_0)
+CODEC_ENCODER(q8_1, BLOCK_32)
+CODEC(Q8_1, q8_1, BLOCK_32, encode_q8_1)

@@ -14,15 +14,12 @@ static float scale_of(uint8_t e)
     return float_from_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
 }
 
-static void decode_mxfp4(const void *src, float *dst, int64_t n_blocks)
+static void mxfp4_values(const block_mxfp4 *block, float *dst)
 {
-    const block_mxfp4 *block = src; /* of bytes: any alignment will do */
-    for (int64_t b = 0; b < n_blocks; b++, block++, dst += BLOCK_32) {
-        const float scale = scale_of(block->e);
-        for (int i = 0; i < BLOCK_32 / 2; i++) {
-            dst[i] = scale * (float)levels_fp4[block->qs[i] & 15];
-            dst[BLOCK_32 / 2 + i] = scale * (float)levels_fp4[block->qs[i] >> 4];
-        }
+    const float scale = scale_of(block->e);
+    for (int i = 0; i < BLOCK_32 / 2; i++) {
+        dst[i] = scale * (float)levels_fp4[block->qs[i] & 15];
+        dst[BLOCK_32 / 2 + i] = scale * (float)levels_fp4[block->qs[i] >> 4];
     }
 }
 
@@ -48,16 +45,14 @@ static uint8_t nearest(float x, float scale)
     return (uint8_t)best;
 }
 
-static void encode_mxfp4(const float *src, void *dst, int64_t n_blocks)
+static void mxfp4_block(const float *src, block_mxfp4 *block)
 {
-    block_mxfp4 *block = dst;
-    for (int64_t b = 0; b < n_blocks; b++, block++, src += BLOCK_32) {
-        block->e = exponent_of(src);
-        const float scale = scale_of(block->e);
-        for (int i = 0; i < BLOCK_32 / 2; i++)
-            block->qs[i] =
-                (uint8_t)(nearest(src[i], scale) | nearest(src[BLOCK_32 / 2 + i], scale) << 4);
-    }
+    block->e = exponent_of(src);
+    const float scale = scale_of(block->e);
+    for (int i = 0; i < BLOCK_32 / 2; i++)
+        block->qs[i] =
+            (uint8_t)(nearest(src[i], scale) | nearest(src[BLOCK_32 / 2 + i], scale) << 4);
 }
+CODEC_ENCODER(mxfp4, BLOCK_32)
 
-const codec codec_MXFP4 = {decode_mxfp4, encode_mxfp4};
+CODEC(MXFP4, mxfp4, BLOCK_32, encode_mxfp4)
