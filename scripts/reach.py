@@ -27,7 +27,7 @@ SCRIPTS = {
     "test_hub": "hub cli", "test_power_loss": "base file hub cli", "test_killed": "base file hub cli", "test_install": "cli", "test_instruction_cuda": "schedule vm/megakernel",
     "test_launches": "vm/cuda", "test_load_server": "load server", "test_fleet_simulation": "load", "test_page": "server/page", "test_perfetto": "inspect schedule",
     "test_ranks_cli": "comm vm cli", "test_ranks_gpu": "comm vm/cuda", "test_schemas": "grammar",
-    "test_models": "router server", "test_server": "server engine", "test_server_http": "server", "test_soak": "server engine",
+    "test_models": "router server", "test_fleet": "server", "test_ray_serve": "", "test_server": "server engine", "test_server_http": "server", "test_soak": "server engine",
     "test_timeline_page": "inspect", "test_documents": "cli", "test_dev": "", "test_layers": "",
 }
 
