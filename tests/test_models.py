@@ -13,7 +13,9 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
+from urllib.parse import quote
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from server_process import MODEL, Server  # noqa: E402
@@ -291,6 +293,233 @@ def keys(s):
         r.keys = {"Authorization": "Bearer second"}
         wait_for(lambda: chat(r, "one")[0] == 200)
     file.unlink()
+
+
+def stop(s, name):
+    """Stops the model's process as soon as there is one: it never gets ready, and never ends by itself."""
+    wait_for(lambda: process_of(s, name))
+    child = process_of(s, name)
+    os.kill(child, signal.SIGSTOP)
+    return child
+
+
+@test
+def never_ready(_):
+    """A process that hangs while it loads is killed; what waits is told, and the next request has a new one."""
+    with Router("--load-timeout", "0.5") as s, ThreadPoolExecutor(1) as pool:
+        for _ in range(20):  # until one was stopped before it was ready
+            waiting = pool.submit(chat, s, "one")
+            child = stop(s, "one")
+            status, reply = waiting.result()
+            if status == 503:
+                break
+            os.kill(child, signal.SIGCONT)
+            s.post("/models/unload", {"model": "one"})
+            wait_for(lambda: process_of(s, "one") is None)
+        assert "--load-timeout" in reply["error"]["message"], reply
+        wait_for(lambda: not Path(f"/proc/{child}").exists())
+        assert chat(s, "one")[0] == 200
+
+
+@test
+def dies_at_each_point(s):
+    """Killed before it has counted, while it waits, while it loads, while it answers, while it ends: requests are answered."""
+    chance = random.Random(5)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(12):
+            s.post("/models/unload", {"model": "one"})
+            waiting = [pool.submit(chat, s, "one", max_tokens=30) for _ in range(3)]
+            wait_for(lambda: process_of(s, "one"))
+            time.sleep(chance.random() * 0.1)
+            child = process_of(s, "one")
+            if child:
+                os.kill(child, signal.SIGKILL)
+            assert all(w.result()[0] == 200 for w in waiting), [w.result() for w in waiting]
+
+
+@test
+def a_request_that_kills(s):
+    """It is asked again some times, not for ever."""
+    done = threading.Event()
+
+    def kill():
+        while not done.is_set():
+            if running(s).get("one", {}).get("status") == "loaded" and (child := process_of(s, "one")):
+                os.kill(child, signal.SIGKILL)
+                wait_for(lambda: process_of(s, "one") != child)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        status, reply = chat(s, "one", max_tokens=100, ignore_eos=True, n=100)
+        for _ in range(10):  # one that was quicker
+            if status != 200:
+                break
+            status, reply = chat(s, "one", max_tokens=100, ignore_eos=True, n=100)
+    finally:
+        done.set()
+        killer.join()
+    assert status == 502 and "ended" in reply["error"]["message"], (status, reply)
+    assert chat(s, "one")[0] == 200
+
+
+@test
+def many_while_it_loads(s):
+    s.post("/models/unload", {"model": "one"})
+    wait_for(lambda: process_of(s, "one") is None)
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda _: chat(s, "one"), range(20)))
+    assert all(a[0] == 200 and a[1]["model"] == "one" for a in answers), answers
+    assert len({a[1]["choices"][0]["message"]["content"] for a in answers}) == 1, answers
+
+
+@test
+def clients_hang_up_while_it_loads(s):
+    """Their requests are forgotten; one that stays is answered."""
+    s.post("/models/unload", {"model": "two"})
+    wait_for(lambda: process_of(s, "two") is None)
+    body = json.dumps({"model": "two", "messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 100}).encode()
+    clients = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(10)]
+    for c in clients:
+        c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    with ThreadPoolExecutor(1) as pool:
+        stays = pool.submit(chat, s, "two")
+        for c in clients:
+            c.close()
+        assert stays.result()[0] == 200
+
+
+@test
+def unloaded_while_it_loads(s):
+    """Requests that wait are answered, then it ends."""
+    s.post("/models/unload", {"model": "one"})
+    wait_for(lambda: process_of(s, "one") is None)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(chat, s, "one")
+        wait_for(lambda: process_of(s, "one"))
+        assert s.post("/models/unload", {"model": "one"}) == (200, {"success": True})
+        assert waiting.result()[0] == 200
+    wait_for(lambda: process_of(s, "one") is None)
+
+
+@test
+def forms_of_keep_alive(s):
+    def kept(value):
+        status, reply = s.post("/api/generate", {"model": "one", "keep_alive": value})
+        assert status == 200 and json.loads(reply)["done_reason"] == "load", (value, reply)
+        return running(s)["one"]["expires_at"]
+
+    for value in (-1, "-1", "-1m", "-1h30m", 1e12):
+        assert kept(value).startswith("9999"), value
+    for value, seconds in (("5m", 300), ("1h30m", 5400), (90, 90), ("90", 90), ("1.5h", 5400), ("120000ms", 120)):
+        left = datetime.fromisoformat(kept(value)).timestamp() - time.time()
+        assert seconds - 60 < left <= seconds + 2, (value, left)
+    for value in ("soon", "5 m", "m", "", "-", "nan", "inf", "0x10", "5m!", True, [], {}, "1" * 70):
+        status, reply = s.post("/api/generate", {"model": "one", "keep_alive": value})
+        assert status == 400 and "keep_alive" in reply["error"], (value, reply)
+    for value in (0, "0", "0s", 0.0):
+        status, reply = s.post("/api/chat", {"model": "one", "messages": [], "keep_alive": value})
+        assert status == 200 and reply["done_reason"] == "unload" and reply["message"]["content"] == "", (value, reply)
+        wait_for(lambda: "one" not in running(s))
+    # A model that is asked something answers first, and not only by the names of chats.
+    for path, body in (("/api/embed", {"input": "x"}), ("/api/embeddings", {"prompt": "x"}), ("/api/generate", {"prompt": "x", "stream": False})):
+        status, reply = s.post(path, {"model": "one", "keep_alive": 0, **body})
+        assert status == 200 and ("embeddings" in reply or "embedding" in reply or reply["done_reason"] != "unload"), (path, reply)
+        wait_for(lambda: "one" not in running(s))
+    assert s.post("/api/generate", {"model": "four", "keep_alive": 0})[0] == 404
+
+
+@test
+def odd_names(_):
+    """Names are those of files, whatever these are, but for what no text in JSON can hold."""
+    folder = Path(tempfile.mkdtemp(prefix="quipu-test-odd-"))
+    names = ["a b", "ü", "-x", "--port", "100%", "a?b#c", "q\"'", "\\", "$(touch x)", "x" * 200, "a:b", "a=b", ".hidden", "..", " ", "latest"]
+    for name in names:
+        shutil.copy(MODEL, folder / (name + ".gguf"))
+    for name in (b"bad\xff.gguf", b"line\n.gguf", b"tab\t.gguf"):
+        shutil.copy(MODEL, os.path.join(os.fsencode(folder), name))
+    os.mkfifo(folder / "pipe.gguf")
+    (folder / "folder.gguf").mkdir()
+    (folder / "loop.gguf").symlink_to(folder / "loop.gguf")
+    (folder / "gone.gguf").symlink_to(folder / "nothing")
+    (folder / "linked.gguf").symlink_to(MODEL)
+    (folder / "a b").mkdir()
+    (folder / "a b" / "config.json").write_text("{}")  # a folder of the name that a file has
+    (folder / "x-00002-of-00002.gguf").write_text("")
+    expected = sorted([*(n for n in names if not n.startswith(".")), "linked"])
+    with Router(models=folder) as r:
+        assert sorted(m["id"] for m in r.get("/v1/models")[1]["data"]) == expected, r.get("/v1/models")
+        assert sorted(m["name"] for m in r.get("/api/tags")[1]["models"]) == expected
+        for name in expected:
+            status, reply = chat(r, name)
+            assert status == 200 and reply["model"] == name, (name, reply)
+            status, reply = r.get("/v1/models/" + quote(name, safe=""))
+            assert status == 200 and reply["id"] == name, (name, reply)
+            status, reply = r.get("/props?model=" + quote(name, safe=""))
+            assert status == 200 and reply["model_alias"] == name, (name, reply)
+            r.post("/models/unload", {"model": name})
+        for name in ("../one", "/etc/passwd", "pipe", "folder", "loop", "gone", "bad\udcff", "line\n", "", "x" * 5000, None, 5, ["one"]):
+            status, reply = chat(r, name)
+            assert status in (400, 404), (name, status, reply)
+    shutil.rmtree(folder)
+
+
+@test
+def the_folder_changes(_):
+    """A file that is replaced is loaded anew, one that is gone is not answered for any more, and a folder that is gone loses nothing."""
+    folder = Path(tempfile.mkdtemp(prefix="quipu-test-changes-"))
+    shutil.copy(MODEL, folder / "one.gguf")
+    with Router(models=folder) as r:
+        assert chat(r, "one")[0] == 200
+        before = process_of(r, "one")
+        shutil.copy(MODEL, folder / "new")
+        os.utime(folder / "new", (1e9, 1e9))
+        os.rename(folder / "new", folder / "one.gguf")
+        assert r.get("/v1/models")[0] == 200  # which reads the folder
+        assert chat(r, "one")[0] == 200 and process_of(r, "one") != before
+        (folder / "one.gguf").unlink()
+        assert r.get("/v1/models")[1]["data"] == []
+        assert chat(r, "one")[0] == 404
+        wait_for(lambda: process_of(r, "one") is None)
+        assert r.get("/api/ps")[1]["models"] == []
+        shutil.rmtree(folder)
+        assert r.get("/v1/models")[0] == 200 and r.get("/health")[0] == 200
+        folder.mkdir()
+        shutil.copy(MODEL, folder / "two.gguf")
+        assert chat(r, "two")[0] == 200
+        file = folder / "two.gguf"
+        file.write_bytes(MODEL.read_bytes()[:5000])  # cut: it is refused, and the list is as before
+        r.get("/v1/models")
+        assert chat(r, "two")[0] == 503
+        file.unlink()
+        assert chat(r, "two")[0] == 404
+    shutil.rmtree(folder)
+
+
+@test
+def pulls_at_once(_):
+    """Two of one model, one whose client leaves, names that are none; and a model that answers is deleted."""
+    folder = Path(tempfile.mkdtemp(prefix="quipu-test-pulls-"))
+    os.environ["HF_ENDPOINT"] = Hub().url
+    with Router(models=folder) as r, ThreadPoolExecutor(3) as pool:
+        pulls = [pool.submit(r.post, "/api/pull", {"model": "o/m:tiny-Q8_0.gguf", "stream": False}) for _ in range(2)]
+        with socket.create_connection(("127.0.0.1", r.port)) as c:
+            c.sendall(b"POST /api/pull HTTP/1.1\r\nHost: localhost\r\nContent-Length: 32\r\n\r\n" + b'{"model": "o/m:tiny-Q8_0.gguf"} ')
+        results = [p.result() for p in pulls]
+        assert any(status == 200 for status, _ in results), results
+        assert all(status == 200 or "error" in reply for status, reply in results), results
+        for name in ("../../x", "/etc/passwd", "", "o", "o/m:../x.gguf", "o/m:x/../../y.gguf", "a" * 3000, "o/\n", 7):
+            status, reply = r.post("/api/pull", {"model": name, "stream": False})
+            assert status in (400, 500) and reply["error"], (name, status, reply)
+        name = r.get("/api/tags")[1]["models"][0]["name"]
+        asked = pool.submit(chat, r, name, max_tokens=60, ignore_eos=True)
+        wait_for(lambda: running(r).get(name, {}).get("status") == "loaded")
+        assert r.request("DELETE", "/api/delete", {"model": name})[0] == 200
+        assert asked.result()[0] == 200, asked.result()
+        assert r.request("DELETE", "/api/delete", {"model": name})[0] == 404
+        assert chat(r, name)[0] == 404
+    del os.environ["HF_ENDPOINT"]
+    shutil.rmtree(folder)
 
 
 @test

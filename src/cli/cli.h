@@ -106,7 +106,7 @@ typedef struct cli_settings {
     int64_t port, http_workers, max_connections, client_connections, max_queued, pages;
     uint64_t store_size, max_body, prompt_cache_size, cache_packed_size;
     const char *prompt_cache, *cache_packed;
-    double drain, drain_delay, keep_alive;
+    double drain, drain_delay, keep_alive, load_timeout;
     const char *models;
     uint64_t models_memory;
     int64_t started_by; /* the descriptor of the server that shares memory out; 0: none */

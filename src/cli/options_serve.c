@@ -58,6 +58,10 @@ static const option_spec serve_options[] = {
      .fallback = "0", .high = 1e9,
      .help = "of --models: a model ends so long after its last answer, unless a request has "
              "keep_alive; 0: when its memory is needed"},
+    {"load-timeout", 0, OPTION_NUMBER_AT(SETTINGS, load_timeout), .argument = "SECONDS",
+     .fallback = "600", .high = 1e9, .expert = true,
+     .help = "of --models: a model that is not ready so long after its start has failed, and its "
+             "process is killed; 0: it is waited for"},
     {"started-by", 0, OPTION_INTEGER_AT(SETTINGS, started_by), .expert = true, .argument = "N",
      .fallback = "0", .maximum = 1 << 20,
      .help = "of the processes that --models starts: the descriptor of the socket by which they "

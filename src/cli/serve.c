@@ -145,6 +145,7 @@ static qp_status serve_models(const cli_call *call)
                               .memory =
                                   s->models_memory ? s->models_memory : platform_free_memory(),
                               .keep_alive = s->keep_alive,
+                              .load_timeout = s->load_timeout,
                               .log = cli_log};
     router *router;
     strbuf words = {0};

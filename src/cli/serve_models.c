@@ -20,6 +20,7 @@ static bool is_own(const char *name)
     static const char *const own[] = {"models",
                                       "models-memory",
                                       "keep-alive",
+                                      "load-timeout",
                                       "started-by",
                                       "model",
                                       "hf",

@@ -1,8 +1,10 @@
 /* The models of a folder or a file: see catalog.h. */
 #include "router/catalog.h"
 
+#include "base/hash.h"
 #include "base/strbuf.h"
 #include "hub/hub.h"
+#include "text/utf8.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -44,6 +46,9 @@ static catalog_entry *add(catalog *c, const char *name, const char *path)
     if (stat(path, &file) == 0) {
         e->bytes = S_ISREG(file.st_mode) ? (uint64_t)file.st_size : 0;
         e->modified = file.st_mtime;
+        e->file = hash_random(file.st_ino, (uint64_t)file.st_size,
+                              (uint64_t)file.st_mtim.tv_sec * 1000000000 +
+                                  (uint64_t)file.st_mtim.tv_nsec);
     }
     return e;
 }
@@ -65,16 +70,29 @@ static bool is_later_part(const char *name, size_t length)
            end == 20 && part > 1;
 }
 
+/* Names stand in JSON and in logs. */
+static bool is_name(const char *file, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)file[i] < ' ' || file[i] == 127) return false;
+    return *file != '.' && utf8_valid_run(file, length) == length;
+}
+
 static qp_status add_file(catalog *out, const char *folder, const char *file, qp_error *error)
 {
-    char path[HUB_PATH_SIZE], name[HUB_NAME_SIZE], config[HUB_PATH_SIZE + 16];
+    char path[HUB_PATH_SIZE], name[HUB_NAME_SIZE], beside[HUB_PATH_SIZE + 16];
     struct stat found;
     const size_t length = strlen(file);
-    const bool gguf = length > 5 && strcmp(file + length - 5, ".gguf") == 0;
-    if (*file == '.' || length >= sizeof name || is_later_part(file, length)) return QP_OK;
+    if (!is_name(file, length) || length >= sizeof name || is_later_part(file, length))
+        return QP_OK;
     if (snprintf(path, sizeof path, "%s/%s", folder, file) >= (int)sizeof path) return QP_OK;
-    snprintf(config, sizeof config, "%s/config.json", path);
-    if (!gguf && stat(config, &found) != 0) return QP_OK;
+    if (stat(path, &found) != 0) return QP_OK;
+    const bool gguf =
+        length > 5 && strcmp(file + length - 5, ".gguf") == 0 && S_ISREG(found.st_mode);
+    snprintf(beside, sizeof beside, "%s/config.json", path);
+    if (!gguf && stat(beside, &found) != 0) return QP_OK;
+    snprintf(beside, sizeof beside, "%s.gguf", path);
+    if (!gguf && stat(beside, &found) == 0) return QP_OK; /* which has the name */
     snprintf(name, sizeof name, "%.*s", (int)(gguf ? length - 5 : length), file);
     return add(out, name, path) ? QP_OK : error_no_memory(error, "the list of models", 0);
 }
@@ -158,6 +176,21 @@ qp_status catalog_read(const char *where, catalog *out, qp_error *error)
     catalog_free(out);
     *out = read;
     return QP_OK;
+}
+
+static uint64_t add_text(uint64_t word, const char *text)
+{
+    for (const char *c = text; *c; c++)
+        word = hash_random(word, 0, (unsigned char)*c);
+    return hash_mix(word);
+}
+
+uint64_t catalog_stamp(const catalog_entry *e)
+{
+    uint64_t word = add_text(e->file, e->path);
+    for (size_t i = 0; i < e->n_options; i++)
+        word = add_text(word, e->options[i]);
+    return word;
 }
 
 const catalog_entry *catalog_find(const catalog *c, const char *name)

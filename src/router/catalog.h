@@ -22,6 +22,7 @@ typedef struct catalog_entry {
     size_t n_options;
     uint64_t bytes;  /* of its file; 0: unknown */
     time_t modified; /* 0: unknown */
+    uint64_t file;   /* changes with it */
     bool pulled;     /* into the folder */
 } catalog_entry;
 
@@ -36,6 +37,9 @@ void catalog_free(catalog *c);
 
 /* A model by its name, or by that and ":latest", as Ollama's clients write it; NULL: none. */
 const catalog_entry *catalog_find(const catalog *c, const char *name);
+
+/* A number that changes with the entry's file, path and options. */
+uint64_t catalog_stamp(const catalog_entry *e);
 
 /* Whether the models are those of a folder, into which others can be pulled. */
 bool catalog_is_folder(const char *where);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { TRIES_MOST = 200, PAUSE_US = 25000 };
+enum { TRIES_MOST = 200, DEATHS_MOST = 3, PAUSE_US = 25000 };
 
 typedef struct job {
     waiting waits; /* first */
@@ -23,9 +23,10 @@ typedef struct job {
     strbuf request, body; /* `body`: of a reply whose length is known */
     char type[256];       /* its Content-Type */
     int status;
-    long long length; /* of the reply; -1: it comes in pieces */
-    int tries;
-    bool begun; /* the client has got something of the reply */
+    long long length;  /* of the reply; -1: it comes in pieces */
+    int tries, deaths; /* deaths: of processes that had the request */
+    pid_t process;     /* that has it, or had it last */
+    bool begun;        /* the client has got something of the reply */
     bool done;
     struct event *later;
 } job;
@@ -217,7 +218,11 @@ static void ask_again(job *j)
     *j->type = '\0';
     if (m) models_answered(m);
     if (!j->later) j->later = evtimer_new(j->all->base, on_later, j);
-    if (++j->tries > TRIES_MOST || !j->later || evtimer_add(j->later, &pause) != 0)
+    if (j->deaths >= DEATHS_MOST)
+        refuse(j, 502,
+               "the process of the model ended within the request, and so did those that "
+               "took its place");
+    else if (++j->tries > TRIES_MOST || !j->later || evtimer_add(j->later, &pause) != 0)
         refuse(j, 502, "the process of the model does not answer");
 }
 
@@ -229,6 +234,8 @@ static void go_on(waiting *w, model *m, const char *why)
         refuse(j, 503, why);
         return;
     }
+    j->deaths += j->process && j->process != m->process;
+    j->process = m->process;
     j->model = m;
     j->backend = backend_open(j->all->base, m->socket, strbuf_text(&j->request), j->request.length,
                               &receiver);

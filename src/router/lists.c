@@ -59,12 +59,9 @@ cJSON *list_openai_one(models *all, const char *name)
 static void add_digest(cJSON *object, const catalog_entry *e)
 {
     char digits[65];
-    uint64_t word = hash_random(e->bytes, (uint64_t)e->modified, strlen(e->path));
-    for (const char *c = e->path; *c; c++)
-        word = hash_random(word, 0, (unsigned char)*c);
     for (int i = 0; i < 4; i++)
         snprintf(digits + 16 * i, 17, "%016llx",
-                 (unsigned long long)hash_random(word, 1, (uint64_t)i));
+                 (unsigned long long)hash_random(catalog_stamp(e), 1, (uint64_t)i));
     cJSON_AddStringToObject(object, "digest", digits);
 }
 

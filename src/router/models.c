@@ -2,11 +2,9 @@
 #include "router/models.h"
 
 #include "base/clock.h"
-#include "base/platform.h"
-#include "router/link.h"
+#include "router/process.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { DESCRIPTORS_MOST = 65536, DEATHS_MOST = 5 };
+enum { DEATHS_MOST = 5, ENDING_SECONDS = 10 };
 
 static void make_room(models *all);
 
@@ -31,6 +29,12 @@ const char *model_state_name(const model *m)
     static const char *const names[] = {"unloaded", "loading", "loading",
                                         "loading",  "loaded",  "unloading"};
     return names[m ? m->state : MODEL_STOPPED];
+}
+
+static void set_state(model *m, model_state state)
+{
+    m->state = state;
+    m->since = clock_ns();
 }
 
 static bool takes_memory(const model *m)
@@ -92,8 +96,13 @@ static void end_process(model *m)
     const bool took = takes_memory(m);
     close_link(m);
     if (!took) m->needs = 0;
-    m->state = MODEL_ENDING;
+    set_state(m, MODEL_ENDING);
     m->leaving = false;
+}
+
+static void end_if_done(model *m)
+{
+    if (m->active == 0 && m->state == MODEL_READY && (m->leaving || m->keep == 0)) end_process(m);
 }
 
 static void fail(model *m, const char *why)
@@ -108,15 +117,15 @@ static void take_line(model *m, const char *line)
 {
     if (strncmp(line, "needs ", 6) == 0 && m->state == MODEL_COUNTING) {
         m->needs = strtoull(line + 6, NULL, 10);
-        m->state = MODEL_WAITING;
-        m->asked = clock_ns();
+        set_state(m, MODEL_WAITING);
         make_room(m->all);
     } else if (strcmp(line, "ready") == 0 && m->state == MODEL_LOADING) {
-        m->state = MODEL_READY;
+        set_state(m, MODEL_READY);
         m->deaths = 0;
         m->used = clock_ns();
         say(m->all, QP_LOG_NOTICE, m, "loaded");
         release(m, NULL);
+        end_if_done(m);
         make_room(m->all);
     } else if (strncmp(line, "failed ", 7) == 0) {
         fail(m, line + 7);
@@ -146,80 +155,18 @@ static void on_readable(evutil_socket_t link, short events, void *context)
     }
 }
 
-/* In the child: becomes the server of one model. */
-static void become(char *const *arguments, int link, int end)
-{
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    setpgid(0, 0); /* a terminal's interrupt is for the router, which lets answers end */
-    /* Neither is overwritten before it is copied: the lowest numbers are taken. */
-    link = fcntl(link, F_DUPFD, LINK_END_DESCRIPTOR + 1);
-    end = fcntl(end, F_DUPFD, LINK_END_DESCRIPTOR + 1);
-    if (dup2(link, LINK_DESCRIPTOR) == LINK_DESCRIPTOR &&
-        dup2(end, LINK_END_DESCRIPTOR) == LINK_END_DESCRIPTOR) {
-        for (int i = LINK_END_DESCRIPTOR + 1; i < DESCRIPTORS_MOST; i++)
-            close(i);
-        execv(arguments[0], arguments);
-    }
-    raise(SIGKILL);
-}
-
-/* The words of the command line; NULL: no memory. They are borrowed from both and `own`. */
-static const char **command_of(const models *all, const catalog_entry *e, const model *m,
-                               const char *program, char own[128])
-{
-    const router_options *o = all->options;
-    const char **words = calloc(o->n_arguments + e->n_options + 16, sizeof *words);
-    size_t n = 0;
-    if (!words) return NULL;
-    snprintf(own, 128, "unix:%s", m->socket);
-    const char *const fixed[] = {program, "serve",  "--model", e->path,        "--alias",
-                                 m->name, "--host", own,       "--started-by", "3"};
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        words[n++] = fixed[i];
-    for (size_t i = 0; i < o->n_arguments; i++)
-        words[n++] = o->arguments[i];
-    for (size_t i = 0; i < e->n_options; i++)
-        words[n++] = e->options[i];
-    return words;
-}
-
 static qp_status start(model *m, const catalog_entry *e, qp_error *error)
 {
     models *all = m->all;
-    char program[4096], own[128];
-    int ends[2], pipe[2];
-    if (!platform_program(program, sizeof program))
-        return error_set(error, QP_IO, "the file of this program is not known");
-    const char **words = command_of(all, e, m, program, own);
-    if (!words) return error_no_memory(error, "a process", 0);
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
-        return free(words), error_set(error, QP_IO, "no socket for a process: %s", strerror(errno));
-    if (platform_pipe(pipe) != 0) {
-        close(ends[0]);
-        close(ends[1]);
-        return free(words), error_set(error, QP_IO, "no pipe for a process: %s", strerror(errno));
-    }
-    evutil_make_socket_closeonexec(ends[0]);
-    m->process = fork();
-    if (m->process == 0) become((char *const *)words, ends[1], pipe[0]);
-    close(ends[1]);
-    close(pipe[0]);
-    free(words);
-    if (m->process < 0) {
-        close(ends[0]);
-        close(pipe[1]);
-        return error_set(error, QP_IO, "the system refused to start a process: %s",
-                         strerror(errno));
-    }
-    evutil_make_socket_nonblocking(ends[0]);
-    m->link = ends[0];
-    m->end = pipe[1];
+    const process_command command = {
+        e->path,    m->name,     m->socket, all->options->arguments, all->options->n_arguments,
+        e->options, e->n_options};
+    TRY(process_start(&command, &m->process, &m->link, &m->end, error));
     m->readable = event_new(all->base, m->link, EV_READ | EV_PERSIST, on_readable, m);
-    m->state = MODEL_COUNTING;
+    set_state(m, MODEL_COUNTING);
     m->needs = 0;
     m->in_line = 0;
+    m->stamp = catalog_stamp(e);
     *m->why = '\0';
     if (!m->readable || event_add(m->readable, NULL) != 0) {
         end_process(m);
@@ -230,10 +177,12 @@ static qp_status start(model *m, const catalog_entry *e, qp_error *error)
 
 /* ---- Room ------------------------------------------------------------------------------------ */
 
+/* After its answers, also those that wait until it is ready. */
 static void leave(model *m)
 {
     m->leaving = true;
-    if (m->active == 0) end_process(m);
+    if (m->state != MODEL_READY && !m->first) end_process(m);
+    end_if_done(m);
 }
 
 /* The one that was used longest ago of those that may be ended; NULL: none. */
@@ -255,7 +204,7 @@ static model *first_waiting(models *all)
     model *found = NULL;
     for (size_t i = 0; i < all->count; i++) {
         model *m = all->items[i];
-        if (m->state == MODEL_WAITING && (!found || m->asked < found->asked)) found = m;
+        if (m->state == MODEL_WAITING && (!found || m->since < found->since)) found = m;
     }
     return found;
 }
@@ -287,7 +236,7 @@ static void make_room(models *all)
             return; /* which has made room again */
         }
         if (models_memory(all) + m->needs <= all->options->memory) {
-            m->state = MODEL_LOADING;
+            set_state(m, MODEL_LOADING);
             if (send(m->link, "go\n", 3, MSG_NOSIGNAL) != 3) close_link(m);
             continue;
         }
@@ -315,7 +264,7 @@ static void reap(model *m, bool killed)
     const bool unexpected = m->state != MODEL_ENDING;
     const bool loads = m->state != MODEL_READY;
     close_link(m);
-    m->state = MODEL_STOPPED;
+    set_state(m, MODEL_STOPPED);
     m->process = 0;
     m->needs = 0;
     m->leaving = false;
@@ -339,7 +288,20 @@ static void on_ended(evutil_socket_t number, short events, void *context)
     }
 }
 
-/* Once a second: those that nobody has used for long. */
+/* A process that hangs is killed. */
+static void check_time(model *m, uint64_t now)
+{
+    const double limit = m->all->options->load_timeout, spent = (double)(now - m->since) * 1e-9;
+    if (m->state == MODEL_ENDING && spent >= ENDING_SECONDS) kill(m->process, SIGKILL);
+    if ((m->state == MODEL_COUNTING || m->state == MODEL_LOADING) && limit > 0 && spent >= limit) {
+        char why[128];
+        snprintf(why, sizeof why, "it was not ready after %g seconds (--load-timeout)", limit);
+        kill(m->process, SIGKILL);
+        fail(m, why);
+    }
+}
+
+/* Twice a second: those that nobody has used for long, and those that take too long. */
 static void on_tick(evutil_socket_t number, short events, void *context)
 {
     (void)number, (void)events;
@@ -350,6 +312,7 @@ static void on_tick(evutil_socket_t number, short events, void *context)
         if (m->state == MODEL_READY && m->active == 0 && m->keep != UINT64_MAX &&
             now - m->used >= m->keep)
             leave(m);
+        check_time(m, now);
     }
 }
 
@@ -358,7 +321,7 @@ static void on_tick(evutil_socket_t number, short events, void *context)
 qp_status models_open(models *all, const router_options *options, struct event_base *base,
                       qp_error *error)
 {
-    const struct timeval second = {.tv_sec = 1};
+    const struct timeval half = {.tv_usec = 500000};
     all->options = options;
     all->base = base;
     all->keep = options->keep_alive > 0 ? (uint64_t)(options->keep_alive * 1e9) : UINT64_MAX;
@@ -368,7 +331,7 @@ qp_status models_open(models *all, const router_options *options, struct event_b
     all->ended = evsignal_new(base, SIGCHLD, on_ended, all);
     all->tick = event_new(base, -1, EV_PERSIST, on_tick, all);
     if (!all->ended || !all->tick || event_add(all->ended, NULL) != 0 ||
-        event_add(all->tick, &second) != 0)
+        event_add(all->tick, &half) != 0)
         return error_no_memory(error, "the server's events", 0);
     return QP_OK;
 }
@@ -463,24 +426,42 @@ void models_answered(model *m)
 {
     m->active--;
     m->used = clock_ns();
-    if (m->active == 0 && m->state == MODEL_READY && (m->leaving || m->keep == 0)) end_process(m);
+    end_if_done(m);
 }
 
-bool models_end(models *all, const char *name)
+bool models_runs(const models *all, const char *name)
 {
-    model *m = models_running(all, name);
-    if (m) leave(m);
-    return m != NULL;
+    const catalog_entry *e = catalog_find(&all->known, name);
+    const model *m = e ? find(all, e->name) : NULL;
+    return m && m->state != MODEL_STOPPED && m->state != MODEL_ENDING;
 }
 
-model *models_running(models *all, const char *name)
+void models_end(models *all, const char *name)
 {
-    const catalog_entry *e = name ? catalog_find(&all->known, name) : NULL;
+    const catalog_entry *e = catalog_find(&all->known, name);
+    if (models_runs(all, name)) leave(find(all, e->name));
+}
+
+qp_status models_list(models *all, qp_error *error)
+{
+    TRY(catalog_read(all->options->models, &all->known, error));
+    for (size_t i = 0; i < all->count; i++) {
+        model *m = all->items[i];
+        const catalog_entry *e = catalog_find(&all->known, m->name);
+        if (m->state == MODEL_READY && !m->leaving && (!e || catalog_stamp(e) != m->stamp)) {
+            say(all, QP_LOG_NOTICE, m, "ends, because its files have changed");
+            leave(m);
+        }
+    }
+    return QP_OK;
+}
+
+model *models_last(models *all)
+{
     model *found = NULL;
     for (size_t i = 0; i < all->count; i++) {
         model *m = all->items[i];
-        if (m->state != MODEL_READY || (name && (!e || strcmp(m->name, e->name) != 0))) continue;
-        if (!found || m->used > found->used) found = m;
+        if (m->state == MODEL_READY && (!found || m->used > found->used)) found = m;
     }
     return found;
 }

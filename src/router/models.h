@@ -42,7 +42,8 @@ typedef struct model {
     size_t in_line;
     char why[512]; /* it failed; "": it did not */
     uint64_t needs;
-    uint64_t asked; /* when it began to wait for room, clock_ns() */
+    uint64_t since; /* when it came into this state, clock_ns() */
+    uint64_t stamp; /* of the entry that it was started for: catalog_stamp() */
     uint64_t used;  /* when it answered last */
     uint64_t keep;  /* nanoseconds that it stays after an answer; UINT64_MAX: until its memory is
                      * needed */
@@ -78,15 +79,22 @@ void models_forget(models *m, waiting *w);
 /* A request that `go` was called for has been answered. */
 void models_answered(model *m);
 
-/* Ends the model as soon as its answers have ended; false: it does not run. */
-bool models_end(models *m, const char *name);
+/* Ends the model, if it runs or is being loaded, as soon as its answers have ended. */
+void models_end(models *m, const char *name);
+
+/* Reads the list again; models whose files have changed or are gone end after their answers. On
+ * failure the list stays. */
+qp_status models_list(models *m, qp_error *error);
 
 /* From now on the model stays for so many nanoseconds after an answer; UINT64_MAX: until its memory
  * is needed. */
 void models_keep(models *m, const char *name, uint64_t keep);
 
-/* The model as it runs; NULL: it does not. A NULL name: the one that was used last. */
-model *models_running(models *m, const char *name);
+/* Whether it runs, or is being loaded. */
+bool models_runs(const models *m, const char *name);
+
+/* Of those that are ready the one that was used last; NULL: there is none. */
+model *models_last(models *m);
 
 /* All models that run are started again with the next request. */
 void models_renew(models *m);

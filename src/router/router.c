@@ -55,14 +55,14 @@ static void read_known(router *r)
 {
     qp_error error;
     /* A list that cannot be read any more stays as it was. */
-    if (catalog_read(r->options.models, &r->models.known, &error) != QP_OK && r->options.log)
+    if (models_list(&r->models, &error) != QP_OK && r->options.log)
         r->options.log(NULL, QP_LOG_WARNING, error.message);
 }
 
 /* The name of a model that there is, or a refusal; false: the exchange is answered. */
 static bool check_name(router *r, const char *name, exchange *x)
 {
-    if (!catalog_find(&r->models.known, name)) read_known(r); /* it may be new */
+    if (!models_runs(&r->models, name)) read_known(r); /* it may be new, or have changed */
     if (catalog_find(&r->models.known, name)) return true;
     strbuf message = {0};
     strbuf_printf(&message, "there is no model %.200s here, but", name);
@@ -82,7 +82,7 @@ static void pass_on(router *r, exchange *x)
     const model *running;
     if (!name_of_query(request->query, name, sizeof name) &&
         !(post && name_of_body(&request->body, name, sizeof name))) {
-        running = post ? NULL : models_running(&r->models, NULL);
+        running = post ? NULL : models_last(&r->models);
         if (!running && r->models.known.count != 1) {
             forward_refuse(x, 400, NULL, "model",
                            post ? "\"model\" must name one of the models that GET /v1/models lists"
@@ -111,6 +111,7 @@ static bool read_duration(const char *text, size_t length, uint64_t *out)
     if (length && *text == '"') text++, length -= length > 1 ? 2 : 1;
     if (length == 0 || length >= sizeof copy) return false;
     snprintf(copy, sizeof copy, "%.*s", (int)length, text);
+    if (strspn(copy, "0123456789.+-eEhmnsu") != length) return false;
     while (*at) {
         const double value = strtod(at, &end);
         double unit = *end ? 0 : 1;
@@ -125,8 +126,22 @@ static bool read_duration(const char *text, size_t length, uint64_t *out)
         sum += value * unit;
         at = end;
     }
-    *out = !(sum >= 0) || sum > 1e9 ? UINT64_MAX : (uint64_t)(sum * 1e9);
+    *out = *copy == '-' || !(sum >= 0) || sum > 1e9 ? UINT64_MAX : (uint64_t)(sum * 1e9);
     return true;
+}
+
+/* Whether the request asks for more than to load the model, or to end it. */
+static bool asks(const char *json, size_t length)
+{
+    static const char *const members[] = {"messages", "prompt", "input"};
+    const char *value;
+    size_t n;
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        if (!member_find(json, length, members[i], &value, &n)) continue;
+        for (size_t k = 0; k < n; k++)
+            if (!strchr("[]\" \t\r\n", value[k])) return strncmp(value, "null", 4) != 0;
+    }
+    return false;
 }
 
 static void reply_unloaded(exchange *x, const char *name, bool chats)
@@ -160,7 +175,7 @@ static void take_ollama(router *r, exchange *x)
     const size_t length = request->body.length;
     const bool chats = strcmp(request->target, "/api/chat") == 0;
     char name[NAME_SIZE];
-    size_t n, empty;
+    size_t n;
     uint64_t keep;
     if (!name_of_body(&request->body, name, sizeof name) ||
         !member_find(json, length, "keep_alive", &value, &n) || strncmp(value, "null", 4) == 0) {
@@ -173,10 +188,7 @@ static void take_ollama(router *r, exchange *x)
         return;
     }
     if (!check_name(r, name, x)) return;
-    const char *asks;
-    const bool asked = chats ? member_find(json, length, "messages", &asks, &empty) && empty > 2
-                             : member_find(json, length, "prompt", &asks, &empty) && empty > 2;
-    if (keep == 0 && !asked) { /* clients unload so */
+    if (keep == 0 && !asks(json, length)) { /* clients unload so */
         models_end(&r->models, name);
         reply_unloaded(x, catalog_find(&r->models.known, name)->name, chats);
         return;

@@ -12,10 +12,11 @@
 #include "server/server.h"
 
 typedef struct router_options {
-    const char *models; /* a folder of models, or a file that lists them: see catalog.h */
-    uint64_t memory;    /* bytes that models may take together */
-    double keep_alive;  /* seconds after its last answer that a model stays; 0: until its memory is
-                         * needed */
+    const char *models;  /* a folder of models, or a file that lists them: see catalog.h */
+    uint64_t memory;     /* bytes that models may take together */
+    double keep_alive;   /* seconds after its last answer that a model stays; 0: until its memory is
+                          * needed */
+    double load_timeout; /* seconds until a model that is not ready has failed; 0: none */
     const char *const *arguments; /* [n_arguments]: of `quipu serve` for each model */
     size_t n_arguments;
     void (*log)(void *context, qp_log_level level, const char *message);
