@@ -295,30 +295,26 @@ def keys(s):
     file.unlink()
 
 
-def stop(s, name):
-    """Stops the model's process as soon as there is one: it never gets ready, and never ends by itself."""
-    wait_for(lambda: process_of(s, name))
-    child = process_of(s, name)
-    os.kill(child, signal.SIGSTOP)
-    return child
-
-
 @test
 def never_ready(_):
-    """A process that hangs while it loads is killed; what waits is told, and the next request has a new one."""
-    with Router("--load-timeout", "0.5") as s, ThreadPoolExecutor(1) as pool:
-        for _ in range(20):  # until one was stopped before it was ready
-            waiting = pool.submit(chat, s, "one")
-            child = stop(s, "one")
-            status, reply = waiting.result()
-            if status == 503:
-                break
-            os.kill(child, signal.SIGCONT)
-            s.post("/models/unload", {"model": "one"})
-            wait_for(lambda: process_of(s, "one") is None)
-        assert "--load-timeout" in reply["error"]["message"], reply
-        wait_for(lambda: not Path(f"/proc/{child}").exists())
-        assert chat(s, "one")[0] == 200
+    """A process that hangs while it loads, here on a hub that is silent, is killed; what waits is told, others load meanwhile."""
+    file = FOLDER / "list.txt"
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(4) as pool:
+        file.write_text(f"hangs hf:o/m:x.gguf\nshort {MODEL}\n")
+        os.environ["HF_ENDPOINT"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with Router("--load-timeout", "3", models=file) as s:
+            waiting = [pool.submit(chat, s, "hangs") for _ in range(3)]
+            wait_for(lambda: process_of(s, "hangs"))
+            os.kill(process_of(s, "hangs"), signal.SIGSTOP)  # nor does it end by itself
+            child = process_of(s, "hangs")
+            wait_for(lambda: chat(s, "short")[0] == 200)
+            for w in waiting:
+                status, reply = w.result()
+                assert status == 503 and "--load-timeout" in reply["error"]["message"], reply
+            wait_for(lambda: not Path(f"/proc/{child}").exists())
+            assert s.get("/v1/models/hangs")[1]["status"]["value"] == "unloaded"
+        del os.environ["HF_ENDPOINT"]
+    file.unlink()
 
 
 @test
