@@ -213,52 +213,28 @@ tensor compose_rows(const op_call *call, const compose_norm *norm, int64_t n_row
     return rows;
 }
 
-static const void *packed_of(const op_call *call, const compose_linear *part)
-{
-    return call->packed ? (const char *)call->packed + part->packed_at : NULL;
-}
-
-/* A projection's scratch follows the rows. */
-static void project(const op_variant *variant, const tensor *rows, op_call *linear)
-{
-    linear->tensors[LINEAR_X] = *rows;
-    linear->scratch = (char *)rows->data + round_up(tensor_bytes(rows), ALIGNMENT);
-    variant->kernel(linear);
-}
-
+/* The scratch follows the rows. */
 void compose_project(const op_call *call, const compose_linear *part, const tensor *rows,
                      int64_t begin, int64_t end, const tensor *out)
 {
     op_call linear = part->call;
+    linear.tensors[LINEAR_X] = *rows;
     linear.tensors[LINEAR_OUT] = *out;
-    linear.packed = packed_of(call, part);
+    linear.packed = call->packed ? (const char *)call->packed + part->packed_at : NULL;
+    linear.scratch = (char *)rows->data + round_up(tensor_bytes(rows), ALIGNMENT);
     linear.begin = begin;
     linear.end = end;
-    project(part->variant, rows, &linear);
+    part->variant->kernel(&linear);
 }
 
-int64_t compose_lead(const compose_linear *part, int64_t begin)
-{
-    assert(part->variant->pack_units <= COMPOSE_SLACK);
-    return part->variant->pack_units ? begin % part->variant->pack_units : 0;
-}
-
+/* linear counts columns of out from feature 0, which has no place here. */
 void compose_project_apart(const op_call *call, const compose_linear *part, const tensor *rows,
                            int64_t begin, int64_t end, const tensor *out)
 {
-    op_call linear = part->call, before = part->call;
-    int64_t lead = compose_lead(part, begin), base = begin - lead;
-    tensor *weight = &linear.tensors[LINEAR_WEIGHT], *bias = &linear.tensors[LINEAR_BIAS];
-    before.tensors[LINEAR_WEIGHT] = tensor_slice(*weight, 0, 0, base);
-    *weight = tensor_slice(*weight, 0, base, end - base);
-    if (bias->rank) *bias = tensor_slice(*bias, 0, base, end - base);
-    linear.tensors[LINEAR_OUT] = *out;
-    linear.packed = packed_of(call, part);
-    if (part->variant->packed_bytes)
-        linear.packed = (const char *)linear.packed + part->variant->packed_bytes(&before);
-    linear.begin = lead;
-    linear.end = end - base;
-    project(part->variant, rows, &linear);
+    tensor from_first = *out;
+    from_first.data = (void *)((uintptr_t)out->data - (size_t)begin * sizeof(float));
+    from_first.shape[1] = end;
+    compose_project(call, part, rows, begin, end, &from_first);
 }
 
 void compose_run(const op_info *op, uint32_t level, const op_call *part)

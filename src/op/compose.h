@@ -64,10 +64,7 @@ tensor compose_rows(const op_call *call, const compose_norm *norm, int64_t n_row
 void compose_project(const op_call *call, const compose_linear *linear, const tensor *rows,
                      int64_t begin, int64_t end, const tensor *out);
 
-/* The same into memory of their own: feature `begin` goes to column compose_lead() of out; the
- * columns before it are not written. */
-enum { COMPOSE_SLACK = 64 }; /* more than any lead */
-int64_t compose_lead(const compose_linear *linear, int64_t begin);
+/* The same into memory of their own, out (n_rows, end - begin). */
 void compose_project_apart(const op_call *call, const compose_linear *linear, const tensor *rows,
                            int64_t begin, int64_t end, const tensor *out);
 

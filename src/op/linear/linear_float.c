@@ -30,6 +30,7 @@ enum {
     FEW_ROWS = 12,    /* at least any kernel's max_rows */
     CHUNK_ROWS = 264, /* a multiple of any kernel's max_rows */
     GROUP = 16,       /* panels */
+    MOST_FOLDED = 64, /* features of a matrix whose last panel may be folded */
     F8_BLOCK = LINEAR_FLOAT_F8_BLOCK,
     DECODED = (BLOCK + BLOCK / F8_BLOCK) * PANEL, /* floats of a decoded block and its scales */
 };
@@ -42,6 +43,12 @@ static int64_t minimum(int64_t a, int64_t b)
 static int64_t ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
+}
+
+/* Inputs of a folded panel. */
+static int64_t folded_inputs(int64_t in_features)
+{
+    return ceil_div(in_features, 2 * BLOCK) * BLOCK;
 }
 
 static bool is_float_weight(dtype type)
@@ -77,7 +84,9 @@ bool linear_float_accepts_quantised(const op_call *call)
 
 bool linear_float_bf16_accepts(const op_call *call)
 {
-    return call->tensors[LINEAR_WEIGHT].type == DTYPE_BF16 && linear_float_accepts(call);
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    return weight->type == DTYPE_BF16 && !linear_float_is_narrow(weight) &&
+           linear_float_accepts(call);
 }
 
 /* Of x rounded to BF16. */
@@ -91,17 +100,38 @@ static size_t input_bytes(const tensor *weight)
     return PANEL * dtype_block_bytes(type) / (size_t)dtype_block_elements(type);
 }
 
+/* Inputs of BF16 are padded to a multiple of it. */
+static int64_t padding(const tensor *weight)
+{
+    return weight->shape[1] <= STEP / 2 ? STEP / 2 : STEP;
+}
+
 size_t linear_float_panel_bytes(const tensor *weight, int64_t inputs)
 {
-    if (weight->type == DTYPE_BF16) inputs = ceil_div(inputs, STEP) * STEP;
+    if (weight->type == DTYPE_BF16) inputs = ceil_div(inputs, padding(weight)) * padding(weight);
     return (size_t)inputs * input_bytes(weight);
+}
+
+/* Whether the last panel is folded: not in large matrices, where it would not pay. */
+static bool is_folded(const tensor *weight)
+{
+    const int64_t rest = weight->shape[0] % PANEL;
+    return weight->shape[0] <= MOST_FOLDED && rest > 0 && rest <= PANEL / 2 &&
+           weight->shape[1] > BLOCK && weight->shape[1] % STEP == 0 &&
+           is_float_weight(weight->type) && weight->type != DTYPE_F8_128;
+}
+
+bool linear_float_is_narrow(const tensor *weight)
+{
+    return is_folded(weight) || (weight->type == DTYPE_BF16 && weight->shape[1] <= STEP / 2);
 }
 
 size_t linear_float_packed_bytes(const op_call *call)
 {
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
-    size_t panels = (size_t)ceil_div(weight->shape[0], PANEL);
-    return panels * linear_float_panel_bytes(weight, weight->shape[1]);
+    const int64_t panels = ceil_div(weight->shape[0], PANEL), folded = is_folded(weight);
+    return (size_t)(panels - folded) * linear_float_panel_bytes(weight, weight->shape[1]) +
+           (size_t)folded * linear_float_panel_bytes(weight, folded_inputs(weight->shape[1]));
 }
 
 /* Units of 2 or 4 bytes (a pair of BF16 is one): `n` of each row to out[i][row]; NULL is zeros. */
@@ -136,8 +166,9 @@ static void pack_4(const char *const *rows, int64_t n, uint32_t *out)
     }
 }
 
-/* The last n < 32 inputs of BF16 rows, with zeros to the 32nd. */
-static void pack_pairs_tail(const char *const *rows, int64_t n, uint32_t *out)
+/* The last n inputs of BF16 rows, with zeros to the number `padded_inputs`. */
+static void pack_pairs_tail(const char *const *rows, int64_t n, int64_t padded_inputs,
+                            uint32_t *out)
 {
     uint16_t padded[PANEL][STEP] = {{0}};
     const char *pointers[PANEL];
@@ -145,12 +176,13 @@ static void pack_pairs_tail(const char *const *rows, int64_t n, uint32_t *out)
         if (rows[row]) memcpy(padded[row], rows[row], (size_t)n * 2);
         pointers[row] = (const char *)padded[row];
     }
-    pack_4(pointers, STEP / 2, out);
+    pack_4(pointers, padded_inputs / 2, out);
 }
 
 /* Up to 32 inputs of a panel's rows. */
-static void pack_plain(dtype type, const char *const *rows, int64_t n, void *out)
+static void pack_plain(const tensor *weight, const char *const *rows, int64_t n, void *out)
 {
+    const dtype type = weight->type;
     if (type == DTYPE_F32)
         pack_4(rows, n, out);
     else if (type == DTYPE_F16)
@@ -158,7 +190,7 @@ static void pack_plain(dtype type, const char *const *rows, int64_t n, void *out
     else if (n == STEP)
         pack_4(rows, STEP / 2, out);
     else
-        pack_pairs_tail(rows, n, out);
+        pack_pairs_tail(rows, n, padding(weight), out);
 }
 
 /* A panel's rows from `first` on, of quantised weights: blocks of 256 inputs at most. */
@@ -233,12 +265,30 @@ static void pack_f8_block(const char *const *rows, char *out)
 }
 
 /* `n` inputs of a panel's rows, 32 at most, in F8_128 128. */
-static void pack_step(dtype type, const char *const *rows, int64_t n, void *out)
+static void pack_step(const tensor *weight, const char *const *rows, int64_t n, void *out)
 {
-    if (type == DTYPE_F8_128)
+    if (weight->type == DTYPE_F8_128)
         pack_f8_block(rows, out);
     else
-        pack_plain(type, rows, n, out);
+        pack_plain(weight, rows, n, out);
+}
+
+/* The last panel, folded, from row `first` on. */
+static void pack_folded(const tensor *weight, int64_t first, char *out)
+{
+    const int64_t in_features = weight->shape[1], present = weight->shape[0] - first;
+    for (int64_t i = 0; i < folded_inputs(in_features); i += STEP) {
+        const char *rows[PANEL] = {0};
+        for (int64_t row = 0; row < PANEL; row++) {
+            const int64_t block = i / BLOCK * 2 + row / (PANEL / 2), r = row % (PANEL / 2);
+            const int64_t at = block * BLOCK + i % BLOCK;
+            if (r >= present || at >= in_features) continue;
+            rows[row] =
+                (const char *)tensor_row(weight, first + r) + dtype_row_bytes(weight->type, at);
+        }
+        pack_plain(weight, rows, STEP, out);
+        out += linear_float_panel_bytes(weight, STEP);
+    }
 }
 
 void linear_float_pack(const op_call *call, void *packed)
@@ -251,6 +301,10 @@ void linear_float_pack(const op_call *call, void *packed)
     char *out = (char *)packed +
                 (size_t)(call->begin / PANEL) * linear_float_panel_bytes(weight, in_features);
     for (int64_t first = call->begin; first < call->end; first += PANEL) {
+        if (is_folded(weight) && first + PANEL > weight->shape[0]) {
+            pack_folded(weight, first, out);
+            return;
+        }
         for (int64_t i = 0; i < in_features; i += step) {
             const char *rows[PANEL] = {0};
             int64_t n = minimum(step, in_features - i);
@@ -258,7 +312,7 @@ void linear_float_pack(const op_call *call, void *packed)
                 rows[row] = (const char *)tensor_row(weight, first + row) +
                             dtype_row_bytes(weight->type, i);
             fetch_next(rows, minimum(PANEL, call->end - first - PANEL), row_bytes);
-            pack_step(weight->type, rows, n, out);
+            pack_step(weight, rows, n, out);
             out += linear_float_panel_bytes(weight, n);
         }
     }
@@ -299,6 +353,10 @@ void linear_float_finish(const op_call *call, int64_t panel, int64_t first_row, 
         float room[PANEL], values[PANEL];
         const bool wide = out->type == DTYPE_F32;
         float *to = wide ? (float *)linear_row_at(out, first_row + row, begin) : values;
+        if (wide && !bias && !residual->rank) {
+            memcpy(to, sums + begin - base, (size_t)(end - begin) * sizeof *to);
+            continue;
+        }
         const float *add =
             residual->rank ? linear_row_floats(residual, first_row + row, begin, end - begin, room)
                            : NULL;
@@ -320,6 +378,7 @@ typedef struct float_job {
     const tensor *x;
     const float *row; /* x, if it is one row */
     int64_t n_rows, in_features;
+    int64_t folded; /* the panel that is folded; -1: none */
     size_t input_bytes, panel_bytes;
 } float_job;
 
@@ -328,6 +387,21 @@ static const char *panel_at(const float_job *job, int64_t panel, int64_t i)
 {
     return (const char *)job->call->packed + (size_t)panel * job->panel_bytes +
            (size_t)i * job->input_bytes;
+}
+
+/* The block from input `i` on; of the folded panel the two blocks that lie side by side. */
+static const char *block_at(const float_job *job, int64_t panel, int64_t i)
+{
+    return panel_at(job, panel, panel == job->folded ? i / (2 * BLOCK) * BLOCK : i);
+}
+
+/* Before and after a second block of the folded panel its sums (rows, PANEL) change their half. */
+static void move_half(const float_job *job, int64_t panel, int64_t i, int64_t rows, float *sums,
+                      int64_t from, int64_t to)
+{
+    if (panel != job->folded || i / BLOCK % 2 == 0) return;
+    for (int64_t row = 0; row < rows; row++, sums += PANEL)
+        memcpy(sums + to, sums + from, PANEL / 2 * sizeof *sums);
 }
 
 /* Copies rows [first, first + n_rows) of x, inputs [i, i + n), to (n_rows, X_STRIDE), with software
@@ -367,11 +441,37 @@ static void run_panel(const float_job *job, int64_t panel)
     linear_float_finish(job->call, panel, 0, 1, sums);
 }
 
+/* The folded panel for one row. */
+static void run_folded(const float_job *job)
+{
+    const float *row = job->row;
+    _Alignas(64) float sums[PANEL] = {0};
+    linear_float_tile *tile = job->kernels->stream[job->type][0];
+    for (int64_t i = 0; i < job->in_features; i += 2 * BLOCK) {
+        _Alignas(64) float both[2 * PANEL] = {0};
+        const float *const x[2] = {row + i, row + i + BLOCK};
+        const int64_t left = job->in_features - i;
+        const char *panel = block_at(job, job->folded, i);
+        if (left >= 2 * BLOCK)
+            job->kernels->pair[job->type](panel, 0, x, BLOCK, both);
+        else
+            tile(panel, x[0], minimum(BLOCK, left), both);
+        if (left > BLOCK && left < 2 * BLOCK) tile(panel, x[1], left - BLOCK, both + PANEL);
+        for (int f = 0; f < PANEL / 2; f++)
+            sums[f] = sums[f] + both[f] + both[PANEL + PANEL / 2 + f];
+    }
+    linear_float_finish(job->call, job->folded, 0, 1, sums);
+}
+
 /* Panels [first, end) for one row, two at a time. */
 static void run_row(const float_job *job, int64_t first, int64_t end)
 {
     const float *row = job->row;
     int64_t panel = first;
+    if (end > first && job->folded == end - 1) {
+        run_folded(job);
+        end--;
+    }
     for (; panel + 1 < end; panel += 2) {
         _Alignas(64) float sums[2 * PANEL] = {0};
         for (int64_t i = 0; i < job->in_features; i += BLOCK) {
@@ -396,9 +496,12 @@ static void run_few(const float_job *job, int64_t first, int64_t end)
     for (int64_t panel = first; panel < end; panel++) {
         _Alignas(64) float sums[FEW_ROWS * PANEL];
         memset(sums, 0, (size_t)(rows * PANEL) * sizeof(float));
-        for (int64_t i = 0; i < in_features; i += BLOCK)
-            tile(panel_at(job, panel, i), x + i / BLOCK * x_block, minimum(BLOCK, in_features - i),
+        for (int64_t i = 0; i < in_features; i += BLOCK) {
+            move_half(job, panel, i, rows, sums, 0, PANEL / 2);
+            tile(block_at(job, panel, i), x + i / BLOCK * x_block, minimum(BLOCK, in_features - i),
                  sums);
+            move_half(job, panel, i, rows, sums, PANEL / 2, 0);
+        }
         linear_float_finish(job->call, panel, 0, rows, sums);
     }
 }
@@ -433,14 +536,17 @@ static void run_group(const float_job *job, int64_t row, int64_t rows, int64_t f
         int64_t n = minimum(BLOCK, job->in_features - i);
         gather_x(job, row, rows, i, n, x);
         for (int64_t panel = first; panel < end; panel++) {
-            const void *weights = panel_at(job, panel, i);
+            float *of_panel = sums + (panel - first) * rows * PANEL;
+            const void *weights = block_at(job, panel, i);
             const char *next =
-                panel + 1 < end ? panel_at(job, panel + 1, i) : panel_at(job, first, i + BLOCK);
+                panel + 1 < end ? block_at(job, panel + 1, i) : block_at(job, first, i + BLOCK);
             if (decode) {
                 decode(weights, n, decoded);
                 weights = decoded;
             }
-            chunk_block(job, weights, x, rows, n, next, sums + (panel - first) * rows * PANEL);
+            move_half(job, panel, i, rows, of_panel, 0, PANEL / 2);
+            chunk_block(job, weights, x, rows, n, next, of_panel);
+            move_half(job, panel, i, rows, of_panel, PANEL / 2, 0);
         }
     }
     for (int64_t panel = first; panel < end; panel++)
@@ -484,6 +590,7 @@ void linear_float_run(const op_call *call, const linear_float_kernels *kernels)
         .in_features = weight->shape[1],
         .input_bytes = input_bytes(weight),
         .panel_bytes = linear_float_panel_bytes(weight, weight->shape[1]),
+        .folded = is_folded(weight) ? weight->shape[0] / PANEL : -1,
     };
     int64_t first = call->begin / PANEL, end = ceil_div(call->end, PANEL);
     if (job.n_rows == 0 || call->begin == call->end) return;

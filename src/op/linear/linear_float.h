@@ -17,6 +17,12 @@
  *
  * The vector variants sum an output in blocks of 256 inputs, each in rising order by fused
  * multiply-adds from zero, and add the blocks' sums in rising order: the same bits in all of them.
+ *
+ * A matrix of few features (A of an adapter) would be read with up to as many zeros. Its last panel
+ * is folded if it has at most 16: features 16 to 31 are the same ones in the next block of 256
+ * inputs, so that the panel has half as many inputs. Its kernels are the same; of the sums with x
+ * of a block the half that belongs to it is kept.
+ *
  * In F8_128 the sum of a block of 256 is that of its two blocks of 128, each summed from zero and
  * then multiplied by 256 and by its scale.
  * Where x is to be rounded to BF16 (OP_X_BF16), BF16 weights are multiplied by vdpbf16ps or bfdot,
@@ -80,8 +86,13 @@ typedef struct linear_float_kernels {
 /* Computes the call's slice. */
 void linear_float_run(const op_call *call, const linear_float_kernels *kernels);
 
-/* Bytes of `inputs` inputs of a panel of the weight; 32 at a time for BF16, 128 for F8_128. */
+/* Bytes of `inputs` inputs of a panel of the weight; 16 or a multiple of 32 for BF16, of 128 for
+ * F8_128. */
 size_t linear_float_panel_bytes(const tensor *weight, int64_t inputs);
+
+/* Whether only linear_float_run() and linear_float_pack() know the weight's form: its last panel is
+ * folded, or it has less than 32 inputs of BF16. */
+bool linear_float_is_narrow(const tensor *weight);
 
 /* out = sums + bias + residual for the slice's features in panel `panel` and rows [row, row +
  * n_rows); sums (n_rows, 32). */

@@ -384,7 +384,7 @@ void linear_float_pack_avx512(const op_call *call, void *packed)
     const size_t panel_bytes = linear_float_panel_bytes(weight, weight->shape[1]);
     const bool words =
         weight->type == DTYPE_BF16 || (weight->type == DTYPE_F32 && row_bytes % 64 == 0);
-    if (!words) {
+    if (!words || linear_float_is_narrow(weight)) {
         linear_float_pack(call, packed);
         return;
     }

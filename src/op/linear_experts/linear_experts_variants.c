@@ -13,7 +13,11 @@
 
 #include <string.h>
 
-enum { ROWS = 128, TILE = 512 }; /* choices of an expert and output features at a time */
+enum {
+    ROWS = 128,
+    TILE = 512 * ROWS,
+    STEP = 64
+}; /* choices of an expert, and products, at a time */
 
 static const compose_norm linear_experts_norm = {
     .x = LINEAR_EXPERTS_X,
@@ -47,10 +51,11 @@ static int64_t rows_together(const op_call *call)
     return choices < ROWS ? choices : ROWS;
 }
 
-/* A tile: columns before gate that linear may leave out, gate and up. */
+/* A tile: gate and up. */
 static size_t tile_bytes(const op_call *call)
 {
-    return round_up((size_t)rows_together(call) * (COMPOSE_SLACK + 2 * TILE) * sizeof(float), 64);
+    const int64_t all = rows_together(call) * units(call);
+    return round_up((size_t)(2 * (all < TILE ? all : TILE)) * sizeof(float), 64);
 }
 
 static size_t linear_experts_scratch(const op_call *call, uint32_t level)
@@ -85,22 +90,17 @@ static tensor gather(const job *j, const int32_t *choices, int64_t count)
 static tensor multiply(const job *j, int64_t expert, const tensor *rows, int64_t first, int64_t end)
 {
     const int64_t n = end - first, count = rows->shape[0];
-    compose_linear parts[COMPOSE_MOST];
-    int64_t lead[COMPOSE_MOST] = {0};
+    tensor tile = tensor_2d(j->tile, DTYPE_F32, count, j->n_parts * n);
     for (int i = 0; i < j->n_parts; i++) {
-        parts[i] = compose_expert(j->call, &linear_experts_norm, i, &j->parts[i], expert);
-        lead[i] = compose_lead(&parts[i], first);
+        const tensor out = tensor_slice(tile, 1, i * n, n);
+        const compose_linear part =
+            compose_expert(j->call, &linear_experts_norm, i, &j->parts[i], expert);
+        compose_project_apart(j->call, &part, rows, first, end, &out);
     }
-    const int64_t before = lead[0] > lead[1] - n ? lead[0] : lead[1] - n;
-    tensor tile = tensor_2d(j->tile, DTYPE_F32, count, before + j->n_parts * n);
-    for (int i = 0; i < j->n_parts; i++) {
-        tensor out = tensor_slice(tile, 1, before + i * n - lead[i], lead[i] + n);
-        compose_project_apart(j->call, &parts[i], rows, first, end, &out);
-    }
-    tensor outputs = tensor_slice(tile, 1, before, n);
+    tensor outputs = tensor_slice(tile, 1, 0, n);
     if (j->n_parts == 1) return outputs;
     op_call silu = {.end = count * n};
-    silu.tensors[SILU_AND_MUL_X] = tensor_slice(tile, 1, before, 2 * n);
+    silu.tensors[SILU_AND_MUL_X] = tile;
     silu.tensors[SILU_AND_MUL_OUT] = outputs;
     memcpy(silu.params, j->call->params, LINEAR_EXPERTS_PARAMS * sizeof *silu.params);
     compose_run(&op_silu_and_mul, j->level, &silu);
@@ -155,8 +155,9 @@ static void linear_experts_compute(const op_call *call, uint32_t level)
             next = c + ROWS < j.rows.first[e + 1] ? c + ROWS : j.rows.first[e + 1];
             const int32_t *choices = j.rows.choices + c;
             const tensor rows = gather(&j, choices, next - c);
+            const int64_t step = TILE / (next - c) / STEP * STEP;
             for (int64_t first = call->begin, end; first < call->end; first = end) {
-                end = first + TILE < call->end ? first + TILE : call->end;
+                end = first + step < call->end ? first + step : call->end;
                 const tensor outputs = multiply(&j, e, &rows, first, end);
                 put(&j, choices, &outputs, first);
             }

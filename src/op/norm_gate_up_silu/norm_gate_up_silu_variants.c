@@ -11,7 +11,7 @@
 
 #include "base/checked.h"
 
-enum { TILE_FLOATS = 1 << 16, LEAST_FEATURES = 512 };
+enum { TILE_FLOATS = 1 << 16, LEAST_FEATURES = 512, STEP = 64 };
 
 static const compose_norm norm_gate_up_silu_norm = {
     .x = NORM_GATE_UP_SILU_X,
@@ -35,14 +35,13 @@ static bool norm_gate_up_silu_accepts(const op_call *call)
 static int64_t tile_features(int64_t n_rows)
 {
     int64_t features = n_rows > 0 ? TILE_FLOATS / n_rows : TILE_FLOATS;
-    return features > LEAST_FEATURES ? features / COMPOSE_SLACK * COMPOSE_SLACK : LEAST_FEATURES;
+    return features > LEAST_FEATURES ? features / STEP * STEP : LEAST_FEATURES;
 }
 
 /* Never less for fewer rows. */
 static size_t tile_bytes(int64_t n_rows)
 {
-    int64_t few = 2 * TILE_FLOATS + COMPOSE_SLACK * (TILE_FLOATS / LEAST_FEATURES);
-    int64_t most = (2 * LEAST_FEATURES + COMPOSE_SLACK) * n_rows;
+    int64_t few = 2 * TILE_FLOATS, most = 2 * LEAST_FEATURES * n_rows;
     return round_up((size_t)(most > few ? most : few) * sizeof(float), 64);
 }
 
@@ -57,15 +56,12 @@ static void run_tile(const op_call *call, const compose_linear *parts, const ten
                      uint32_t level, int64_t first, int64_t end)
 {
     int64_t n_rows = normed->shape[0], n = end - first;
-    int64_t lead = compose_lead(&parts[0], first), up_lead = compose_lead(&parts[1], first);
-    int64_t before = lead > up_lead - n ? lead : up_lead - n;
-    tensor tile = tensor_2d(call->scratch, DTYPE_F32, n_rows, before + 2 * n);
-    tensor gate = tensor_slice(tile, 1, before - lead, lead + n);
-    tensor up = tensor_slice(tile, 1, before + n - up_lead, up_lead + n);
+    tensor tile = tensor_2d(call->scratch, DTYPE_F32, n_rows, 2 * n);
+    tensor gate = tensor_slice(tile, 1, 0, n), up = tensor_slice(tile, 1, n, n);
     compose_project_apart(call, &parts[0], normed, first, end, &gate);
     compose_project_apart(call, &parts[1], normed, first, end, &up);
     op_call silu = {.end = n_rows * n, .params[SILU_AND_MUL_ALPHA] = 1};
-    silu.tensors[SILU_AND_MUL_X] = tensor_slice(tile, 1, before, 2 * n);
+    silu.tensors[SILU_AND_MUL_X] = tile;
     silu.tensors[SILU_AND_MUL_OUT] =
         tensor_slice(call->tensors[NORM_GATE_UP_SILU_OUT], 1, first, n);
     compose_run(&op_silu_and_mul, level, &silu);

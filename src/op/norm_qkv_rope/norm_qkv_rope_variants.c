@@ -50,7 +50,7 @@ static size_t features_bytes(const op_call *call)
 {
     const tensor *k = &call->tensors[NORM_QKV_ROPE_K_WEIGHT];
     const tensor *q = &call->tensors[NORM_QKV_ROPE_Q];
-    return round_up((size_t)(q->shape[0] * (k->shape[0] + COMPOSE_SLACK)) * sizeof(float), 64);
+    return round_up((size_t)(q->shape[0] * k->shape[0]) * sizeof(float), 64);
 }
 
 static size_t head_bytes(const op_call *call)
@@ -118,10 +118,9 @@ static void run_heads(const job *j, int kind, int64_t first, int64_t end)
         turn(j, kind, tensor_slice(q, 1, first, end - first));
         return;
     }
-    int64_t lead = compose_lead(part, begin);
-    tensor features = tensor_2d(j->features, DTYPE_F32, j->n_tokens, lead + n);
+    tensor features = tensor_2d(j->features, DTYPE_F32, j->n_tokens, n);
     compose_project_apart(j->call, part, &j->normed, begin, begin + n, &features);
-    tensor heads = tensor_split(tensor_slice(features, 1, lead, n), 1, end - first);
+    tensor heads = tensor_split(features, 1, end - first);
     if (kind == PAIR_KEY) turn(j, kind, heads);
     append(j, kind, heads, first, 0, j->head_dim);
 }
@@ -139,11 +138,11 @@ static void run_part(const job *j, const pair_run *run)
     for (int i = 0; i < (norms ? 1 : n_ranges); i++) {
         const int64_t at = norms ? 0 : ranges[i][0];
         const int64_t n = norms ? j->head_dim : ranges[i][1] - at;
-        int64_t begin = run->head * j->head_dim + at, lead = compose_lead(part, begin);
-        tensor features = tensor_2d(j->features, DTYPE_F32, j->n_tokens, lead + n);
+        int64_t begin = run->head * j->head_dim + at;
+        tensor features = tensor_2d(j->features, DTYPE_F32, j->n_tokens, n);
         compose_project_apart(j->call, part, &j->normed, begin, begin + n, &features);
         for (int64_t t = 0; t < j->n_tokens; t++)
-            memcpy((float *)tensor_row(&head, t) + at, (float *)tensor_row(&features, t) + lead,
+            memcpy((float *)tensor_row(&head, t) + at, tensor_row(&features, t),
                    (size_t)n * sizeof(float));
     }
     if (run->kind != PAIR_VALUE) turn(j, run->kind, head);
