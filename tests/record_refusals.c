@@ -35,7 +35,7 @@ static void keep(const char *text, size_t length)
     const int file =
         is_new(text, length) ? open(QUIPU_REFUSALS_LOG, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
     if (file < 0) return;
-    char line[QP_ERROR_SIZE + 1];
+    char line[8 * QP_ERROR_SIZE + 1];
     for (size_t i = 0; i < length; i++)
         line[i] = text[i] == '\n' ? ' ' : text[i];
     line[length] = '\n';
@@ -46,7 +46,7 @@ static void keep(const char *text, size_t length)
 
 qp_status __wrap_error_set(qp_error *error, qp_status status, const char *format, ...)
 {
-    char text[QP_ERROR_SIZE];
+    char text[8 * QP_ERROR_SIZE];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);

@@ -30,10 +30,13 @@ static void test_status(void **state)
     char longest[3 * QP_ERROR_SIZE];
     memset(longest, 'a', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
-    error_set(&error, QP_IO, "%s", longest);
-    assert_int_equal(strlen(error.message), QP_ERROR_SIZE - 1);
+    error_set(&error, QP_IO, "b: %s: the reason", longest);
+    assert_in_range(strlen(error.message), QP_ERROR_SIZE - 16, QP_ERROR_SIZE - 1);
+    assert_memory_equal(error.message, "b: aaa", 6);
+    assert_non_null(strstr(error.message, "a ... a"));
+    assert_string_equal(strrchr(error.message, ':'), ": the reason");
     error_prefix(&error, "b");
-    assert_int_equal(strlen(error.message), QP_ERROR_SIZE - 1);
+    assert_in_range(strlen(error.message), QP_ERROR_SIZE - 16, QP_ERROR_SIZE - 1);
     assert_memory_equal(error.message, "b: aaa", 6);
     error_prefix(&error, "%s", longest);
     assert_int_equal(strlen(error.message), QP_ERROR_SIZE - 1);

@@ -101,6 +101,34 @@ def bad_input():
            "--setting", "throughput")
 
 
+def options_and_files():
+    """Options that need another, a home that is not there, files that hold something else."""
+    run, load = ["run", "-m", MODEL], ["load", "--url", "http://localhost:1", "--model", "m"]
+    homeless = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HF_HOME", "HF_HUB_CACHE"), "")
+    expect(2, "without HOME there is no cache to look in; name one with -m", "run", "-p", "a", environment=homeless)
+    expect(2, "--last: without HOME there is no cache", "ops", "prompt", "rms_norm", "--last", environment=homeless)
+    expect(2, "--measure: without HOME there is no cache", "schedule", "-m", MODEL, "--measure", environment=homeless)
+    expect(2, "there is no folder for models", "pull", "a/b", environment=homeless)
+    expect(2, "name one operator, or give --all;", "ops", "describe")
+    expect(1, "runs on the CPU: leave --device cuda out", "plan", "-m", MODEL, "--plan", "padded", "--device", "cuda")
+    expect(2, "--ranks-by mpi needs to know how many", *run, "-p", "a", "--ranks-by", "mpi")
+    expect(2, "is read from standard input; give the prompt with -p or -f", *run, "--json-schema", "-", stdin=b"{}")
+    expect(2, "--dump NAMES says which tensors are kept", *run, "-p", "a", "--dump", "logits")
+    expect(2, "adapters can be given, found more", *run, "-p", "a", *["--lora", "x"] * 65)
+    expect(1, ": File name too long", *run, "-p", "a", "--lora", "x" * 5000)
+    expect(2, ": the path is too long", "info", "-m", "~/" + "x" * 5000)
+    expect(2, "the path of the model has more than ", "info", "-m", "x" * 5000)
+    other = Path(TEMPORARY, "latin")
+    other.write_bytes(b"\xff" * 99)
+    expect(1, "the text is not UTF-8", *load, "--text", str(other))
+    other.write_bytes(b"\nkey\n")
+    expect(1, "the first line holds no key", *load, "--api-key-file", str(other))
+    kernel = Path(TEMPORARY, "nothing.c")
+    kernel.write_text('#include "quipu_kernel.h"\nvoid rms_norm_kernel(const op_call *call)\n{\n    (void)call;\n}\n')
+    status, _, err = quipu("ops", "check", "rms_norm", "--kernel", str(kernel))
+    check(status == 1 and re.search(r"\d+ checks did not pass", err), err)
+
+
 def models_that_are_refused():
     """What a model would compute with and quipu does not is named, not left out."""
     folder = Path(TEMPORARY, "other")
@@ -267,4 +295,4 @@ def writing_fails():
     check(status == 1 and "No space left" in err, err)
 
 
-sys.exit(run_parts(bad_input, models_that_are_refused, experts_that_do_not_fit, windows, without_a_gpu, environment_and_precedence, writing_fails))
+sys.exit(run_parts(bad_input, options_and_files, models_that_are_refused, experts_that_do_not_fit, windows, without_a_gpu, environment_and_precedence, writing_fails))

@@ -292,6 +292,13 @@ def conversation():
     check(status == 2 and "Nothing was cut" in err and out.count("\n") >= 2, err)
     kept.write_text('{"no": "list"}')
     check("must be an array" in chat(f"/load {kept}\n")[2], "a file that is no conversation")
+    kept.write_text('[{"role": "user"}]')
+    err = chat(f"/load {kept}\n/thoughts x\n/edit\n/copy\nhi\n/copy\n/set zzzzzzzz 1\n/schedule quick\n/save {'x' * 5000}\n")[2]
+    for said in ('message 0 must have a "role" and a "content" text', "/thoughts takes show or fold, not 'x'", "/edit needs a terminal",
+                 "There is no answer yet to copy", "/copy needs a terminal; here the answer is on standard output",
+                 "There is no setting zzzzzzzz: /set lists them.", "/schedule: expected latency or throughput", "xxx...: the path is too long",
+                 "some commands or questions failed: see above"):
+        check(said in err, f"{said!r} in {err}")
     check(chat("")[0] == 0, "an empty pipe")
     status, _, err = chat("a\0b\n")
     check(status == 2 and "holds a NUL" in err, err)
@@ -414,7 +421,7 @@ def own_queues():
     text = quipu(*run)[1]
     check(quipu(*run, "--schedule", saved)[1] == text, "the example's queues")
     if importlib.util.find_spec("numpy") is None:
-        print("not run: examples/interpreter.py, because NumPy is missing")
+        print("skipped: examples/interpreter.py, because NumPy is missing")
     for workers in ("1", "3"):
         if importlib.util.find_spec("numpy"):
             example = subprocess.run([sys.executable, Path(__file__).resolve().parent.parent / "examples/interpreter.py",

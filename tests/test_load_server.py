@@ -176,6 +176,7 @@ def test_usage(server):
                                (["--replay", file("empty", "")], "no requests"),
                                (["--text", file("nothing", "")], "empty"),
                                (["--replay", file("one", "1,1,1\n"), "--skip", "5"], "--skip leaves out 5"),
+                               (["--vocab-size", "63"], "at least 64 ids are needed"),
                                (["--sample", "0"], "--sample")):
         done = subprocess.run([QUIPU, "load", "--url", server.url, *arguments], capture_output=True,
                               text=True, timeout=60)

@@ -8,11 +8,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+qp_status files_path_too_long(const char *path, qp_error *error)
+{
+    return error_set(error, QP_INVALID, "%.60s...: the path is too long", path);
+}
+
+qp_status files_join(const char *folder, const char *name, char *path, size_t size, qp_error *error)
+{
+    if (snprintf(path, size, "%s/%s", folder, name) < (int)size) return QP_OK;
+    return files_path_too_long(folder, error);
+}
+
 qp_status files_make_folders(const char *path, qp_error *error)
 {
     char folder[4096];
     if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder)
-        return error_set(error, QP_INVALID, "%.60s...: the path is too long", path);
+        return files_path_too_long(path, error);
     for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         if (mkdir(folder, 0777) != 0 && errno != EEXIST)

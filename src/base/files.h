@@ -6,6 +6,13 @@
 
 #include <stdio.h>
 
+/* "folder/name" in path[size]; QP_INVALID where it has no room. */
+qp_status files_join(const char *folder, const char *name, char *path, size_t size,
+                     qp_error *error);
+
+/* Refuses a path for its length: the sentence has its beginning only. */
+qp_status files_path_too_long(const char *path, qp_error *error);
+
 /* Makes the folders above a file. */
 qp_status files_make_folders(const char *path, qp_error *error);
 

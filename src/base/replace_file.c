@@ -1,4 +1,5 @@
 /* Files that appear whole: see replace_file.h. */
+#include "base/files.h"
 #include "base/replace_file.h"
 
 #include <errno.h>
@@ -28,7 +29,7 @@ qp_status file_replacement_begin(const char *path, unsigned mode, file_replaceme
 {
     *r = (file_replacement){.path = path};
     if (snprintf(r->name, sizeof r->name, "%s.new", path) >= (int)sizeof r->name)
-        return error_set(error, QP_INVALID, "%s: the path is too long", path);
+        return files_path_too_long(path, error);
     const int fd = open(r->name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, (mode_t)mode);
     if (fd < 0) return file_replacement_failed(r, error);
     /* The process that had the lock may have renamed the file since it was opened. */

@@ -7,15 +7,30 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { WHOLE = 8 * QP_ERROR_SIZE };
+
+/* Takes the middle out of a sentence that has no room, such as one with a path of 4,000 bytes: what
+ * it is about stands at its beginning, and what is wrong with it at its end. */
+static void shorten(char text[WHOLE])
+{
+    static const char gap[] = " ... ";
+    enum { HALF = QP_ERROR_SIZE / 2 - sizeof gap };
+    const size_t length = strlen(text);
+    if (length < QP_ERROR_SIZE) return;
+    memcpy(text + HALF, gap, sizeof gap - 1);
+    memmove(text + HALF + sizeof gap - 1, text + length - HALF, HALF + 1);
+}
+
 qp_status error_set(qp_error *error, qp_status status, const char *format, ...)
 {
     if (!error) return status;
     error->status = status;
-    char text[QP_ERROR_SIZE];
+    char text[WHOLE];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    shorten(text);
     printable_copy(text, error->message, sizeof error->message);
     return status;
 }

@@ -1,6 +1,7 @@
 /* The commands of quipu chat, which begin with a slash: see chat.h. */
 #include "cli/chat.h"
 
+#include "base/files.h"
 #include "base/option_cache.h"
 #include "base/status.h"
 #include "base/suggest.h"
@@ -65,7 +66,7 @@ static qp_status name_file(const chat *c, const char *command, const char *argum
         return error_set(c->call->error, QP_INVALID, "%s needs the name of a file", command);
     snprintf(name, sizeof name, "%.*s", (int)length, argument);
     if (length < sizeof name && option_expand_home(name, path, size)) return QP_OK;
-    return error_set(c->call->error, QP_INVALID, "%s: the path is too long", argument);
+    return files_path_too_long(argument, c->call->error);
 }
 
 /* Whether the file may be written: it is new, or the person agrees to replace it. */

@@ -1,6 +1,7 @@
 /* Reading and choosing chat templates: see chat_template.h. */
 #include "engine/chat_template.h"
 
+#include "base/files.h"
 #include "file/mapping.h"
 
 #include <stdio.h>
@@ -43,8 +44,7 @@ static qp_status read_beside(const char *directory, const char *name, char *path
                              char **text, size_t *length, qp_error *error)
 {
     *text = NULL;
-    if (snprintf(path, path_size, "%s/%s", directory, name) >= (int)path_size)
-        return error_set(error, QP_INVALID, "%s: the path is too long", directory);
+    TRY(files_join(directory, name, path, path_size, error));
     if (!file_exists(path)) return QP_OK;
     return file_read_text(path, SIDE_FILE_LIMIT, text, length, error);
 }

@@ -1,6 +1,7 @@
 /* Reads sampling settings from a model's files: see generation_config.h. */
 #include "engine/generation_config.h"
 
+#include "base/files.h"
 #include "base/json.h"
 #include "file/mapping.h"
 #include "file/synthetic.h"
@@ -108,8 +109,7 @@ static qp_status read_generation(const cJSON *json, const char *where, generatio
 static qp_status join(const char *base, size_t length, const char *name,
                       char path[GENERATION_CONFIG_PATH], qp_error *error)
 {
-    if (length + strlen(name) >= GENERATION_CONFIG_PATH)
-        return error_set(error, QP_INVALID, "%s: the path is too long", base);
+    if (length + strlen(name) >= GENERATION_CONFIG_PATH) return files_path_too_long(base, error);
     memcpy(path, base, length);
     memcpy(path + length, name, strlen(name) + 1);
     return QP_OK;

@@ -1,5 +1,6 @@
 /* The cache of models and how it is filled: see hub.h for its layout. */
 #include "hub/repository.h"
+#include "base/files.h"
 #include "base/names.h"
 #include "base/replace_file.h"
 #include "hub/transfer.h"
@@ -29,7 +30,7 @@ static qp_status make_path(char *path, qp_error *error, const char *format, ...)
     int length = vsnprintf(path, HUB_PATH_SIZE, format, args);
     va_end(args);
     if (length >= 0 && length < HUB_PATH_SIZE) return QP_OK;
-    return error_set(error, QP_INVALID, "%.60s...: the path is too long", path);
+    return files_path_too_long(path, error);
 }
 
 static qp_status repository_folder(const hub *hub, const hub_reference *r, char *path,

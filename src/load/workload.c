@@ -13,11 +13,6 @@ static qp_status check_options(const load_options *o, qp_error *error)
         return error_set(error, QP_INVALID,
                          "--shared-prefix %lld is longer than the prompts of --input-tokens %lld",
                          (long long)o->shared_prefix, (long long)o->input_tokens);
-    if (!o->replay && !o->requests && !(o->seconds > 0))
-        return error_set(error, QP_INVALID,
-                         "a run needs an end: give --requests N or --duration SECONDS");
-    if (!o->replay && !(o->rate > 0) && o->streams < 1)
-        return error_set(error, QP_INVALID, "--streams is 0; without --rate at least 1 is needed");
     if (o->vocab_size && o->vocab_size < 64)
         return error_set(error, QP_INVALID, "--vocab-size is %lld; at least 64 ids are needed",
                          (long long)o->vocab_size);

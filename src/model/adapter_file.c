@@ -2,6 +2,7 @@
 #include "model/adapter_file.h"
 
 #include "file/mapping.h"
+#include "base/files.h"
 #include "base/names.h"
 #include "model/adapter.h"
 #include "model/family/family.h"
@@ -78,8 +79,7 @@ static qp_status read_config(adapter_file *f, qp_error *error)
 {
     char path[4096], *text;
     size_t length;
-    if (snprintf(path, sizeof path, "%s/adapter_config.json", f->path) >= (int)sizeof path)
-        return error_set(error, QP_INVALID, "%s: the path is too long", f->path);
+    TRY(files_join(f->path, "adapter_config.json", path, sizeof path, error));
     if (!file_exists(path))
         return error_set(error, QP_IO,
                          "%s: a folder without adapter_config.json is no adapter; name a .gguf "
@@ -102,8 +102,7 @@ static qp_status open_directory(adapter_file *f, qp_error *error)
 {
     char path[4096];
     TRY(read_config(f, error));
-    if (snprintf(path, sizeof path, "%s/adapter_model.safetensors", f->path) >= (int)sizeof path)
-        return error_set(error, QP_INVALID, "%s: the path is too long", f->path);
+    TRY(files_join(f->path, "adapter_model.safetensors", path, sizeof path, error));
     if (!file_exists(path))
         return error_set(error, QP_IO,
                          "%s: adapter_model.safetensors is missing; save the adapter with "

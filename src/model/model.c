@@ -1,6 +1,7 @@
 /* A model: see model.h. */
 #include "model/model.h"
 
+#include "base/files.h"
 #include "base/names.h"
 #include "file/mapping.h"
 #include "model/adapter.h"
@@ -317,8 +318,7 @@ static qp_status read_pooling(model *m, qp_error *error)
 static qp_status open_directory(model *m, qp_error *error)
 {
     char path[4096];
-    if (snprintf(path, sizeof path, "%s/config.json", m->path) >= (int)sizeof path)
-        return error_set(error, QP_INVALID, "%s: the path is too long", m->path);
+    TRY(files_join(m->path, "config.json", path, sizeof path, error));
     if (!file_exists(path))
         return error_set(error, QP_IO,
                          "%s: a folder without config.json is no model; name a .gguf file, or a "

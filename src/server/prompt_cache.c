@@ -32,8 +32,7 @@ static bool read_secret(const char *path, hash_key *secret)
 qp_status prompt_cache_open(const char *folder, hash_key *secret, qp_error *error)
 {
     char path[PATH_MOST];
-    if (snprintf(path, sizeof path, "%s/owners", folder) >= (int)sizeof path)
-        return error_set(error, QP_INVALID, "--prompt-cache: the path is too long");
+    TRY(files_join(folder, "owners", path, sizeof path, error));
     const mode_t before = umask(0077); /* prompts are private */
     qp_status status = files_check_writable(path, error);
     if (status == QP_OK && !read_secret(path, secret)) {
@@ -49,10 +48,9 @@ qp_status prompt_cache_open(const char *folder, hash_key *secret, qp_error *erro
 static qp_status path_of(const server_options *o, const qp_engine *engine, char path[PATH_MOST],
                          qp_error *error)
 {
-    if (snprintf(path, PATH_MOST, "%s/%016" PRIx64 ".pages", o->prompt_cache,
-                 page_file_model(engine)) < PATH_MOST)
-        return QP_OK;
-    return error_set(error, QP_INVALID, "--prompt-cache: the path is too long");
+    char name[32];
+    snprintf(name, sizeof name, "%016" PRIx64 ".pages", page_file_model(engine));
+    return files_join(o->prompt_cache, name, path, PATH_MOST, error);
 }
 
 static void say_restored(const server_options *o, const char *path,

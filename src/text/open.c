@@ -1,5 +1,7 @@
 /* Opens tokenizers by path: the kind of file determines its reader. */
 #include "file/mapping.h"
+
+#include "base/files.h"
 #include "text/settings.h"
 
 #include <stdio.h>
@@ -88,22 +90,16 @@ qp_status tokenizer_open_gpt2(const char *vocab_path, const char *merges_path, t
 
 /* --- A directory. --- */
 
-static qp_status join(const char *directory, const char *name, char path[4096], qp_error *error)
-{
-    if (snprintf(path, 4096, "%s/%s", directory, name) < 4096) return QP_OK;
-    return error_set(error, QP_INVALID, "%s: the path is too long", directory);
-}
-
 static qp_status open_found(const char *directory, const tokenizer_settings *settings,
                             tokenizer **out, qp_error *error)
 {
     char path[4096], second[4096];
-    TRY(join(directory, "tokenizer.json", path, error));
+    TRY(files_join(directory, "tokenizer.json", path, 4096, error));
     if (file_exists(path)) return open_mapped(path, read_json, settings, out, error);
-    TRY(join(directory, "tokenizer.model", path, error));
+    TRY(files_join(directory, "tokenizer.model", path, 4096, error));
     if (file_exists(path)) return open_mapped(path, read_sentencepiece, settings, out, error);
-    TRY(join(directory, "vocab.json", path, error));
-    TRY(join(directory, "merges.txt", second, error));
+    TRY(files_join(directory, "vocab.json", path, 4096, error));
+    TRY(files_join(directory, "merges.txt", second, 4096, error));
     if (file_exists(path) && file_exists(second))
         return open_gpt2(path, second, settings, out, error);
     return error_set(error, QP_IO,

@@ -1,6 +1,7 @@
 /* Settings beside a tokenizer: see settings.h. */
 #include "text/settings.h"
 
+#include "base/files.h"
 #include "file/mapping.h"
 
 #include <stdio.h>
@@ -14,8 +15,7 @@ static qp_status read_tree(const char *directory, const char *name, cJSON **out,
 {
     char path[4096], *text = NULL;
     size_t length = 0;
-    if (snprintf(path, sizeof path, "%s/%s", directory, name) >= (int)sizeof path)
-        return error_set(error, QP_INVALID, "%s: the path is too long", directory);
+    TRY(files_join(directory, name, path, sizeof path, error));
     if (!file_exists(path)) return QP_OK;
     TRY(file_read_text(path, MAX_SETTINGS_FILE, &text, &length, error));
     qp_status status = json_parse(text, length, path, out, error);

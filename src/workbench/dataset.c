@@ -112,8 +112,7 @@ qp_status dataset_read_part(const char *folder, const char *part, dataset_list *
                             qp_error *error)
 {
     char path[4096];
-    if (snprintf(path, sizeof path, "%s/%s", folder, part) >= (int)sizeof path)
-        return error_set(error, QP_INVALID, "%.200s...: the path is too long", folder);
+    TRY(files_join(folder, part, path, sizeof path, error));
     return dataset_read(path, out, error);
 }
 
