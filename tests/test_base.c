@@ -37,7 +37,7 @@ static void test_status(void **state)
     assert_string_equal(strrchr(error.message, ':'), ": the reason");
     error_prefix(&error, "b");
     assert_in_range(strlen(error.message), QP_ERROR_SIZE - 16, QP_ERROR_SIZE - 1);
-    assert_memory_equal(error.message, "b: aaa", 6);
+    assert_memory_equal(error.message, "b: b: aaa", 9);
     error_prefix(&error, "%s", longest);
     assert_int_equal(strlen(error.message), QP_ERROR_SIZE - 1);
 }
