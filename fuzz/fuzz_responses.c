@@ -19,7 +19,7 @@ static int count_calls(const cJSON *items)
     int n = 0;
     cJSON_ArrayForEach(item, items)
     {
-        const char *type = responses_text(item, "type");
+        const char *type = json_text(item, "type");
         n += strcmp(type, "function_call") == 0 || strcmp(type, "custom_tool_call") == 0;
     }
     return n;
@@ -51,7 +51,7 @@ static void check(const call *c)
     if (responses_messages(c, list, &error) == QP_OK) {
         cJSON_ArrayForEach(message, list)
         {
-            if (strcmp(responses_text(message, "role"), "assistant") == 0)
+            if (strcmp(json_text(message, "role"), "assistant") == 0)
                 calls += check_turn(message); /* others are checked with all messages */
         }
         must(calls == count_calls(c->p.input));

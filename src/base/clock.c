@@ -9,3 +9,10 @@ uint64_t clock_ns(void)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
+
+void clock_utc(time_t when, char out[CLOCK_UTC_SIZE])
+{
+    struct tm utc;
+    gmtime_r(&when, &utc);
+    strftime(out, CLOCK_UTC_SIZE, "%Y-%m-%dT%H:%M:%SZ", &utc);
+}

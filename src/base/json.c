@@ -154,6 +154,12 @@ const cJSON *json_get(const cJSON *object, const char *key)
     return cJSON_IsNull(item) ? NULL : item;
 }
 
+const char *json_text(const cJSON *object, const char *key)
+{
+    const char *text = cJSON_GetStringValue(json_get(object, key));
+    return text ? text : "";
+}
+
 const char *json_type_name(const cJSON *item)
 {
     if (!item) return "nothing";

@@ -45,6 +45,9 @@ qp_status json_parse_all(const char *text, size_t length, const char *where, cJS
 /* The member `key` of an object; NULL when absent or JSON null. */
 const cJSON *json_get(const cJSON *object, const char *key);
 
+/* The text of such a member; "": there is none. */
+const char *json_text(const cJSON *object, const char *key);
+
 /* Each leaves *out alone when the key is absent or null. */
 qp_status json_get_i64(const cJSON *object, const char *key, const char *where, int64_t *out,
                        qp_error *error);

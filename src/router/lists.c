@@ -9,10 +9,8 @@
 
 static void add_time(cJSON *object, const char *name, time_t when)
 {
-    char text[40];
-    struct tm utc;
-    gmtime_r(&when, &utc);
-    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    char text[CLOCK_UTC_SIZE];
+    clock_utc(when, text);
     cJSON_AddStringToObject(object, name, text);
 }
 

@@ -1,6 +1,7 @@
 /* Which requests are about the models, and which model's the others are: see router.h. */
 #include "router/router.h"
 
+#include "base/clock.h"
 #include "router/forward.h"
 #include "router/lists.h"
 #include "router/members.h"
@@ -146,24 +147,14 @@ static bool asks(const char *json, size_t length)
 
 static void reply_unloaded(exchange *x, const char *name, bool chats)
 {
-    char when[40];
-    time_t now = time(NULL);
-    struct tm utc;
-    gmtime_r(&now, &utc);
-    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    cJSON *tree = cJSON_CreateObject(), *message;
-    cJSON_AddStringToObject(tree, "model", name);
-    cJSON_AddStringToObject(tree, "created_at", when);
-    if (chats) {
-        message = cJSON_AddObjectToObject(tree, "message");
-        cJSON_AddStringToObject(message, "role", "assistant");
-        cJSON_AddStringToObject(message, "content", "");
-    } else {
-        cJSON_AddStringToObject(tree, "response", "");
-    }
-    cJSON_AddBoolToObject(tree, "done", true);
-    cJSON_AddStringToObject(tree, "done_reason", "unload");
-    server_reply_json(x, tree);
+    char when[CLOCK_UTC_SIZE];
+    clock_utc(time(NULL), when);
+    server_reply_json(x,
+                      chats ? "{'model':%q,'created_at':%q,'message':{'role':'assistant',"
+                              "'content':''},'done':true,'done_reason':'unload'}"
+                            : "{'model':%q,'created_at':%q,'response':'','done':true,"
+                              "'done_reason':'unload'}",
+                      name, when);
     exchange_release(x);
 }
 
@@ -201,7 +192,8 @@ static void take_ollama(router *r, exchange *x)
 
 static void reply_list(exchange *x, cJSON *tree)
 {
-    server_reply_json(x, tree);
+    server_reply_json(x, "%j", tree);
+    cJSON_Delete(tree);
     exchange_release(x);
 }
 

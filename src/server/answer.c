@@ -176,7 +176,7 @@ static void finish_answer(answer *a, int finish)
         cJSON_Delete(a->tool_calls);
         a->tool_calls = NULL;
     }
-    if (c->streaming && !c->replied) c->dialect->finish(c, a);
+    if (c->streaming && !c->replied && c->dialect->finish) c->dialect->finish(c, a);
 }
 
 static bool answer_thinks(const answer *a)

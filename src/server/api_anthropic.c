@@ -6,6 +6,7 @@
 #include "server/api_anthropic.h"
 
 #include "server/api_parts.h"
+#include "server/lora.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
 
@@ -71,26 +72,15 @@ const field *const count_tokens_tables[] = {call_message_fields, message_fields,
 
 /* ---- To OpenAI's form ---------------------------------------------------------------------- */
 
-static const char *type_of_block(const cJSON *block)
-{
-    const cJSON *type = json_get(block, "type");
-    return cJSON_IsString(type) ? type->valuestring : "";
-}
-
 static void add_tool_use(cJSON *message, const cJSON *block)
 {
     cJSON *calls = cJSON_GetObjectItemCaseSensitive(message, "tool_calls");
+    const cJSON *input = json_get(block, "input");
+    const cJSON none = {.type = cJSON_Object};
     if (!calls) calls = cJSON_AddArrayToObject(message, "tool_calls");
-    const cJSON *id = json_get(block, "id"), *name = json_get(block, "name"),
-                *input = json_get(block, "input");
-    cJSON *call = cJSON_CreateObject();
-    cJSON_AddStringToObject(call, "id", cJSON_IsString(id) ? id->valuestring : "");
-    cJSON_AddStringToObject(call, "type", "function");
-    cJSON *function = cJSON_AddObjectToObject(call, "function");
-    cJSON_AddStringToObject(function, "name", cJSON_IsString(name) ? name->valuestring : "");
-    cJSON_AddItemToObject(function, "arguments",
-                          input ? cJSON_Duplicate(input, true) : cJSON_CreateObject());
-    cJSON_AddItemToArray(calls, call);
+    cJSON_AddItemToArray(
+        calls, json_make("{'id':%q,'type':'function','function':{'name':%q,'arguments':%j}}",
+                         json_text(block, "id"), json_text(block, "name"), input ? input : &none));
 }
 
 /* Templates that show earlier thinking read it under this name. */
@@ -110,15 +100,12 @@ static void add_thinking(cJSON *message, const cJSON *block)
 static bool add_document(cJSON *parts, const cJSON *block)
 {
     const cJSON *source = json_get(block, "source");
-    const char *title = cJSON_GetStringValue(json_get(block, "title"));
+    const char *title = json_text(block, "title");
     const char *data = cJSON_GetStringValue(json_get(source, "data"));
-    if (strcmp(type_of_block(source), "text") != 0 || !data) return false;
+    if (strcmp(json_text(source, "type"), "text") != 0 || !data) return false;
     strbuf text = {0};
-    cJSON *part = cJSON_CreateObject();
-    strbuf_printf(&text, "%s%s%s\n", title ? title : "", title ? "\n" : "", data);
-    cJSON_AddStringToObject(part, "type", "text");
-    cJSON_AddStringToObject(part, "text", strbuf_text(&text));
-    cJSON_AddItemToArray(parts, part);
+    strbuf_printf(&text, "%s%s%s\n", title, *title ? "\n" : "", data);
+    cJSON_AddItemToArray(parts, json_make("{'type':'text','text':%q}", strbuf_text(&text)));
     strbuf_free(&text);
     return true;
 }
@@ -126,25 +113,22 @@ static bool add_document(cJSON *parts, const cJSON *block)
 /* A tool's result is a message of its own. */
 static void add_tool_result(cJSON *list, const cJSON *block)
 {
-    const cJSON *id = json_get(block, "tool_use_id"), *content = json_get(block, "content");
-    cJSON *message = cJSON_CreateObject();
-    cJSON_AddStringToObject(message, "role", "tool");
-    cJSON_AddStringToObject(message, "tool_call_id", cJSON_IsString(id) ? id->valuestring : "");
-    cJSON_AddItemToObject(message, "content",
-                          content ? cJSON_Duplicate(content, true) : cJSON_CreateString(""));
-    cJSON_AddItemToArray(list, message);
+    const cJSON *content = json_get(block, "content");
+    const cJSON none = {.type = cJSON_String, .valuestring = ""};
+    cJSON_AddItemToArray(list,
+                         json_make("{'role':'tool','tool_call_id':%q,'content':%j}",
+                                   json_text(block, "tool_use_id"), content ? content : &none));
 }
 
 static qp_status add_blocks(const char *role, const cJSON *blocks, cJSON *list, api_error *error)
 {
     const cJSON *block;
-    cJSON *message = cJSON_CreateObject();
-    cJSON_AddStringToObject(message, "role", role);
-    cJSON *parts = cJSON_AddArrayToObject(message, "content");
+    cJSON *message = json_make("{'role':%q,'content':[]}", role);
+    cJSON *parts = cJSON_GetObjectItemCaseSensitive(message, "content");
     qp_status status = QP_OK;
     cJSON_ArrayForEach(block, blocks)
     {
-        const char *type = type_of_block(block);
+        const char *type = json_text(block, "type");
         if (strcmp(type, "text") == 0)
             cJSON_AddItemToArray(parts, cJSON_Duplicate(block, true));
         else if (strcmp(type, "tool_use") == 0)
@@ -182,12 +166,10 @@ static cJSON *convert_tools(const cJSON *tools)
     cJSON *list = cJSON_CreateArray();
     cJSON_ArrayForEach(tool, tools)
     {
-        cJSON *out = cJSON_CreateObject();
-        cJSON_AddStringToObject(out, "type", "function");
-        cJSON *function = cJSON_Duplicate(tool, true);
+        cJSON *out = json_make("{'type':'function','function':%j}", tool);
+        cJSON *function = cJSON_GetObjectItemCaseSensitive(out, "function");
         cJSON *schema = cJSON_DetachItemFromObjectCaseSensitive(function, "input_schema");
         if (schema) cJSON_AddItemToObject(function, "parameters", schema);
-        cJSON_AddItemToObject(out, "function", function);
         cJSON_AddItemToArray(list, out);
     }
     return list;
@@ -218,12 +200,8 @@ static qp_status convert(call *c, cJSON **variables, api_error *error)
     cJSON *list = cJSON_CreateArray();
     cJSON *tools = c->p.tools ? convert_tools(c->p.tools) : NULL;
     qp_status status = QP_OK;
-    if (c->p.system) {
-        cJSON *system = cJSON_CreateObject();
-        cJSON_AddStringToObject(system, "role", "system");
-        cJSON_AddItemToObject(system, "content", cJSON_Duplicate(c->p.system, true));
-        cJSON_AddItemToArray(list, system);
-    }
+    if (c->p.system)
+        cJSON_AddItemToArray(list, json_make("{'role':'system','content':%j}", c->p.system));
     cJSON_ArrayForEach(message, c->p.messages)
     {
         if (status == QP_OK) status = add_message(message, list, error);
@@ -244,10 +222,11 @@ static qp_status read_messages(call *c, const cJSON *body, api_error *error)
     return call_add_chat(c, variables, error);
 }
 
-qp_status answer_count_tokens(call *c, cJSON **out, api_error *error)
+qp_status answer_count_tokens(call *c, api_error *error)
 {
     TRY(read_messages(c, c->body, error));
-    return call_answer_length(c, out);
+    call_put_length(c, "");
+    return QP_OK;
 }
 
 /* ---- Replies ------------------------------------------------------------------------------- */
@@ -262,26 +241,21 @@ static const char *stop_reason(const answer *a)
 static void put_usage(const call *c, strbuf *out)
 {
     call_usage sum = call_sum_usage(c);
-    strbuf_printf(out,
-                  "\"usage\":{\"input_tokens\":%zu,\"cache_creation_input_tokens\":0,"
-                  "\"cache_read_input_tokens\":%zu,\"output_tokens\":%zu}",
-                  sum.prompt - sum.cached, sum.cached, sum.completion);
+    json_put(out,
+             "'usage':{'input_tokens':%z,'cache_creation_input_tokens':0,"
+             "'cache_read_input_tokens':%z,'output_tokens':%z}",
+             sum.prompt - sum.cached, sum.cached, sum.completion);
 }
 
 static void put_stop(const answer *a, strbuf *out)
 {
-    strbuf_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_reason(a));
-    if (a->stopped)
-        json_put_string(out, a->stopped, strlen(a->stopped));
-    else
-        strbuf_puts(out, "null");
+    json_put(out, "'stop_reason':%q,'stop_sequence':%q", stop_reason(a), a->stopped);
 }
 
 static void put_message_head(const call *c, strbuf *out)
 {
-    strbuf_printf(
-        out, "\"id\":\"msg_%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", c->id);
-    put_model(c, out);
+    json_put(out, "'id':'msg_%s','type':'message','role':'assistant','model':%q", c->id,
+             lora_model(c));
 }
 
 /* A block with all that it has, or as it begins. Nobody has signed a thought here, but clients keep
@@ -290,19 +264,16 @@ static void put_message_head(const call *c, strbuf *out)
 
 static void put_text_block(qp_text_kind kind, const char *text, size_t length, strbuf *out)
 {
-    const bool thought = kind == QP_TEXT_THINKING;
-    strbuf_puts(out,
-                thought ? "{\"type\":\"thinking\",\"thinking\":" : "{\"type\":\"text\",\"text\":");
-    json_put_string(out, text, length);
-    if (thought) strbuf_printf(out, ",\"signature\":\"%s\"", length ? SIGNATURE : "");
-    strbuf_putc(out, '}');
+    if (kind == QP_TEXT_THINKING)
+        json_put(out, "{'type':'thinking','thinking':%Q,'signature':%q}", text, length,
+                 length ? SIGNATURE : "");
+    else
+        json_put(out, "{'type':'text','text':%Q}", text, length);
 }
 
 static void put_call_block(const char *id, const char *name, const char *input, strbuf *out)
 {
-    strbuf_printf(out, "{\"type\":\"tool_use\",\"id\":\"toolu_%s\",\"name\":", id);
-    json_put_string(out, name, strlen(name));
-    strbuf_printf(out, ",\"input\":%s}", input);
+    json_put(out, "{'type':'tool_use','id':'toolu_%s','name':%q,'input':%s}", id, name, input);
 }
 
 static void put_block(const answer *a, const answer_part *part, strbuf *out)
@@ -311,9 +282,8 @@ static void put_block(const answer *a, const answer_part *part, strbuf *out)
     if (part->kind != QP_TEXT_CALL)
         put_text_block(part->kind, strbuf_text(all) + part->from, part->length, out);
     else
-        put_call_block(json_get(part->call, "id")->valuestring,
-                       json_get(part->call, "name")->valuestring,
-                       json_get(part->call, "arguments")->valuestring, out);
+        put_call_block(json_text(part->call, "id"), json_text(part->call, "name"),
+                       json_text(part->call, "arguments"), out);
 }
 
 static void whole(call *c)
@@ -322,7 +292,7 @@ static void whole(call *c)
     strbuf *out = &c->out;
     strbuf_putc(out, '{');
     put_message_head(c, out);
-    strbuf_puts(out, ",\"content\":[");
+    json_put(out, ",'content':[");
     if (!a->n_parts) put_text_block(QP_TEXT_CONTENT, "", 0, out);
     for (size_t i = 0; i < a->n_parts; i++) {
         if (i) strbuf_putc(out, ',');
@@ -349,15 +319,28 @@ static bool is_open(const call *c, qp_text_kind kind)
     return c->state % BLOCK_KINDS == (int)kind + 1;
 }
 
+/* `rest`: members after the type, without a brace. */
+static void begin_event(call *c, const char *type, const char *rest)
+{
+    json_put(&c->out, "event: %s\ndata: {'type':%q,%s", type, type, rest);
+}
+
+static void end_event(call *c, const char *braces)
+{
+    json_put(&c->out, "%s\n\n", braces);
+}
+
+static void begin_block_event(call *c, const char *type)
+{
+    begin_event(c, type, "");
+    json_put(&c->out, "'index':%d", block_of(c));
+}
+
 static void put_delta(call *c, const char *type, const char *name, const char *text, size_t length)
 {
-    strbuf_printf(
-        &c->out,
-        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":%d,"
-        "\"delta\":{\"type\":\"%s\",\"%s\":",
-        block_of(c), type, name);
-    json_put_string(&c->out, text, length);
-    strbuf_puts(&c->out, "}}\n\n");
+    begin_block_event(c, "content_block_delta");
+    json_put(&c->out, ",'delta':{'type':%q,'%s':%Q", type, name, text, length);
+    end_event(c, "}}");
 }
 
 static void close_block(call *c)
@@ -365,10 +348,8 @@ static void close_block(call *c)
     if (c->state % BLOCK_KINDS == 0) return;
     if (is_open(c, QP_TEXT_THINKING))
         put_delta(c, "signature_delta", "signature", SIGNATURE, strlen(SIGNATURE));
-    strbuf_printf(
-        &c->out,
-        "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":%d}\n\n",
-        block_of(c));
+    begin_block_event(c, "content_block_stop");
+    end_event(c, "}");
     c->state = (block_of(c) + 1) * BLOCK_KINDS;
 }
 
@@ -377,25 +358,22 @@ static void open_block(call *c, const answer *a, qp_text_kind kind)
     if (kind != QP_TEXT_CALL && is_open(c, kind)) return;
     close_block(c);
     c->state += (int)kind + 1;
-    strbuf_printf(
-        &c->out,
-        "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":%d,"
-        "\"content_block\":",
-        block_of(c));
+    begin_block_event(c, "content_block_start");
+    json_put(&c->out, ",'content_block':");
     if (kind == QP_TEXT_CALL)
         put_call_block(a->call_id, strbuf_text(&a->name), "{}", &c->out);
     else
         put_text_block(kind, "", 0, &c->out);
-    strbuf_puts(&c->out, "}\n\n");
+    end_event(c, "}");
 }
 
 static void begin(call *c)
 {
-    strbuf_puts(&c->out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{");
+    begin_event(c, "message_start", "\"message\":{");
     put_message_head(c, &c->out);
-    strbuf_puts(&c->out, ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,");
+    json_put(&c->out, ",'content':[],'stop_reason':null,'stop_sequence':null,");
     put_usage(c, &c->out);
-    strbuf_puts(&c->out, "}}\n\n");
+    end_event(c, "}}");
 }
 
 static void delta(call *c, answer *a, qp_text_kind kind, const char *text, size_t length)
@@ -419,11 +397,12 @@ static void finish(call *c, answer *a)
 
 static void end(call *c)
 {
-    strbuf_puts(&c->out, "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
+    begin_event(c, "message_delta", "\"delta\":{");
     put_stop(&c->answers[0], &c->out);
     strbuf_puts(&c->out, "},");
     put_usage(c, &c->out);
-    strbuf_puts(&c->out, "}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+    end_event(c, "}");
+    strbuf_puts(&c->out, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
 }
 
 static void fail(call *c, const api_error *error)

@@ -6,4 +6,4 @@
 extern const dialect anthropic_messages;
 
 extern const field *const count_tokens_tables[];
-qp_status answer_count_tokens(call *c, cJSON **out, api_error *error);
+qp_status answer_count_tokens(call *c, api_error *error);

@@ -23,11 +23,6 @@ static qp_status read_logprobs(void *out, const char *name, const cJSON *value, 
     return QP_OK;
 }
 
-static const field stream_fields[] = {FIELD("include_usage", .type = FIELD_BOOL, AT(include_usage),
-                                            .help = "a last chunk has the usage, and no choices"),
-                                      {0}};
-static const field *const stream_tables[] = {stream_fields, NULL};
-
 static const field completion_fields[] = {
     FIELD("prompt", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY, AT(prompt),
           .required = true, .help = "a text, an array of token ids, or an array of these"),
@@ -40,7 +35,7 @@ static const field completion_fields[] = {
           .help = "must be n where it is given"),
     FIELD("suffix", .type = FIELD_STRING, AT(suffix),
           .help = "what follows the text that is filled in, for a model with marks for that"),
-    FIELD("stream_options", .type = FIELD_OBJECT, .tables = stream_tables),
+    FIELD("stream_options", .type = FIELD_OBJECT, .tables = openai_stream_tables),
     {0}};
 
 static const field *const completion_tables[] = {
@@ -93,15 +88,6 @@ static qp_status read_completion(call *c, const cJSON *body, api_error *error)
 
 /* ---- Replies ------------------------------------------------------------------------------- */
 
-static void put_head(const call *c, strbuf *out)
-{
-    strbuf_printf(out,
-                  "{\"id\":\"cmpl-%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":",
-                  c->id, (long long)c->created);
-    put_model(c, out);
-    strbuf_puts(out, ",\"system_fingerprint\":\"quipu-" QP_VERSION "\"");
-}
-
 /* The four arrays of OpenAI's form, side by side. */
 typedef struct columns {
     strbuf tokens, logprobs, tops, offsets;
@@ -151,7 +137,7 @@ static void put_logprobs(const call *c, answer *a, bool echo, size_t end, strbuf
 {
     columns to = {.offset = a->noted && a->noted < a->n_notes ? a->notes[a->noted].offset : 0};
     if (!c->p.logprobs) {
-        strbuf_puts(out, ",\"logprobs\":null");
+        json_put(out, ",'logprobs':null");
         return;
     }
     if (echo) add_prompt_rows(c, &to, c->prompts[a->prompt].request);
@@ -159,11 +145,11 @@ static void put_logprobs(const call *c, answer *a, bool echo, size_t end, strbuf
         const token_note *note = &a->notes[a->noted];
         add_row(c, &to, note->token, true, note->logprob, a->tops + note->tops, note->n_tops);
     }
-    strbuf_printf(out,
-                  ",\"logprobs\":{\"tokens\":[%s],\"token_logprobs\":[%s],\"top_logprobs\":[%s],"
-                  "\"text_offset\":[%s]}",
-                  strbuf_text(&to.tokens), strbuf_text(&to.logprobs), strbuf_text(&to.tops),
-                  strbuf_text(&to.offsets));
+    json_put(
+        out,
+        ",'logprobs':{'tokens':[%s],'token_logprobs':[%s],'top_logprobs':[%s],'text_offset':[%s]}",
+        strbuf_text(&to.tokens), strbuf_text(&to.logprobs), strbuf_text(&to.tops),
+        strbuf_text(&to.offsets));
     strbuf_free(&to.tokens);
     strbuf_free(&to.logprobs);
     strbuf_free(&to.tops);
@@ -178,7 +164,7 @@ static void put_choice(call *c, answer *a, bool echo, const char *text, size_t l
     strbuf *out = &c->out;
     const call_prompt *prompt = &c->prompts[a->prompt];
     echo = echo && c->p.echo;
-    strbuf_printf(out, "{\"index\":%zu,\"text\":", a->index);
+    json_put(out, "{'index':%z,'text':", a->index);
     if (echo && prompt->text) {
         strbuf_append(&whole, prompt->text, prompt->length);
         strbuf_append(&whole, text, length);
@@ -188,10 +174,7 @@ static void put_choice(call *c, answer *a, bool echo, const char *text, size_t l
     }
     put_logprobs(c, a, echo, notes, out);
     put_token_ids(c, a, ids, out);
-    if (reason)
-        strbuf_printf(out, ",\"finish_reason\":\"%s\"}", reason);
-    else
-        strbuf_puts(out, ",\"finish_reason\":null}");
+    json_put(out, ",'finish_reason':%q}", reason);
     strbuf_free(&whole);
 }
 
@@ -200,17 +183,12 @@ static void put_chunk(call *c, answer *a, bool echo, const char *text, size_t le
 {
     if (!c->head.length) {
         strbuf_puts(&c->head, "data: ");
-        put_head(c, &c->head);
-        strbuf_puts(&c->head, ",\"choices\":[");
+        put_openai_head(c, "cmpl", "text_completion", &c->head);
+        json_put(&c->head, ",'choices':[");
     }
     strbuf_append(&c->out, c->head.data, c->head.length);
     put_choice(c, a, echo, text, length, notes, a->ids_sent, reason);
     strbuf_puts(&c->out, c->p.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
-}
-
-static void completion_begin(call *c)
-{
-    (void)c;
 }
 
 static void completion_delta(call *c, answer *a, qp_text_kind kind, const char *text, size_t length)
@@ -228,20 +206,13 @@ static void completion_finish(call *c, answer *a)
 
 static void completion_end(call *c)
 {
-    if (c->p.include_usage) {
-        strbuf_puts(&c->out, "data: ");
-        put_head(c, &c->out);
-        strbuf_puts(&c->out, ",\"choices\":[]");
-        put_openai_usage(c, &c->out);
-        strbuf_puts(&c->out, "}\n\n");
-    }
-    strbuf_puts(&c->out, "data: [DONE]\n\n");
+    end_openai_stream(c, "cmpl", "text_completion");
 }
 
 static void completion_whole(call *c)
 {
-    put_head(c, &c->out);
-    strbuf_puts(&c->out, ",\"choices\":[");
+    put_openai_head(c, "cmpl", "text_completion", &c->out);
+    json_put(&c->out, ",'choices':[");
     for (size_t i = 0; i < c->n_answers; i++) {
         answer *a = &c->answers[i];
         if (i) strbuf_putc(&c->out, ',');
@@ -258,7 +229,6 @@ const dialect openai_completions = {
     .stream_type = "text/event-stream",
     .read = read_completion,
     .whole = completion_whole,
-    .begin = completion_begin,
     .delta = completion_delta,
     .finish = completion_finish,
     .end = completion_end,

@@ -4,6 +4,7 @@
 #include "server/api_llama_cpp.h"
 
 #include "server/api_parts.h"
+#include "server/lora.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
 
@@ -113,37 +114,21 @@ static qp_status read_fill(call *c, const cJSON *body, api_error *error)
 static void put_probabilities(const call *c, answer *a, size_t end, strbuf *out)
 {
     if (!c->p.logprobs) return;
-    strbuf_puts(out, ",\"completion_probabilities\":[");
-    for (bool first = true; a->noted < end; a->noted++, first = false) {
-        const token_note *note = &a->notes[a->noted];
-        strbuf_printf(out, "%s{\"id\":%d,", first ? "" : ",", (int)note->token);
-        put_token_logprob(c, note->token, note->logprob, out);
-        strbuf_puts(out, ",\"top_logprobs\":[");
-        for (uint32_t i = 0; i < note->n_tops; i++) {
-            const token_top *top = &a->tops[note->tops + i];
-            strbuf_printf(out, "%s{\"id\":%d,", i ? "," : "", (int)top->token);
-            put_token_logprob(c, top->token, top->logprob, out);
-            strbuf_putc(out, '}');
-        }
-        strbuf_puts(out, "]}");
-    }
-    strbuf_putc(out, ']');
+    json_put(out, ",'completion_probabilities':");
+    put_notes(c, a, end, true, out);
 }
 
 static void put_settings(const call *c, const request *r, strbuf *out)
 {
-    strbuf_printf(out, ",\"generation_settings\":{\"n_predict\":%lld,\"stream\":%s,",
-                  (long long)c->p.max_tokens, c->p.stream ? "true" : "false");
+    json_put(out, ",'generation_settings':{'n_predict':%i,'stream':%b,", c->p.max_tokens,
+             c->p.stream);
     for (int i = 0; i < QP_SETTING_COUNT; i++)
-        strbuf_printf(out, "\"%s\":%.17g,", qp_setting_name((qp_setting)i), r->sampling.value[i]);
-    strbuf_printf(out, "\"min_tokens\":%zu,\"ignore_eos\":%s,\"n_probs\":%d,\"stop\":[",
-                  r->min_tokens, r->ignore_eos ? "true" : "false",
-                  c->p.logprobs ? r->top_logprobs : 0);
-    for (size_t i = 0; i < c->p.n_stops; i++) {
-        if (i) strbuf_putc(out, ',');
-        json_put_string(out, c->p.stops[i], strlen(c->p.stops[i]));
-    }
-    strbuf_puts(out, "],\"logit_bias\":[");
+        json_put(out, "%q:%g,", qp_setting_name((qp_setting)i), r->sampling.value[i]);
+    json_put(out, "'min_tokens':%z,'ignore_eos':%b,'n_probs':%d,'stop':[", r->min_tokens,
+             r->ignore_eos, c->p.logprobs ? r->top_logprobs : 0);
+    for (size_t i = 0; i < c->p.n_stops; i++)
+        json_put(out, i ? ",%q" : "%q", c->p.stops[i]);
+    json_put(out, "],'logit_bias':[");
     for (size_t i = 0; i < c->p.n_biases; i++)
         strbuf_printf(out, "%s{\"token\":%d,\"bias\":%.9g}", i ? "," : "",
                       (int)c->p.biases[i].token, (double)c->p.biases[i].bias);
@@ -158,8 +143,7 @@ static void put_prompt(const call *c, const request *r, strbuf *out)
     qp_error ignored;
     qp_status status = qp_detokenize(c->server->vocabulary, r->prompt, r->n_prompt, QP_SPECIAL,
                                      &text, &length, &ignored);
-    strbuf_puts(out, ",\"prompt\":");
-    json_put_string(out, status == QP_OK ? text : "", status == QP_OK ? length : 0);
+    json_put(out, ",'prompt':%Q", status == QP_OK ? text : "", status == QP_OK ? length : 0);
     if (status == QP_OK) qp_free(text);
 }
 
@@ -168,26 +152,23 @@ static void put_stop(const answer *a, strbuf *out)
     const char *type = a->finish == QP_FINISH_STOP_TOKEN  ? "eos"
                        : a->finish == QP_FINISH_STOP_TEXT ? "word"
                                                           : "limit";
-    strbuf_printf(out, ",\"stop\":true,\"stop_type\":\"%s\",\"stopping_word\":", type);
-    json_put_string(out, a->stopped ? a->stopped : "", a->stopped ? strlen(a->stopped) : 0);
-    strbuf_printf(out, ",\"truncated\":%s", a->finish == QP_FINISH_CONTEXT ? "true" : "false");
+    json_put(out, ",'stop':true,'stop_type':%q,'stopping_word':%q,'truncated':%b", type,
+             a->stopped ? a->stopped : "", a->finish == QP_FINISH_CONTEXT);
 }
 
 void put_llama_cpp_result(const call *c, answer *a, bool last, strbuf *out)
 {
     const request *r = c->prompts[a->prompt].request;
-    strbuf_printf(out, "{\"index\":%zu,\"content\":", a->index);
-    json_put_string(out, strbuf_text(&a->text), last ? 0 : a->text.length);
+    json_put(out, "{'index':%z,'content':%Q", a->index, strbuf_text(&a->text),
+             last ? 0 : a->text.length);
     put_ids(a, "tokens", last ? a->n_ids : 0, out);
-    strbuf_puts(out, ",\"model\":");
-    put_model(c, out);
-    strbuf_printf(out, ",\"tokens_predicted\":%zu,\"tokens_evaluated\":%zu,\"tokens_cached\":%zu",
-                  a->n_tokens, r->n_prompt, r->n_prompt + a->n_tokens);
+    json_put(out, ",'model':%q,'tokens_predicted':%z,'tokens_evaluated':%z,'tokens_cached':%z",
+             lora_model(c), a->n_tokens, r->n_prompt, r->n_prompt + a->n_tokens);
     put_settings(c, r, out);
     put_prompt(c, r, out);
     put_stop(a, out);
-    strbuf_printf(out, ",\"has_new_line\":%s",
-                  memchr(strbuf_text(&a->text), '\n', a->text.length) ? "true" : "false");
+    json_put(out, ",'has_new_line':%b",
+             memchr(strbuf_text(&a->text), '\n', a->text.length) != NULL);
     put_probabilities(c, a, a->n_notes, out);
     put_timings(c, a, last, out);
     strbuf_putc(out, '}');
@@ -249,21 +230,15 @@ static void whole(call *c)
     if (c->n_answers > 1) strbuf_putc(out, ']');
 }
 
-static void begin(call *c)
-{
-    (void)c;
-}
-
 static void delta(call *c, answer *a, qp_text_kind kind, const char *text, size_t length)
 {
     (void)kind; /* there are no conversations here */
     const request *r = c->prompts[a->prompt].request;
     if (!length && a->n_ids == a->ids_sent) return;
-    strbuf_printf(&c->out, "data: {\"index\":%zu,\"content\":", a->index);
-    json_put_string(&c->out, text, length);
+    json_put(&c->out, "data: {'index':%z,'content':%Q", a->index, text, length);
     put_ids(a, "tokens", a->ids_sent, &c->out);
-    strbuf_printf(&c->out, ",\"stop\":false,\"tokens_predicted\":%zu,\"tokens_evaluated\":%zu",
-                  a->n_tokens, r->n_prompt);
+    json_put(&c->out, ",'stop':false,'tokens_predicted':%z,'tokens_evaluated':%z", a->n_tokens,
+             r->n_prompt);
     put_probabilities(c, a, notes_handed(a), &c->out);
     strbuf_puts(&c->out, "}\n\n");
 }
@@ -271,10 +246,10 @@ static void delta(call *c, answer *a, qp_text_kind kind, const char *text, size_
 static void put_reading(call *c, const answer *a, size_t read)
 {
     const request *r = c->prompts[a->prompt].request;
-    strbuf_printf(&c->out,
-                  "data: {\"index\":%zu,\"content\":\"\",\"tokens\":[],\"stop\":false,"
-                  "\"tokens_predicted\":0,\"tokens_evaluated\":%zu",
-                  a->index, r->n_prompt);
+    json_put(&c->out,
+             "data: {'index':%z,'content':'','tokens':[],'stop':false,'tokens_predicted':0,"
+             "'tokens_evaluated':%z",
+             a->index, r->n_prompt);
     if (c->p.timings) put_prompt_timings(c, a, read, &c->out);
     put_progress(c, a, read, &c->out);
     strbuf_puts(&c->out, "}\n\n");
@@ -287,16 +262,11 @@ static void finish(call *c, answer *a)
     strbuf_puts(&c->out, "\n\n");
 }
 
-static void end(call *c)
-{
-    (void)c;
-}
-
 #define DIALECT(tables, reader)                                                                    \
     {                                                                                              \
         .fields = (tables), .stream_type = "text/event-stream", .likely = true, .read = (reader),  \
-        .whole = whole, .begin = begin, .delta = delta, .progress = put_reading, .finish = finish, \
-        .end = end, .fail = fail_openai                                                            \
+        .whole = whole, .delta = delta, .progress = put_reading, .finish = finish,                 \
+        .fail = fail_openai                                                                        \
     }
 const dialect llama_cpp_completion = DIALECT(completion_tables, read_completion);
 const dialect llama_cpp_infill = DIALECT(fill_tables, read_fill);

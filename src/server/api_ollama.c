@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "engine/engine.h"
 #include "server/api_parts.h"
+#include "server/lora.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
 
@@ -77,6 +78,11 @@ static void default_stream(call *c, const cJSON *body)
 
 static void put_head(const call *c, strbuf *out);
 
+static bool is_chat(const call *c)
+{
+    return c->dialect == &ollama_chat;
+}
+
 /* A request without a prompt asks for the model to be loaded, or not to be kept: it is always
  * loaded. */
 static qp_status reply_loaded(call *c, const cJSON *body)
@@ -86,10 +92,9 @@ static qp_status reply_loaded(call *c, const cJSON *body)
     const bool unload =
         text ? strtod(text, NULL) == 0 : cJSON_IsNumber(kept) && kept->valuedouble == 0;
     put_head(c, &c->out);
-    strbuf_puts(&c->out, c->dialect == &ollama_chat
-                             ? ",\"message\":{\"role\":\"assistant\",\"content\":\"\"}"
-                             : ",\"response\":\"\"");
-    strbuf_printf(&c->out, ",\"done\":true,\"done_reason\":\"%s\"}\n", unload ? "unload" : "load");
+    json_put(&c->out,
+             is_chat(c) ? ",'message':{'role':'assistant','content':''}" : ",'response':''");
+    json_put(&c->out, ",'done':true,'done_reason':%q}\n", unload ? "unload" : "load");
     return QP_OK;
 }
 
@@ -113,14 +118,6 @@ static qp_status read_chat(call *c, const cJSON *body, api_error *error)
     return call_add_chat(c, variables, error);
 }
 
-static void add_message(cJSON *list, const char *role, const char *text)
-{
-    cJSON *message = cJSON_CreateObject();
-    cJSON_AddStringToObject(message, "role", role);
-    cJSON_AddStringToObject(message, "content", text);
-    cJSON_AddItemToArray(list, message);
-}
-
 static qp_status read_generate(call *c, const cJSON *body, api_error *error)
 {
     cJSON *variables = NULL;
@@ -132,9 +129,11 @@ static qp_status read_generate(call *c, const cJSON *body, api_error *error)
     c->p.parse_special = c->p.raw && atomic_load(&c->server->raw_special);
     bool templated = c->server->vocabulary && qp_chat_template(c->server->vocabulary);
     if (c->p.raw || !templated) return call_add_text(c, c->p.text, error);
-    cJSON *list = cJSON_CreateArray();
-    if (c->p.instructions && *c->p.instructions) add_message(list, "system", c->p.instructions);
-    add_message(list, "user", c->p.text);
+    const bool system = c->p.instructions && *c->p.instructions;
+    cJSON *list = system
+                      ? json_make("[{'role':'system','content':%q},{'role':'user','content':%q}]",
+                                  c->p.instructions, c->p.text)
+                      : json_make("[{'role':'user','content':%q}]", c->p.text);
     qp_status status = call_chat_variables(c, list, NULL, &variables, error);
     cJSON_Delete(list);
     return status == QP_OK ? call_add_chat(c, variables, error) : status;
@@ -144,45 +143,23 @@ static qp_status read_generate(call *c, const cJSON *body, api_error *error)
 
 static void put_head(const call *c, strbuf *out)
 {
-    char when[40];
-    struct tm utc;
-    gmtime_r(&c->created, &utc);
-    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    strbuf_puts(out, "{\"model\":");
-    put_model(c, out);
-    strbuf_printf(out, ",\"created_at\":\"%s\"", when);
-}
-
-static bool is_chat(const call *c)
-{
-    return c->dialect == &ollama_chat;
-}
-
-static void put_call(const cJSON *call, strbuf *out)
-{
-    const char *name = json_get(call, "name")->valuestring;
-    strbuf_printf(out,
-                  "{\"id\":\"call_%s\",\"function\":{\"name\":", json_get(call, "id")->valuestring);
-    json_put_string(out, name, strlen(name));
-    strbuf_printf(out, ",\"arguments\":%s}}", json_get(call, "arguments")->valuestring);
+    char when[CLOCK_UTC_SIZE];
+    clock_utc(c->created, when);
+    json_put(out, "{'model':%q,'created_at':%q", lora_model(c), when);
 }
 
 /* A reply's text, its thoughts, and its calls from this one on, each of which may be NULL. */
 static void put_text(const call *c, const strbuf *text, const strbuf *thinking, const cJSON *calls,
                      strbuf *out)
 {
-    strbuf_puts(out, is_chat(c) ? ",\"message\":{\"role\":\"assistant\",\"content\":"
-                                : ",\"response\":");
-    json_put_string(out, text ? strbuf_text(text) : "", text ? text->length : 0);
-    if (thinking && thinking->length && !c->p.no_thoughts) {
-        strbuf_puts(out, ",\"thinking\":");
-        json_put_string(out, strbuf_text(thinking), thinking->length);
-    }
-    if (calls) strbuf_puts(out, ",\"tool_calls\":[");
-    for (const cJSON *one = calls; one; one = one->next) {
-        if (one != calls) strbuf_putc(out, ',');
-        put_call(one, out);
-    }
+    json_put(out, is_chat(c) ? ",'message':{'role':'assistant','content':%Q" : ",'response':%Q",
+             text ? strbuf_text(text) : "", text ? text->length : 0);
+    if (thinking && thinking->length && !c->p.no_thoughts)
+        json_put(out, ",'thinking':%Q", strbuf_text(thinking), thinking->length);
+    for (const cJSON *one = calls; one; one = one->next)
+        json_put(out, "%s{'id':'call_%s','function':{'name':%q,'arguments':%s}}",
+                 one == calls ? ",\"tool_calls\":[" : ",", json_text(one, "id"),
+                 json_text(one, "name"), json_text(one, "arguments"));
     if (calls) strbuf_putc(out, ']');
     if (is_chat(c)) strbuf_putc(out, '}');
 }
@@ -190,20 +167,17 @@ static void put_text(const call *c, const strbuf *text, const strbuf *thinking, 
 static void put_end(const call *c, strbuf *out)
 {
     const request *r = c->prompts[0].request;
-    call_usage sum = call_sum_usage(c);
-    uint64_t now = clock_ns(), first = r->first_token ? r->first_token : now,
-             admitted = r->admitted ? r->admitted : now;
-    strbuf_printf(out,
-                  ",\"done\":true,\"done_reason\":\"%s\",\"total_duration\":%llu,"
-                  "\"load_duration\":0,\"prompt_eval_count\":%zu,\"prompt_eval_duration\":%llu,"
-                  "\"eval_count\":%zu,\"eval_duration\":%llu}",
-                  c->answers[0].finish == QP_FINISH_LENGTH ||
-                          c->answers[0].finish == QP_FINISH_CONTEXT
-                      ? "length"
-                      : "stop",
-                  (unsigned long long)(now - c->arrived), sum.prompt,
-                  (unsigned long long)(first > admitted ? first - admitted : 0), sum.completion,
-                  (unsigned long long)(now > first ? now - first : 0));
+    const int finish = c->answers[0].finish;
+    const bool cut = finish == QP_FINISH_LENGTH || finish == QP_FINISH_CONTEXT;
+    const call_usage sum = call_sum_usage(c);
+    const uint64_t now = clock_ns(), first = r->first_token ? r->first_token : now,
+                   admitted = r->admitted ? r->admitted : now;
+    json_put(out,
+             ",'done':true,'done_reason':%q,'total_duration':%i,'load_duration':0,"
+             "'prompt_eval_count':%z,'prompt_eval_duration':%i,'eval_count':%z,'eval_duration':%i}",
+             cut ? "length" : "stop", (int64_t)(now - c->arrived), sum.prompt,
+             (int64_t)(first > admitted ? first - admitted : 0), sum.completion,
+             (int64_t)(now > first ? now - first : 0));
 }
 
 static void whole(call *c)
@@ -232,11 +206,6 @@ static void delta(call *c, answer *a, qp_text_kind kind, const char *text, size_
     strbuf_free(&piece);
 }
 
-static void finish(call *c, answer *a)
-{
-    (void)c, (void)a;
-}
-
 static void end(call *c)
 {
     strbuf_append(&c->out, c->head.data, c->head.length);
@@ -251,42 +220,21 @@ static void fail(call *c, const api_error *error)
     strbuf_putc(&c->out, '\n');
 }
 
-const dialect ollama_chat = {
-    .fields = chat_tables,
-    .stream_type = "application/x-ndjson",
-    .likely = true,
-    .whole_calls = true,
-    .read = read_chat,
-    .whole = whole,
-    .begin = begin,
-    .delta = delta,
-    .finish = finish,
-    .end = end,
-    .fail = fail,
-};
-
-const dialect ollama_generate = {
-    .fields = generate_tables,
-    .stream_type = "application/x-ndjson",
-    .likely = true,
-    .whole_calls = true,
-    .read = read_generate,
-    .whole = whole,
-    .begin = begin,
-    .delta = delta,
-    .finish = finish,
-    .end = end,
-    .fail = fail,
-};
+#define DIALECT(tables, reader)                                                                    \
+    {                                                                                              \
+        .fields = (tables), .stream_type = "application/x-ndjson", .likely = true,                 \
+        .whole_calls = true, .read = (reader), .whole = whole, .begin = begin, .delta = delta,     \
+        .end = end, .fail = fail                                                                   \
+    }
+const dialect ollama_chat = DIALECT(chat_tables, read_chat);
+const dialect ollama_generate = DIALECT(generate_tables, read_generate);
 
 /* ---- The model ----------------------------------------------------------------------------- */
 
 void reply_ollama_version(server *s, exchange *x)
 {
     (void)s;
-    cJSON *tree = cJSON_CreateObject();
-    cJSON_AddStringToObject(tree, "version", QP_VERSION);
-    server_reply_json(x, tree);
+    server_reply_json(x, "{'version':%q}", QP_VERSION);
 }
 
 /* How many elements the model's weights have, and the type of most of them. */
@@ -309,33 +257,22 @@ static weight_facts count_weights(const program *p)
     return out;
 }
 
-static void add_details(const server *s, cJSON *tree)
+static void put_details(const server *s, strbuf *out)
 {
-    const program *p = &s->engine->program;
-    const weight_facts weights = count_weights(p);
+    const weight_facts weights = count_weights(&s->engine->program);
     const bool billions = weights.elements >= 1e9;
     const char *family = engine_family(s->engine);
     char size[32];
     snprintf(size, sizeof size, "%.*f%c", billions ? 1 : 2,
              weights.elements / (billions ? 1e9 : 1e6), billions ? 'B' : 'M');
-    cJSON *details = cJSON_AddObjectToObject(tree, "details");
-    cJSON_AddStringToObject(details, "format", "gguf");
-    cJSON_AddStringToObject(details, "family", family);
-    cJSON_AddItemToObject(details, "families", cJSON_CreateStringArray(&family, 1));
-    cJSON_AddStringToObject(details, "parameter_size", size);
-    cJSON_AddStringToObject(details, "quantization_level", dtype_name(weights.type));
-}
-
-/* Under the name that GGUF's keys of this family have. */
-static void add_of_family(const server *s, cJSON *tree, const char *key, double value)
-{
-    char name[96];
-    snprintf(name, sizeof name, "%s.%s", engine_gguf_family(s->engine), key);
-    cJSON_AddNumberToObject(tree, name, value);
+    json_put(out,
+             ",'details':{'format':'gguf','family':%q,'families':[%q],'parameter_size':%q,"
+             "'quantization_level':%q}",
+             family, family, size, dtype_name(weights.type));
 }
 
 /* 64 digits that stand for the model: of its sizes, not of a file, as Ollama's are. */
-static void add_digest(const server *s, cJSON *model)
+static void put_digest(const server *s, strbuf *out)
 {
     const weight_facts weights = count_weights(&s->engine->program);
     const uint64_t sizes = hash_random((uint64_t)s->info.weight_bytes, (uint64_t)weights.elements,
@@ -344,42 +281,38 @@ static void add_digest(const server *s, cJSON *model)
     for (uint64_t i = 0; i < 4; i++)
         snprintf(digits + 16 * i, 17, "%016llx",
                  (unsigned long long)hash_random(sizes, (uint64_t)s->info.vocab_size, i));
-    cJSON_AddStringToObject(model, "digest", digits);
+    json_put(out, ",'digest':%q", digits);
 }
 
-/* The only model of a list; returns it. */
-static cJSON *add_model(const server *s, cJSON *tree)
+/* A list of the only model, with members of its own. */
+static void reply_list(const server *s, exchange *x, const char *members)
 {
-    cJSON *model = cJSON_CreateObject();
-    cJSON_AddStringToObject(model, "name", s->options->alias);
-    cJSON_AddStringToObject(model, "model", s->options->alias);
-    cJSON_AddNumberToObject(model, "size", (double)s->info.weight_bytes);
-    add_digest(s, model);
-    add_details(s, model);
-    cJSON_AddItemToArray(cJSON_AddArrayToObject(tree, "models"), model);
-    return model;
+    strbuf facts = {0};
+    put_digest(s, &facts);
+    put_details(s, &facts);
+    server_reply_json(x, "{'models':[{'name':%q,'model':%q,'size':%i%s,%s}]}", s->options->alias,
+                      s->options->alias, (int64_t)s->info.weight_bytes, strbuf_text(&facts),
+                      members);
+    strbuf_free(&facts);
 }
 
 void reply_ollama_tags(server *s, exchange *x)
 {
-    char when[40];
-    struct tm utc;
-    gmtime_r(&s->started, &utc);
-    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    cJSON *tree = cJSON_CreateObject();
-    cJSON_AddStringToObject(add_model(s, tree), "modified_at", when);
-    server_reply_json(x, tree);
+    char when[CLOCK_UTC_SIZE], members[80];
+    clock_utc(s->started, when);
+    snprintf(members, sizeof members, "\"modified_at\":\"%s\"", when);
+    reply_list(s, x, members);
 }
 
 /* The model stays loaded as long as the server runs. */
 void reply_ollama_ps(server *s, exchange *x)
 {
     const bool on_gpu = s->engine->device.context != NULL;
-    cJSON *tree = cJSON_CreateObject(), *model = add_model(s, tree);
-    cJSON_AddStringToObject(model, "expires_at", "9999-12-31T23:59:59Z");
-    cJSON_AddNumberToObject(model, "size_vram", on_gpu ? (double)s->info.weight_bytes : 0);
-    cJSON_AddNumberToObject(model, "context_length", (double)s->info.context);
-    server_reply_json(x, tree);
+    strbuf members = {0};
+    json_put(&members, "'expires_at':'9999-12-31T23:59:59Z','size_vram':%i,'context_length':%i",
+             on_gpu ? (int64_t)s->info.weight_bytes : (int64_t)0, (int64_t)s->info.context);
+    reply_list(s, x, strbuf_text(&members));
+    strbuf_free(&members);
 }
 
 static const field show_fields[] = {
@@ -388,26 +321,24 @@ static const field show_fields[] = {
     {0}};
 const field *const ollama_show_tables[] = {show_fields, NULL};
 
-qp_status answer_ollama_show(call *c, cJSON **out, api_error *error)
+qp_status answer_ollama_show(call *c, api_error *error)
 {
     (void)error;
     const server *s = c->server;
-    const char *source = s->vocabulary ? qp_chat_template(s->vocabulary) : NULL;
-    *out = cJSON_CreateObject();
-    cJSON_AddStringToObject(*out, "template", source ? source : "");
-    cJSON_AddStringToObject(*out, "parameters", "");
-    cJSON_AddStringToObject(*out, "modelfile", "");
-    add_details(s, *out);
-    cJSON *info = cJSON_AddObjectToObject(*out, "model_info");
     const program *p = &s->engine->program;
-    cJSON_AddStringToObject(info, "general.architecture", engine_gguf_family(s->engine));
-    cJSON_AddNumberToObject(info, "general.parameter_count", count_weights(p).elements);
-    add_of_family(s, info, "context_length", (double)s->info.model_context);
-    add_of_family(s, info, "embedding_length", (double)p->config.hidden_size);
-    add_of_family(s, info, "vocab_size", (double)s->info.vocab_size);
-    cJSON *capabilities = cJSON_AddArrayToObject(*out, "capabilities");
-    cJSON_AddItemToArray(capabilities, cJSON_CreateString("completion"));
-    if (s->takes_tools) cJSON_AddItemToArray(capabilities, cJSON_CreateString("tools"));
-    if (s->thinks) cJSON_AddItemToArray(capabilities, cJSON_CreateString("thinking"));
+    const char *source = s->vocabulary ? qp_chat_template(s->vocabulary) : NULL;
+    const char *family = engine_gguf_family(s->engine); /* as GGUF's keys of it begin */
+    strbuf facts = {0};
+    put_details(s, &facts);
+    json_put(&c->out,
+             "{'template':%q,'parameters':'','modelfile':''%s,'model_info':"
+             "{'general.architecture':%q,'general.parameter_count':%g,"
+             "'%s.context_length':%i,'%s.embedding_length':%i,'%s.vocab_size':%i},"
+             "'capabilities':['completion'%s%s]}",
+             source ? source : "", strbuf_text(&facts), family, count_weights(p).elements, family,
+             (int64_t)s->info.model_context, family, (int64_t)p->config.hidden_size, family,
+             (int64_t)s->info.vocab_size, s->takes_tools ? ",\"tools\"" : "",
+             s->thinks ? ",\"thinking\"" : "");
+    strbuf_free(&facts);
     return QP_OK;
 }

@@ -10,4 +10,4 @@ void reply_ollama_tags(server *s, exchange *x);
 void reply_ollama_ps(server *s, exchange *x);
 
 extern const field *const ollama_show_tables[];
-qp_status answer_ollama_show(call *c, cJSON **out, api_error *error);
+qp_status answer_ollama_show(call *c, api_error *error);

@@ -37,68 +37,63 @@ void reply_health(server *s, exchange *x)
         server_reply_error(x, &error, API_OPENAI);
         return;
     }
-    cJSON *tree = cJSON_CreateObject();
-    cJSON_AddStringToObject(tree, "status", "ok");
-    if (s->batcher) {
-        uint64_t now = clock_ns(), step = batcher_last_step(s->batcher);
-        cJSON_AddNumberToObject(tree, "last_step_seconds",
-                                now > step ? (double)(now - step) * 1e-9 : 0);
+    if (!s->batcher) {
+        server_reply_json(x, "{'status':'ok'}");
+        return;
     }
-    server_reply_json(x, tree);
+    const uint64_t now = clock_ns(), step = batcher_last_step(s->batcher);
+    server_reply_json(x, "{'status':'ok','last_step_seconds':%g}",
+                      now > step ? (double)(now - step) * 1e-9 : 0.0);
 }
 
-static cJSON *describe_model(const server *s)
+static void put_own_model(const server *s, strbuf *out)
 {
-    cJSON *model = cJSON_CreateObject();
-    cJSON_AddStringToObject(model, "id", s->options->alias);
-    cJSON_AddStringToObject(model, "object", "model");
-    cJSON_AddNumberToObject(model, "created", (double)s->started);
-    cJSON_AddStringToObject(model, "owned_by", "quipu");
-    if (atomic_load(&s->phase) == SERVER_LOADING) return model;
-    cJSON_AddNumberToObject(model, "max_model_len", (double)s->info.context);
-    cJSON *meta = cJSON_AddObjectToObject(model, "meta");
-    cJSON_AddNumberToObject(meta, "n_vocab", (double)s->info.vocab_size);
-    cJSON_AddNumberToObject(meta, "n_ctx_train", (double)s->info.model_context);
-    cJSON_AddNumberToObject(meta, "size", (double)s->info.weight_bytes);
-    return model;
+    json_put(out, "{'id':%q,'object':'model','created':%i,'owned_by':'quipu'", s->options->alias,
+             (int64_t)s->started);
+    if (atomic_load(&s->phase) != SERVER_LOADING)
+        json_put(out, ",'max_model_len':%i,'meta':{'n_vocab':%i,'n_ctx_train':%i,'size':%i}",
+                 (int64_t)s->info.context, (int64_t)s->info.vocab_size,
+                 (int64_t)s->info.model_context, (int64_t)s->info.weight_bytes);
+    strbuf_putc(out, '}');
 }
 
 /* As vLLM lists an adapter. */
-static cJSON *describe_adapter(const server *s, int64_t adapter)
+static void put_adapter(const server *s, int64_t adapter, strbuf *out)
 {
-    cJSON *model = cJSON_CreateObject();
-    cJSON_AddStringToObject(model, "id", lora_name(s, adapter));
-    cJSON_AddStringToObject(model, "object", "model");
-    cJSON_AddNumberToObject(model, "created", (double)s->started);
-    cJSON_AddStringToObject(model, "owned_by", "quipu");
-    cJSON_AddStringToObject(model, "root", model_get_adapter(s->engine->model, adapter)->path);
-    cJSON_AddStringToObject(model, "parent", s->options->alias);
-    cJSON_AddNumberToObject(model, "max_model_len", (double)s->info.context);
-    return model;
+    json_put(out,
+             "{'id':%q,'object':'model','created':%i,'owned_by':'quipu','root':%q,'parent':%q,"
+             "'max_model_len':%i}",
+             lora_name(s, adapter), (int64_t)s->started,
+             model_get_adapter(s->engine->model, adapter)->path, s->options->alias,
+             (int64_t)s->info.context);
 }
 
 void reply_models(server *s, exchange *x)
 {
-    cJSON *tree = cJSON_CreateObject();
-    cJSON_AddStringToObject(tree, "object", "list");
-    cJSON *list = cJSON_AddArrayToObject(tree, "data");
-    cJSON_AddItemToArray(list, describe_model(s));
+    strbuf list = {0};
     const bool opened = atomic_load(&s->phase) != SERVER_LOADING;
-    for (int64_t i = 0; opened && i < s->info.n_adapters; i++)
-        cJSON_AddItemToArray(list, describe_adapter(s, i));
-    server_reply_json(x, tree);
+    put_own_model(s, &list);
+    for (int64_t i = 0; opened && i < s->info.n_adapters; i++) {
+        strbuf_putc(&list, ',');
+        put_adapter(s, i, &list);
+    }
+    server_reply_json(x, "{'object':'list','data':[%s]}", strbuf_text(&list));
+    strbuf_free(&list);
 }
 
 void reply_model(server *s, exchange *x)
 {
     const char *name = exchange_request(x)->target + strlen("/v1/models/");
-    if (strcmp(name, s->options->alias) == 0) {
-        server_reply_json(x, describe_model(s));
-        return;
-    }
     const int64_t adapter = atomic_load(&s->phase) == SERVER_LOADING ? -1 : lora_find(s, name);
-    if (adapter >= 0) {
-        server_reply_json(x, describe_adapter(s, adapter));
+    const bool own = strcmp(name, s->options->alias) == 0;
+    strbuf model = {0};
+    if (own)
+        put_own_model(s, &model);
+    else if (adapter >= 0)
+        put_adapter(s, adapter, &model);
+    if (model.length) {
+        server_reply_text(x, "application/json", &model);
+        strbuf_free(&model);
         return;
     }
     api_error error = {.code = "model_not_found"};
@@ -107,91 +102,80 @@ void reply_model(server *s, exchange *x)
     server_reply_error(x, &error, API_OPENAI);
 }
 
-static void add_piece(cJSON *object, const char *name, const qp_vocabulary *v, qp_role role)
+/* A control token's text as JSON; `none`: where there is no such token. */
+static void put_role(const qp_vocabulary *v, const char *name, qp_role role, const char *none,
+                     strbuf *out)
 {
     size_t length = 0;
     const char *piece = v ? qp_token_piece(v, qp_special_token(v, role), &length) : NULL;
-    strbuf json = {0};
-    json_put_string(&json, piece ? piece : "", piece ? length : 0);
-    cJSON_AddRawToObject(object, name, strbuf_text(&json));
-    strbuf_free(&json);
+    json_put(out, ",'%s':%Q", name, piece ? piece : none, piece ? length : 0);
+}
+
+static const char *template_of(const server *s)
+{
+    return s->vocabulary ? qp_chat_template(s->vocabulary) : NULL;
 }
 
 void reply_props(server *s, exchange *x)
 {
-    cJSON *tree = cJSON_CreateObject();
-    cJSON *settings = cJSON_AddObjectToObject(tree, "default_generation_settings");
+    const char *source = template_of(s);
     qp_sampling sampling = s->defaults;
+    strbuf values = {0}, tokens = {0};
     sampling_exclude_unlikely(s->engine, &sampling);
-    cJSON_AddNumberToObject(settings, "n_ctx", (double)s->info.context);
-    cJSON *values = cJSON_AddObjectToObject(settings, "params");
     for (int i = 0; i < QP_SETTING_COUNT; i++)
-        cJSON_AddNumberToObject(values, qp_setting_name((qp_setting)i), sampling.value[i]);
-    cJSON_AddNumberToObject(tree, "total_slots", (double)s->options->parallel);
-    cJSON_AddStringToObject(tree, "model_alias", s->options->alias);
-    cJSON_AddStringToObject(tree, "model_path", model_path(s->engine->model));
-    const char *source = s->vocabulary ? qp_chat_template(s->vocabulary) : NULL;
-    cJSON_AddStringToObject(tree, "chat_template", source ? source : "");
-    add_piece(tree, "bos_token", s->vocabulary, QP_ROLE_BOS);
-    add_piece(tree, "eos_token", s->vocabulary, QP_ROLE_EOS);
-    cJSON_AddStringToObject(tree, "build_info", "quipu " QP_VERSION);
-    server_reply_json(x, tree);
+        json_put(&values, i ? ",%q:%g" : "%q:%g", qp_setting_name((qp_setting)i),
+                 sampling.value[i]);
+    put_role(s->vocabulary, "bos_token", QP_ROLE_BOS, "", &tokens);
+    put_role(s->vocabulary, "eos_token", QP_ROLE_EOS, "", &tokens);
+    server_reply_json(x,
+                      "{'default_generation_settings':{'n_ctx':%i,'params':{%s}},'total_slots':%i,"
+                      "'model_alias':%q,'model_path':%q,'chat_template':%q%s,'build_info':%q}",
+                      (int64_t)s->info.context, strbuf_text(&values), (int64_t)s->options->parallel,
+                      s->options->alias, model_path(s->engine->model), source ? source : "",
+                      strbuf_text(&tokens), "quipu " QP_VERSION);
+    strbuf_free(&values);
+    strbuf_free(&tokens);
 }
 
 /* What routers ask a worker for before they send it requests. */
 void reply_model_info(server *s, exchange *x)
 {
-    cJSON *tree = cJSON_CreateObject();
-    cJSON_AddStringToObject(tree, "model_path", model_path(s->engine->model));
-    cJSON_AddStringToObject(tree, "tokenizer_path", model_path(s->engine->model));
-    cJSON_AddStringToObject(tree, "served_model_name", s->options->alias);
-    cJSON_AddStringToObject(tree, "model_type", engine_family(s->engine));
-    cJSON_AddBoolToObject(tree, "is_generation", true);
-    cJSON_AddNumberToObject(tree, "max_context_length", (double)s->info.context);
-    cJSON_AddNumberToObject(tree, "vocab_size", (double)s->info.vocab_size);
-    server_reply_json(x, tree);
+    const char *path = model_path(s->engine->model);
+    server_reply_json(x,
+                      "{'model_path':%q,'tokenizer_path':%q,'served_model_name':%q,'model_type':%q,"
+                      "'is_generation':true,'max_context_length':%i,'vocab_size':%i}",
+                      path, path, s->options->alias, engine_family(s->engine),
+                      (int64_t)s->info.context, (int64_t)s->info.vocab_size);
 }
 
 void reply_server_info(server *s, exchange *x)
 {
-    cJSON *tree = cJSON_CreateObject();
-    cJSON_AddStringToObject(tree, "version", QP_VERSION);
-    cJSON_AddStringToObject(tree, "model_path", model_path(s->engine->model));
-    cJSON_AddStringToObject(tree, "served_model_name", s->options->alias);
-    cJSON_AddStringToObject(tree, "device", s->info.device);
-    cJSON_AddStringToObject(tree, "kv_cache_dtype", dtype_name(s->engine->program.options.kv_type));
-    cJSON_AddNumberToObject(tree, "max_model_len", (double)s->info.context);
-    cJSON_AddNumberToObject(tree, "max_running_requests", (double)s->options->parallel);
-    cJSON_AddNumberToObject(tree, "max_queued_requests", (double)s->options->max_queued);
-    cJSON_AddNumberToObject(tree, "page_size", (double)s->engine->pages.page_size);
-    cJSON_AddNumberToObject(tree, "num_pages", (double)s->engine->pages.n_pages);
-    cJSON_AddNumberToObject(tree, "max_total_num_tokens",
-                            (double)(s->engine->pages.n_pages * s->engine->pages.page_size));
-    cJSON_AddNumberToObject(tree, "dp_size", 1);
-    server_reply_json(x, tree);
+    const int64_t pages = (int64_t)s->engine->pages.n_pages,
+                  size = (int64_t)s->engine->pages.page_size;
+    server_reply_json(x,
+                      "{'version':%q,'model_path':%q,'served_model_name':%q,'device':%q,"
+                      "'kv_cache_dtype':%q,'max_model_len':%i,'max_running_requests':%i,"
+                      "'max_queued_requests':%i,'page_size':%i,'num_pages':%i,"
+                      "'max_total_num_tokens':%i,'dp_size':1}",
+                      QP_VERSION, model_path(s->engine->model), s->options->alias, s->info.device,
+                      dtype_name(s->engine->program.options.kv_type), (int64_t)s->info.context,
+                      (int64_t)s->options->parallel, (int64_t)s->options->max_queued, size, pages,
+                      pages * size);
 }
 
 /* As vLLM has it, for programs that tokenize by the server. */
 void reply_tokenizer_info(server *s, exchange *x)
 {
-    static const struct {
-        const char *name;
-        qp_role role;
-    } tokens[] = {{"bos_token", QP_ROLE_BOS},
-                  {"eos_token", QP_ROLE_EOS},
-                  {"unk_token", QP_ROLE_UNKNOWN},
-                  {"pad_token", QP_ROLE_PADDING}};
-    cJSON *tree = cJSON_CreateObject();
-    const char *source = s->vocabulary ? qp_chat_template(s->vocabulary) : NULL;
-    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
-        if (s->vocabulary && qp_special_token(s->vocabulary, tokens[i].role) >= 0)
-            add_piece(tree, tokens[i].name, s->vocabulary, tokens[i].role);
-        else
-            cJSON_AddNullToObject(tree, tokens[i].name);
-    }
-    cJSON_AddNumberToObject(tree, "model_max_length", (double)s->info.context);
-    if (source) cJSON_AddStringToObject(tree, "chat_template", source);
-    server_reply_json(x, tree);
+    const char *source = template_of(s);
+    strbuf out = {0};
+    json_put(&out, "{'model_max_length':%i", (int64_t)s->info.context);
+    put_role(s->vocabulary, "bos_token", QP_ROLE_BOS, NULL, &out);
+    put_role(s->vocabulary, "eos_token", QP_ROLE_EOS, NULL, &out);
+    put_role(s->vocabulary, "unk_token", QP_ROLE_UNKNOWN, NULL, &out);
+    put_role(s->vocabulary, "pad_token", QP_ROLE_PADDING, NULL, &out);
+    if (source) json_put(&out, ",'chat_template':%q", source);
+    server_reply_json(x, "%s}", strbuf_text(&out));
+    strbuf_free(&out);
 }
 
 /* ---- On a worker --------------------------------------------------------------------------- */
@@ -211,24 +195,27 @@ static const field tokenize_fields[] = {
     {0}};
 const field *const tokenize_tables[] = {tokenize_fields, NULL};
 
-/* A token's bytes: a text, or an array of bytes where they are no whole UTF-8. */
-static cJSON *piece_value(const qp_vocabulary *v, int32_t token)
+/* A token: its id, or with its bytes, a text, or an array of bytes where they are no whole UTF-8.
+ */
+static void put_token(const call *c, int32_t token, strbuf *out)
 {
     size_t length = 0;
-    const char *piece = qp_token_piece(v, token, &length);
-    if (utf8_valid_run(piece ? piece : "", length) == length && !memchr(piece, '\0', length)) {
-        char *text = strndup(piece, length);
-        cJSON *value = cJSON_CreateString(text ? text : "");
-        free(text);
-        return value;
+    const char *piece = qp_token_piece(c->server->vocabulary, token, &length);
+    if (!c->p.with_pieces) {
+        json_put(out, "%d", (int)token);
+        return;
     }
-    cJSON *bytes = cJSON_CreateArray();
+    json_put(out, "{'id':%d,'piece':", (int)token);
+    if (utf8_valid_run(piece ? piece : "", length) == length) {
+        json_put(out, "%Q}", piece ? piece : "", length);
+        return;
+    }
     for (size_t i = 0; i < length; i++)
-        cJSON_AddItemToArray(bytes, cJSON_CreateNumber((unsigned char)piece[i]));
-    return bytes;
+        json_put(out, i ? ",%d" : "[%d", (int)(unsigned char)piece[i]);
+    strbuf_puts(out, "]}");
 }
 
-qp_status answer_tokenize(call *c, cJSON **out, api_error *error)
+qp_status answer_tokenize(call *c, api_error *error)
 {
     const qp_vocabulary *v = c->server->vocabulary;
     const bool prompt = json_get(c->body, "prompt");
@@ -240,20 +227,15 @@ qp_status answer_tokenize(call *c, cJSON **out, api_error *error)
     if (!c->p.text) return api_refuse(error, 400, "content", "\"content\" is missing");
     qp_status status = qp_tokenize(v, c->p.text, strlen(c->p.text), flags, &tokens, &error->error);
     if (status != QP_OK) return api_failed(error, status);
-    *out = cJSON_CreateObject();
-    cJSON *list = cJSON_AddArrayToObject(*out, "tokens");
-    cJSON_AddNumberToObject(*out, "count", (double)tokens.count);
-    cJSON_AddNumberToObject(*out, "max_model_len", (double)c->server->info.context);
+    strbuf list = {0};
     for (size_t i = 0; i < tokens.count; i++) {
-        cJSON *id = cJSON_CreateNumber(tokens.data[i]);
-        if (c->p.with_pieces) {
-            cJSON *pair = cJSON_CreateObject();
-            cJSON_AddItemToObject(pair, "id", id);
-            cJSON_AddItemToObject(pair, "piece", piece_value(v, tokens.data[i]));
-            id = pair;
-        }
-        cJSON_AddItemToArray(list, id);
+        if (i) strbuf_putc(&list, ',');
+        put_token(c, tokens.data[i], &list);
     }
+    json_put(&c->out, "{'tokens':[%s],'count':%z,'max_model_len':%i}", strbuf_text(&list),
+             tokens.count, (int64_t)c->server->info.context);
+    c->out.failed |= list.failed;
+    strbuf_free(&list);
     qp_tokens_free(&tokens);
     return QP_OK;
 }
@@ -264,7 +246,7 @@ static const field detokenize_fields[] = {FIELD("tokens", .type = FIELD_JSON, .t
                                           {0}};
 const field *const detokenize_tables[] = {detokenize_fields, NULL};
 
-qp_status answer_detokenize(call *c, cJSON **out, api_error *error)
+qp_status answer_detokenize(call *c, api_error *error)
 {
     size_t count = (size_t)cJSON_GetArraySize(c->p.prompt), used = 0, length;
     const cJSON *item;
@@ -279,20 +261,15 @@ qp_status answer_detokenize(call *c, cJSON **out, api_error *error)
                                                  "token ids must be whole numbers from 0 on");
     free(ids);
     if (status != QP_OK) return api_failed(error, status);
-    strbuf json = {0};
-    json_put_string(&json, text, length);
+    json_put(&c->out, "{'content':%Q,'prompt':%Q}", text, length, text, length); /* vLLM: prompt */
     qp_free(text);
-    *out = cJSON_CreateObject();
-    cJSON_AddRawToObject(*out, "content", strbuf_text(&json));
-    cJSON_AddRawToObject(*out, "prompt", strbuf_text(&json)); /* as vLLM calls it */
-    strbuf_free(&json);
     return QP_OK;
 }
 
 const field *const template_tables[] = {call_message_fields, call_tool_fields, call_template_fields,
                                         call_thinking_fields, NULL};
 
-qp_status answer_template(call *c, cJSON **out, api_error *error)
+qp_status answer_template(call *c, api_error *error)
 {
     cJSON *variables;
     char *text = NULL;
@@ -304,8 +281,7 @@ qp_status answer_template(call *c, cJSON **out, api_error *error)
                                       !c->p.no_generation_prompt, &text, &error->error);
     cJSON_free(json);
     if (status != QP_OK) return api_failed(error, status);
-    *out = cJSON_CreateObject();
-    cJSON_AddStringToObject(*out, "prompt", text);
+    json_put(&c->out, "{'prompt':%q}", text);
     qp_free(text);
     return QP_OK;
 }

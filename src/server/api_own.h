@@ -13,6 +13,6 @@ void reply_tokenizer_info(server *s, exchange *x);
 void reply_props(server *s, exchange *x);
 
 extern const field *const tokenize_tables[], *const detokenize_tables[], *const template_tables[];
-qp_status answer_tokenize(call *c, cJSON **out, api_error *error);
-qp_status answer_detokenize(call *c, cJSON **out, api_error *error);
-qp_status answer_template(call *c, cJSON **out, api_error *error);
+qp_status answer_tokenize(call *c, api_error *error);
+qp_status answer_detokenize(call *c, api_error *error);
+qp_status answer_template(call *c, api_error *error);

@@ -19,16 +19,43 @@ void put_logprob(strbuf *out, float logprob)
     strbuf_printf(out, "%.9g", logprob > -9999 ? (double)logprob : -9999.0);
 }
 
+void put_openai_head(const call *c, const char *prefix, const char *object, strbuf *out)
+{
+    json_put(
+        out,
+        "{'id':'%s-%s','object':%q,'created':%i,'model':%q,'system_fingerprint':'quipu-" QP_VERSION
+        "'",
+        prefix, c->id, object, (int64_t)c->created, lora_model(c));
+}
+
 void put_openai_usage(const call *c, strbuf *out)
 {
     call_usage sum = call_sum_usage(c);
-    strbuf_printf(out,
-                  ",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,"
-                  "\"total_tokens\":%zu,\"prompt_tokens_details\":{\"cached_tokens\":%zu},"
-                  "\"completion_tokens_details\":{\"reasoning_tokens\":%zu}}",
-                  sum.prompt, sum.completion, sum.prompt + sum.completion, sum.cached,
-                  sum.thinking);
+    json_put(out,
+             ",'usage':{'prompt_tokens':%z,'completion_tokens':%z,'total_tokens':%z,"
+             "'prompt_tokens_details':{'cached_tokens':%z},"
+             "'completion_tokens_details':{'reasoning_tokens':%z}}",
+             sum.prompt, sum.completion, sum.prompt + sum.completion, sum.cached, sum.thinking);
 }
+
+void end_openai_stream(call *c, const char *prefix, const char *object)
+{
+    if (c->p.include_usage) {
+        strbuf_puts(&c->out, "data: ");
+        put_openai_head(c, prefix, object, &c->out);
+        json_put(&c->out, ",'choices':[]");
+        put_openai_usage(c, &c->out);
+        if (c->p.timings) put_timings(c, &c->answers[0], true, &c->out);
+        strbuf_puts(&c->out, "}\n\n");
+    }
+    strbuf_puts(&c->out, "data: [DONE]\n\n");
+}
+
+static const field stream_fields[] = {FIELD("include_usage", .type = FIELD_BOOL,
+                                            .at = offsetof(parameters, include_usage),
+                                            .help = "a last chunk has the usage, and no choices"),
+                                      {0}};
+const field *const openai_stream_tables[] = {stream_fields, NULL};
 
 void put_ids(const answer *a, const char *name, size_t from, strbuf *out)
 {
@@ -43,17 +70,36 @@ void put_token_ids(const call *c, const answer *a, size_t from, strbuf *out)
     if (c->p.token_ids) put_ids(a, "token_ids", from, out);
 }
 
-void put_token_logprob(const call *c, int32_t token, float logprob, strbuf *out)
+static void put_note(const call *c, int32_t token, float logprob, bool ids, strbuf *out)
 {
     size_t length = 0;
     const char *piece = qp_token_piece(c->server->vocabulary, token, &length);
-    strbuf_puts(out, "\"token\":");
-    json_put_string(out, piece ? piece : "", length);
-    strbuf_puts(out, ",\"logprob\":");
+    strbuf_putc(out, '{');
+    if (ids) json_put(out, "'id':%d,", (int)token);
+    json_put(out, "'token':%Q,'logprob':", piece ? piece : "", length);
     put_logprob(out, logprob);
-    strbuf_puts(out, ",\"bytes\":[");
+    json_put(out, ",'bytes':[");
     for (size_t i = 0; i < length; i++)
         strbuf_printf(out, "%s%u", i ? "," : "", (unsigned char)piece[i]);
+    strbuf_putc(out, ']');
+}
+
+void put_notes(const call *c, answer *a, size_t end, bool ids, strbuf *out)
+{
+    strbuf_putc(out, '[');
+    for (bool first = true; a->noted < end; a->noted++, first = false) {
+        const token_note *note = &a->notes[a->noted];
+        if (!first) strbuf_putc(out, ',');
+        put_note(c, note->token, note->logprob, ids, out);
+        json_put(out, ",'top_logprobs':[");
+        for (uint32_t i = 0; i < note->n_tops; i++) {
+            const token_top *top = &a->tops[note->tops + i];
+            if (i) strbuf_putc(out, ',');
+            put_note(c, top->token, top->logprob, ids, out);
+            strbuf_putc(out, '}');
+        }
+        strbuf_puts(out, "]}");
+    }
     strbuf_putc(out, ']');
 }
 
@@ -88,13 +134,12 @@ typedef struct timings {
 static void put_times(timings t, strbuf *out)
 {
     const double read = (double)t.read, later = t.made ? (double)(t.made - 1) : 0;
-    strbuf_printf(out,
-                  ",\"timings\":{\"cache_n\":%zu,\"prompt_n\":%zu,\"prompt_ms\":%.17g,"
-                  "\"prompt_per_token_ms\":%.17g,\"prompt_per_second\":%.17g,\"predicted_n\":%zu,"
-                  "\"predicted_ms\":%.17g,\"predicted_per_token_ms\":%.17g,"
-                  "\"predicted_per_second\":%.17g}",
-                  t.cached, t.read, t.reading, share(t.reading, read), share(1e3 * read, t.reading),
-                  t.made, t.making, share(t.making, later), share(1e3 * later, t.making));
+    json_put(out,
+             ",'timings':{'cache_n':%z,'prompt_n':%z,'prompt_ms':%g,'prompt_per_token_ms':%g,"
+             "'prompt_per_second':%g,'predicted_n':%z,'predicted_ms':%g,"
+             "'predicted_per_token_ms':%g,'predicted_per_second':%g}",
+             t.cached, t.read, t.reading, share(t.reading, read), share(1e3 * read, t.reading),
+             t.made, t.making, share(t.making, later), share(1e3 * later, t.making));
 }
 
 /* In a stream the engine thread may still have other answers of the request to end. */

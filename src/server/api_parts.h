@@ -9,8 +9,18 @@ void put_model(const call *c, strbuf *out);
 /* A log-probability. JSON has no minus infinity, so -9999 is written instead. */
 void put_logprob(strbuf *out, float logprob);
 
+/* The first members of a reply, or of a chunk, after "{": PREFIX-id, the object's name, the model.
+ */
+void put_openai_head(const call *c, const char *prefix, const char *object, strbuf *out);
+
 /* ,"usage":{...} with cached tokens. */
 void put_openai_usage(const call *c, strbuf *out);
+
+/* The end of a stream: a chunk with the usage, if it is wanted, and [DONE]. */
+void end_openai_stream(call *c, const char *prefix, const char *object);
+
+/* Of the field "stream_options". */
+extern const field *const openai_stream_tables[];
 
 /* ,"NAME":[...]: the ids of an answer's tokens from the `from`-th on. */
 void put_ids(const answer *a, const char *name, size_t from, strbuf *out);
@@ -24,8 +34,9 @@ void put_prompt_timings(const call *c, const answer *a, size_t read, strbuf *out
 /* ,"prompt_progress":{...} as llama.cpp has it. */
 void put_progress(const call *c, const answer *a, size_t read, strbuf *out);
 
-/* "token":...,"logprob":...,"bytes":[...] without braces. */
-void put_token_logprob(const call *c, int32_t token, float logprob, strbuf *out);
+/* [{"token", "logprob", "bytes", "top_logprobs"}, ...] of the notes up to `end`, from the first
+ * that was not handed out; `ids`: each with "id" first. */
+void put_notes(const call *c, answer *a, size_t end, bool ids, strbuf *out);
 
 /* ,"token_ids":[...] from the `from`-th on, where the client wants them. */
 void put_token_ids(const call *c, const answer *a, size_t from, strbuf *out);

@@ -135,24 +135,20 @@ static void put_item_id(const call *c, qp_text_kind kind, size_t index, char *ou
     snprintf(out, size, "%s_%s_%zu", kind == QP_TEXT_THINKING ? "rs" : "msg", c->id, index);
 }
 
-static cJSON *text_part(qp_text_kind kind, const char *text, size_t length)
+static void put_text_part(qp_text_kind kind, const char *text, size_t length, strbuf *out)
 {
-    strbuf json = {0};
-    cJSON *part = cJSON_CreateObject();
-    const bool thought = kind == QP_TEXT_THINKING;
-    json_put_string(&json, text, length);
-    cJSON_AddStringToObject(part, "type", thought ? "reasoning_text" : "output_text");
-    cJSON_AddRawToObject(part, "text", strbuf_text(&json));
-    if (!thought) cJSON_AddArrayToObject(part, "annotations");
-    if (!thought) cJSON_AddArrayToObject(part, "logprobs");
-    strbuf_free(&json);
-    return part;
+    json_put(out,
+             kind == QP_TEXT_THINKING
+                 ? "{'type':'reasoning_text','text':%Q}"
+                 : "{'type':'output_text','text':%Q,'annotations':[],'logprobs':[]}",
+             text, length);
 }
 
-static cJSON *part_of(const answer *a, const answer_part *part)
+/* Where the text of a part stands. */
+static const char *text_of(const answer *a, const answer_part *part)
 {
     const strbuf *all = part->kind == QP_TEXT_THINKING ? &a->thinking : &a->text;
-    return text_part(part->kind, strbuf_text(all) + part->from, part->length);
+    return strbuf_text(all) + part->from;
 }
 
 static bool wants_seal(const call *c)
@@ -165,58 +161,63 @@ static bool wants_seal(const call *c)
     return false;
 }
 
-/* `part`: the item's text; NULL: it begins. */
-static cJSON *text_item(const call *c, qp_text_kind kind, size_t index, cJSON *part)
+/* `text`: of the whole item; NULL: it begins. */
+static void put_text_item(const call *c, qp_text_kind kind, size_t index, const char *text,
+                          size_t length, strbuf *out)
 {
     char id[72];
     const bool thought = kind == QP_TEXT_THINKING;
-    cJSON *item = cJSON_CreateObject();
     put_item_id(c, kind, index, id, sizeof id);
-    cJSON_AddStringToObject(item, "type", thought ? "reasoning" : "message");
-    cJSON_AddStringToObject(item, "id", id);
-    cJSON_AddStringToObject(item, "status", part ? "completed" : "in_progress");
-    if (thought) cJSON_AddArrayToObject(item, "summary");
-    if (!thought) cJSON_AddStringToObject(item, "role", "assistant");
-    cJSON *content = cJSON_AddArrayToObject(item, "content");
-    if (part && thought && wants_seal(c)) {
-        strbuf sealed = {0}; /* the text is JSON already */
-        strbuf_printf(&sealed, "\"" RESPONSES_SEAL "%s", json_get(part, "text")->valuestring + 1);
-        cJSON_AddRawToObject(item, "encrypted_content", strbuf_text(&sealed));
+    json_put(out, "{'type':%q,'id':%q,'status':%q,", thought ? "reasoning" : "message", id,
+             text ? "completed" : "in_progress");
+    json_put(out, thought ? "'summary':[],'content':[" : "'role':'assistant','content':[");
+    if (text) put_text_part(kind, text, length, out);
+    strbuf_putc(out, ']');
+    if (text && thought && wants_seal(c)) {
+        strbuf sealed = {0};
+        strbuf_puts(&sealed, RESPONSES_SEAL);
+        strbuf_append(&sealed, text, length);
+        json_put(out, ",'encrypted_content':%Q", strbuf_text(&sealed), sealed.length);
         strbuf_free(&sealed);
     }
-    if (part) cJSON_AddItemToArray(content, part);
-    return item;
+    strbuf_putc(out, '}');
 }
 
-static cJSON *empty_message(const call *c)
+/* Appends a tree that was made for this, and deletes it. */
+static void put_tree(strbuf *out, cJSON *tree)
 {
-    return text_item(c, QP_TEXT_CONTENT, 0, text_part(QP_TEXT_CONTENT, "", 0));
+    out->failed |= !tree;
+    json_put(out, "%j", tree);
+    cJSON_Delete(tree);
 }
 
-static void add_output(const call *c, cJSON *output)
+/* The items of the output, with commas between them. */
+static void put_output(const call *c, strbuf *out)
 {
     const answer *a = &c->answers[0];
     if (!a->ended) return;
-    if (!a->n_parts) cJSON_AddItemToArray(output, empty_message(c));
+    if (!a->n_parts) put_text_item(c, QP_TEXT_CONTENT, 0, "", 0, out);
     for (size_t i = 0; i < a->n_parts; i++) {
         const answer_part *part = &a->parts[i];
-        cJSON_AddItemToArray(output, part->kind == QP_TEXT_CALL
-                                         ? responses_call_item(c, part->call, true)
-                                         : text_item(c, part->kind, i, part_of(a, part)));
+        if (i) strbuf_putc(out, ',');
+        if (part->kind == QP_TEXT_CALL)
+            put_tree(out, responses_call_item(c, part->call, true));
+        else
+            put_text_item(c, part->kind, i, text_of(a, part), part->length, out);
     }
 }
 
-static void add_usage(const call *c, cJSON *tree)
+static void put_usage(const call *c, strbuf *out)
 {
-    call_usage sum = call_sum_usage(c);
-    cJSON *usage = cJSON_AddObjectToObject(tree, "usage");
-    cJSON_AddNumberToObject(usage, "input_tokens", (double)sum.prompt);
-    cJSON *details = cJSON_AddObjectToObject(usage, "input_tokens_details");
-    cJSON_AddNumberToObject(details, "cached_tokens", (double)sum.cached);
-    cJSON_AddNumberToObject(usage, "output_tokens", (double)sum.completion);
-    details = cJSON_AddObjectToObject(usage, "output_tokens_details");
-    cJSON_AddNumberToObject(details, "reasoning_tokens", (double)sum.thinking);
-    cJSON_AddNumberToObject(usage, "total_tokens", (double)(sum.prompt + sum.completion));
+    const call_usage sum = call_sum_usage(c);
+    if (!c->answers[0].ended)
+        json_put(out, ",'usage':null");
+    else
+        json_put(out,
+                 ",'usage':{'input_tokens':%z,'input_tokens_details':{'cached_tokens':%z},"
+                 "'output_tokens':%z,'output_tokens_details':{'reasoning_tokens':%z},"
+                 "'total_tokens':%z}",
+                 sum.prompt, sum.cached, sum.completion, sum.thinking, sum.prompt + sum.completion);
 }
 
 static const char *status_of(const call *c)
@@ -227,124 +228,118 @@ static const char *status_of(const call *c)
 }
 
 /* What the request asked for. */
-static cJSON *tool_choice_tree(const parameters *p)
+static void put_tool_choice(const parameters *p, strbuf *out)
 {
-    if (!*p->tool.field || p->no_tools) return cJSON_CreateString(p->no_tools ? "none" : "auto");
-    if (!p->tool.name) return cJSON_CreateString("required");
-    cJSON *tree = cJSON_CreateObject();
-    cJSON_AddStringToObject(tree, "type", "function");
-    cJSON_AddStringToObject(tree, "name", p->tool.name);
-    return tree;
+    const bool forced = *p->tool.field && !p->no_tools;
+    if (forced && p->tool.name)
+        json_put(out, ",'tool_choice':{'type':'function','name':%q}", p->tool.name);
+    else
+        json_put(out, ",'tool_choice':%q", p->no_tools ? "none" : forced ? "required" : "auto");
 }
 
-static cJSON *response_tree(const call *c)
+static void put_response(const call *c, strbuf *out)
 {
-    char id[48];
+    static const cJSON none = {.type = cJSON_Object}, no_tools = {.type = cJSON_Array};
+    const parameters *p = &c->p;
     const char *status = status_of(c);
-    cJSON *tree = cJSON_CreateObject();
-    snprintf(id, sizeof id, "resp_%s", c->id);
-    cJSON_AddStringToObject(tree, "id", id);
-    cJSON_AddStringToObject(tree, "object", "response");
-    cJSON_AddNumberToObject(tree, "created_at", (double)c->created);
-    cJSON_AddStringToObject(tree, "status", status);
-    cJSON_AddNullToObject(tree, "error");
-    if (strcmp(status, "incomplete") == 0) {
-        cJSON *why = cJSON_AddObjectToObject(tree, "incomplete_details");
-        cJSON_AddStringToObject(why, "reason", "max_output_tokens");
-    } else {
-        cJSON_AddNullToObject(tree, "incomplete_details");
-    }
-    if (c->p.instructions)
-        cJSON_AddStringToObject(tree, "instructions", c->p.instructions);
-    else
-        cJSON_AddNullToObject(tree, "instructions");
-    cJSON_AddStringToObject(tree, "model", lora_model(c));
-    add_output(c, cJSON_AddArrayToObject(tree, "output"));
-    cJSON_AddBoolToObject(tree, "parallel_tool_calls", !c->p.tool.one);
-    if (c->p.previous)
-        cJSON_AddStringToObject(tree, "previous_response_id", c->p.previous);
-    else
-        cJSON_AddNullToObject(tree, "previous_response_id");
-    cJSON_AddBoolToObject(tree, "store", !c->p.no_store && c->server->responses.kept);
-    cJSON_AddNumberToObject(tree, "temperature", c->p.sampling.value[QP_TEMPERATURE]);
-    cJSON_AddNumberToObject(tree, "top_p", c->p.sampling.value[QP_TOP_P]);
-    cJSON_AddItemToObject(tree, "tool_choice", tool_choice_tree(&c->p));
-    cJSON_AddItemToObject(tree, "tools",
-                          c->p.tools ? cJSON_Duplicate(c->p.tools, true) : cJSON_CreateArray());
-    cJSON_AddStringToObject(tree, "truncation", "disabled");
-    cJSON_AddItemToObject(tree, "metadata",
-                          c->p.metadata ? cJSON_Duplicate(c->p.metadata, true)
-                                        : cJSON_CreateObject());
-    if (c->answers[0].ended)
-        add_usage(c, tree);
-    else
-        cJSON_AddNullToObject(tree, "usage");
-    return tree;
+    json_put(out, "{'id':'resp_%s','object':'response','created_at':%i,'status':%q,'error':null",
+             c->id, (int64_t)c->created, status);
+    json_put(out, strcmp(status, "incomplete") == 0
+                      ? ",'incomplete_details':{'reason':'max_output_tokens'}"
+                      : ",'incomplete_details':null");
+    json_put(out, ",'instructions':%q,'model':%q,'output':[", p->instructions, lora_model(c));
+    put_output(c, out);
+    json_put(out,
+             "],'parallel_tool_calls':%b,'previous_response_id':%q,'store':%b,'temperature':%g,"
+             "'top_p':%g",
+             !p->tool.one, p->previous, !p->no_store && c->server->responses.kept,
+             p->sampling.value[QP_TEMPERATURE], p->sampling.value[QP_TOP_P]);
+    put_tool_choice(p, out);
+    json_put(out, ",'tools':%j,'truncation':'disabled','metadata':%j",
+             p->tools ? p->tools : &no_tools, p->metadata ? p->metadata : &none);
+    put_usage(c, out);
+    strbuf_putc(out, '}');
 }
 
-static void put_tree(cJSON *tree, strbuf *out)
+/* The response is kept once it has ended. */
+static void put_and_keep(const call *c, strbuf *out)
 {
-    char *text = tree ? json_print(tree) : NULL;
-    if (text)
-        strbuf_puts(out, text);
-    else
-        out->failed = true;
-    cJSON_free(text);
-    cJSON_Delete(tree);
+    strbuf reply = {0}, output = {0};
+    put_response(c, &reply);
+    put_output(c, &output);
+    if (c->answers[0].ended) responses_keep(c, &reply, &output);
+    out->failed |= reply.failed || output.failed;
+    strbuf_append(out, reply.data, reply.length);
+    strbuf_free(&reply);
+    strbuf_free(&output);
 }
 
 static void whole(call *c)
 {
-    cJSON *tree = response_tree(c);
-    responses_keep(c, tree);
-    put_tree(tree, &c->out);
+    put_and_keep(c, &c->out);
 }
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
-/* c->state: number of events so far. The answer's parts are the items, with their numbers. */
-static cJSON *new_event(call *c, const char *type)
+/* c->state: number of events so far. The answer's parts are the items, with their numbers. Members
+ * of the event follow, then end_event(). */
+static void begin_event(call *c, const char *type)
 {
-    cJSON *event = cJSON_CreateObject();
-    cJSON_AddStringToObject(event, "type", type);
-    cJSON_AddNumberToObject(event, "sequence_number", c->state++);
-    return event;
+    json_put(&c->out, "event: %s\ndata: {'type':%q,'sequence_number':%d", type, type, c->state++);
 }
 
-static void send_event(call *c, cJSON *event)
+static void end_event(call *c)
 {
-    strbuf_printf(&c->out, "event: %s\ndata: ", responses_text(event, "type"));
-    put_tree(event, &c->out);
-    strbuf_puts(&c->out, "\n\n");
+    strbuf_puts(&c->out, "}\n\n");
 }
 
 static void send_response(call *c, const char *type)
 {
-    cJSON *event = new_event(c, type);
-    cJSON *tree = response_tree(c);
-    if (c->answers[0].ended) responses_keep(c, tree);
-    cJSON_AddItemToObject(event, "response", tree);
-    send_event(c, event);
+    begin_event(c, type);
+    json_put(&c->out, ",'response':");
+    put_and_keep(c, &c->out);
+    end_event(c);
 }
 
-static void send_item(call *c, const char *type, size_t index, cJSON *item)
+/* An event of an item, which follows. */
+static void begin_item_event(call *c, const char *type, size_t index)
 {
-    cJSON *event = new_event(c, type);
-    cJSON_AddNumberToObject(event, "output_index", (double)index);
-    cJSON_AddItemToObject(event, "item", item);
-    send_event(c, event);
+    begin_event(c, type);
+    json_put(&c->out, ",'output_index':%z,'item':", index);
 }
 
-/* An event of the text of an item. */
-static cJSON *text_event(call *c, qp_text_kind kind, size_t index, const char *type)
+static void send_text_item(call *c, qp_text_kind kind, const char *type, size_t index,
+                           const char *text, size_t length)
+{
+    begin_item_event(c, type, index);
+    put_text_item(c, kind, index, text, length, &c->out);
+    end_event(c);
+}
+
+static void send_call_item(call *c, const char *type, size_t index, cJSON *item)
+{
+    begin_item_event(c, type, index);
+    put_tree(&c->out, item);
+    end_event(c);
+}
+
+/* An event of the text of an item; its type is that of thoughts or of content. */
+static void begin_text_event(call *c, qp_text_kind kind, size_t index, const char *thought,
+                             const char *content)
 {
     char id[72];
-    cJSON *event = new_event(c, type);
     put_item_id(c, kind, index, id, sizeof id);
-    cJSON_AddStringToObject(event, "item_id", id);
-    cJSON_AddNumberToObject(event, "output_index", (double)index);
-    cJSON_AddNumberToObject(event, "content_index", 0);
-    return event;
+    begin_event(c, kind == QP_TEXT_THINKING ? thought : content);
+    json_put(&c->out, ",'item_id':%q,'output_index':%z,'content_index':0", id, index);
+}
+
+static void send_part(call *c, qp_text_kind kind, size_t index, const char *type, const char *text,
+                      size_t length)
+{
+    begin_text_event(c, kind, index, type, type);
+    json_put(&c->out, ",'part':");
+    put_text_part(kind, text, length, &c->out);
+    end_event(c);
 }
 
 static void begin(call *c)
@@ -355,72 +350,66 @@ static void begin(call *c)
 
 static void open_text(call *c, qp_text_kind kind, size_t index)
 {
-    send_item(c, "response.output_item.added", index, text_item(c, kind, index, NULL));
-    cJSON *event = text_event(c, kind, index, "response.content_part.added");
-    cJSON_AddItemToObject(event, "part", text_part(kind, "", 0));
-    send_event(c, event);
+    send_text_item(c, kind, "response.output_item.added", index, NULL, 0);
+    send_part(c, kind, index, "response.content_part.added", "", 0);
 }
 
-static void send_text(call *c, qp_text_kind kind, size_t index, const char *text, size_t length)
+/* More of the text, or all of it. */
+static void send_text(call *c, qp_text_kind kind, size_t index, bool all, const char *text,
+                      size_t length)
 {
-    char id[72];
-    const bool thought = kind == QP_TEXT_THINKING;
-    const char *type = thought ? "response.reasoning_text.delta" : "response.output_text.delta";
-    put_item_id(c, kind, index, id, sizeof id);
-    strbuf_printf(&c->out,
-                  "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%d,\"item_id\":\"%s\","
-                  "\"output_index\":%zu,\"content_index\":0,%s\"delta\":",
-                  type, type, c->state++, id, index, thought ? "" : "\"logprobs\":[],");
-    json_put_string(&c->out, text, length);
-    strbuf_puts(&c->out, "}\n\n");
+    if (all)
+        begin_text_event(c, kind, index, "response.reasoning_text.done",
+                         "response.output_text.done");
+    else
+        begin_text_event(c, kind, index, "response.reasoning_text.delta",
+                         "response.output_text.delta");
+    if (kind != QP_TEXT_THINKING) json_put(&c->out, ",'logprobs':[]");
+    json_put(&c->out, ",%q:%Q", all ? "text" : "delta", text, length);
+    end_event(c);
 }
 
-static void close_text(call *c, qp_text_kind kind, size_t index, cJSON *part)
+static void close_text(call *c, qp_text_kind kind, size_t index, const char *text, size_t length)
 {
-    const bool thought = kind == QP_TEXT_THINKING;
-    cJSON *event = text_event(
-        c, kind, index, thought ? "response.reasoning_text.done" : "response.output_text.done");
-    cJSON_AddItemToObject(event, "text", cJSON_Duplicate(json_get(part, "text"), false));
-    if (!thought) cJSON_AddArrayToObject(event, "logprobs");
-    send_event(c, event);
-    event = text_event(c, kind, index, "response.content_part.done");
-    cJSON_AddItemToObject(event, "part", cJSON_Duplicate(part, true));
-    send_event(c, event);
-    send_item(c, "response.output_item.done", index, text_item(c, kind, index, part));
+    send_text(c, kind, index, true, text, length);
+    send_part(c, kind, index, "response.content_part.done", text, length);
+    send_text_item(c, kind, "response.output_item.done", index, text, length);
 }
 
 /* Closes the text that is the last of the first `n` parts. */
 static void close_last(call *c, const answer *a, size_t n)
 {
-    if (n == 0 || a->parts[n - 1].kind == QP_TEXT_CALL) return;
-    close_text(c, a->parts[n - 1].kind, n - 1, part_of(a, &a->parts[n - 1]));
+    const answer_part *part = n ? &a->parts[n - 1] : NULL;
+    if (part && part->kind != QP_TEXT_CALL)
+        close_text(c, part->kind, n - 1, text_of(a, part), part->length);
 }
 
 static void open_call(call *c, const answer *a)
 {
-    cJSON *item = cJSON_CreateObject();
-    cJSON_AddStringToObject(item, "id", a->call_id);
-    cJSON_AddStringToObject(item, "name", strbuf_text(&a->name));
-    send_item(c, "response.output_item.added", a->n_parts, responses_call_item(c, item, false));
+    cJSON *item = json_make("{'id':%q,'name':%q}", a->call_id, strbuf_text(&a->name));
+    send_call_item(c, "response.output_item.added", a->n_parts,
+                   responses_call_item(c, item, false));
     cJSON_Delete(item);
 }
 
-/* `text`: more arguments, or all of them once the call is `done`. */
+/* `text`: more of what the tool is called with, or all of it once the call is whole and has its
+ * `name`. */
 static void send_given(call *c, const char *call_id, size_t index, bool custom, const char *name,
                        const char *text)
 {
-    char type[64], id[32];
-    const bool done = name != NULL;
-    snprintf(type, sizeof type, "response.%s.%s",
-             custom ? "custom_tool_call_input" : "function_call_arguments",
-             done ? "done" : "delta");
+    static const char *const types[2][2] = {
+        {"response.function_call_arguments.delta", "response.function_call_arguments.done"},
+        {"response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"}};
+    char id[32];
     responses_call_id(custom, call_id, id, sizeof id);
-    cJSON *event = new_event(c, type);
-    cJSON_AddStringToObject(event, "item_id", id);
-    cJSON_AddNumberToObject(event, "output_index", (double)index);
-    cJSON_AddStringToObject(event, !done ? "delta" : custom ? "input" : "arguments", text);
-    if (done) cJSON_AddStringToObject(event, "name", name);
-    send_event(c, event);
+    begin_event(c, types[custom][name != NULL]);
+    json_put(&c->out, ",'item_id':%q,'output_index':%z,%q:%q", id, index,
+             !name    ? "delta"
+             : custom ? "input"
+                      : "arguments",
+             text);
+    if (name) json_put(&c->out, ",'name':%q", name);
+    end_event(c);
 }
 
 static void close_call(call *c, const answer *a)
@@ -428,10 +417,10 @@ static void close_call(call *c, const answer *a)
     const size_t index = a->n_parts - 1;
     cJSON *item = responses_call_item(c, a->parts[index].call, true);
     const bool custom = json_get(item, "input") != NULL;
-    const char *given = responses_text(item, custom ? "input" : "arguments");
+    const char *given = json_text(item, custom ? "input" : "arguments");
     if (custom) send_given(c, a->call_id, index, custom, NULL, given);
-    send_given(c, a->call_id, index, custom, responses_text(item, "name"), given);
-    send_item(c, "response.output_item.done", index, item);
+    send_given(c, a->call_id, index, custom, json_text(item, "name"), given);
+    send_call_item(c, "response.output_item.done", index, item);
 }
 
 static void delta(call *c, answer *a, qp_text_kind kind, const char *text, size_t length)
@@ -455,7 +444,7 @@ static void delta(call *c, answer *a, qp_text_kind kind, const char *text, size_
             close_last(c, a, last);
             open_text(c, kind, last);
         }
-        send_text(c, kind, last, text, length);
+        send_text(c, kind, last, false, text, length);
     }
 }
 
@@ -464,22 +453,20 @@ static void finish(call *c, answer *a)
     close_last(c, a, a->n_parts);
     if (a->n_parts) return;
     open_text(c, QP_TEXT_CONTENT, 0);
-    close_text(c, QP_TEXT_CONTENT, 0, text_part(QP_TEXT_CONTENT, "", 0));
+    close_text(c, QP_TEXT_CONTENT, 0, "", 0);
 }
 
 static void end(call *c)
 {
-    bool complete = strcmp(status_of(c), "completed") == 0;
+    const bool complete = strcmp(status_of(c), "completed") == 0;
     send_response(c, complete ? "response.completed" : "response.incomplete");
 }
 
 static void fail(call *c, const api_error *error)
 {
-    cJSON *event = new_event(c, "error");
-    cJSON_AddStringToObject(event, "code", "server_error");
-    cJSON_AddStringToObject(event, "message", error->error.message);
-    cJSON_AddNullToObject(event, "param");
-    send_event(c, event);
+    begin_event(c, "error");
+    json_put(&c->out, ",'code':'server_error','message':%q,'param':null", error->error.message);
+    end_event(c);
 }
 
 const dialect openai_responses = {

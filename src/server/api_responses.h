@@ -13,11 +13,9 @@
 /* Reads the conversation of previous_response_id, where one is named, into the call's body. */
 qp_status responses_open_earlier(call *c, api_error *error);
 
-/* Keeps a response that has ended, unless its request says otherwise. */
-void responses_keep(const call *c, const cJSON *tree);
-
-/* The text of a member; "": there is none. */
-const char *responses_text(const cJSON *item, const char *name);
+/* Keeps a response that has ended, and the items of its output, unless its request says otherwise.
+ */
+void responses_keep(const call *c, const strbuf *reply, const strbuf *output);
 
 /* The name under which the model sees a tool of a namespace ("": of none). */
 void responses_full_name(const char *space, const char *name, char *out, size_t size);

@@ -3,128 +3,122 @@
 
 #include "server/server_state.h"
 #include "server/statistics.h"
+#include "text/json_string.h"
 
-static cJSON *describe_sequence(const sequence_stats *q)
+static void put_sequence(const sequence_stats *q, strbuf *out)
 {
-    cJSON *tree = cJSON_CreateObject();
-    cJSON_AddNumberToObject(tree, "id", (double)q->id);
-    cJSON_AddNumberToObject(tree, "choice", (double)q->choice);
-    cJSON_AddStringToObject(tree, "state", sequence_state_name(q->state));
-    cJSON_AddNumberToObject(tree, "prompt_tokens", (double)q->prompt_tokens);
-    cJSON_AddNumberToObject(tree, "cached_tokens", (double)q->cached_tokens);
-    cJSON_AddNumberToObject(tree, "positions", (double)q->positions);
-    cJSON_AddNumberToObject(tree, "generated", (double)q->generated);
-    cJSON_AddNumberToObject(tree, "max_tokens", (double)q->max_tokens);
-    cJSON_AddNumberToObject(tree, "pages", (double)q->pages);
-    cJSON_AddNumberToObject(tree, "node", (double)q->node);
-    return tree;
+    json_put(out,
+             "{'id':%i,'choice':%d,'state':%q,'prompt_tokens':%i,'cached_tokens':%i,'positions':%i,"
+             "'generated':%i,'max_tokens':%i,'pages':%i,'node':%i}",
+             (int64_t)q->id, (int)q->choice, sequence_state_name(q->state),
+             (int64_t)q->prompt_tokens, (int64_t)q->cached_tokens, (int64_t)q->positions,
+             (int64_t)q->generated, (int64_t)q->max_tokens, (int64_t)q->pages, (int64_t)q->node);
 }
 
-static void add_numbers(cJSON *tree, const batcher_stats *stats)
+static void put_numbers(const batcher_stats *s, strbuf *out)
 {
-    cJSON *pages = cJSON_AddObjectToObject(tree, "pages");
-    cJSON_AddNumberToObject(pages, "size", (double)stats->page_size);
-    cJSON_AddNumberToObject(pages, "total", (double)stats->pages_total);
-    cJSON_AddNumberToObject(pages, "used", (double)stats->pages_used);
-    cJSON_AddNumberToObject(pages, "cached", (double)stats->pages_cached);
-    cJSON *queue = cJSON_AddObjectToObject(tree, "queue");
-    cJSON_AddNumberToObject(queue, "waiting", (double)stats->waiting);
-    cJSON_AddNumberToObject(queue, "running", (double)stats->running);
-    cJSON *totals = cJSON_AddObjectToObject(tree, "totals");
-    cJSON_AddNumberToObject(totals, "requests", (double)stats->requests);
-    cJSON_AddNumberToObject(totals, "prompt_tokens", (double)stats->prompt_tokens);
-    cJSON_AddNumberToObject(totals, "cached_tokens", (double)stats->cached_tokens);
-    cJSON_AddNumberToObject(totals, "generated_tokens", (double)stats->generated_tokens);
-    cJSON_AddNumberToObject(totals, "proposed_tokens", (double)stats->proposed_tokens);
-    cJSON_AddNumberToObject(totals, "accepted_tokens", (double)stats->accepted_tokens);
-    cJSON_AddNumberToObject(totals, "preemptions", (double)stats->preemptions);
-    cJSON_AddNumberToObject(totals, "cancelled", (double)stats->finished[QP_FINISH_CANCELLED]);
-    cJSON_AddNumberToObject(totals, "last_ttft_ms", stats->last_first_token * 1e3);
+    json_put(out,
+             ",'pages':{'size':%i,'total':%i,'used':%i,'cached':%i},"
+             "'queue':{'waiting':%i,'running':%i}",
+             (int64_t)s->page_size, (int64_t)s->pages_total, (int64_t)s->pages_used,
+             (int64_t)s->pages_cached, (int64_t)s->waiting, (int64_t)s->running);
+    json_put(out,
+             ",'totals':{'requests':%i,'prompt_tokens':%i,'cached_tokens':%i,"
+             "'generated_tokens':%i,'proposed_tokens':%i,'accepted_tokens':%i,'preemptions':%i,"
+             "'cancelled':%i,'last_ttft_ms':%g}",
+             (int64_t)s->requests, (int64_t)s->prompt_tokens, (int64_t)s->cached_tokens,
+             (int64_t)s->generated_tokens, (int64_t)s->proposed_tokens, (int64_t)s->accepted_tokens,
+             (int64_t)s->preemptions, (int64_t)s->finished[QP_FINISH_CANCELLED],
+             s->last_first_token * 1e3);
 }
 
-static void add_lists(cJSON *tree, const batcher_stats *stats)
+static void put_lists(const batcher_stats *stats, strbuf *out)
 {
-    cJSON *list = cJSON_AddArrayToObject(tree, "sequences");
-    for (size_t i = 0; i < stats->n_sequences; i++)
-        cJSON_AddItemToArray(list, describe_sequence(&stats->sequences[i]));
-    list = cJSON_AddArrayToObject(tree, "tree");
+    json_put(out, ",'sequences':[");
+    for (size_t i = 0; i < stats->n_sequences; i++) {
+        if (i) strbuf_putc(out, ',');
+        put_sequence(&stats->sequences[i], out);
+    }
+    json_put(out, "],'tree':[");
     for (size_t i = 0; i < stats->n_tree; i++) {
         const tree_stats *n = &stats->tree[i];
-        cJSON *node = cJSON_CreateObject();
-        cJSON_AddNumberToObject(node, "id", (double)n->id);
-        cJSON_AddNumberToObject(node, "parent", (double)n->parent);
-        cJSON_AddNumberToObject(node, "tokens", (double)n->tokens);
-        cJSON_AddNumberToObject(node, "pages", (double)n->pages);
-        cJSON_AddNumberToObject(node, "users", (double)n->users);
-        cJSON_AddItemToArray(list, node);
+        json_put(out, "%s{'id':%i,'parent':%i,'tokens':%i,'pages':%i,'users':%i}", i ? "," : "",
+                 (int64_t)n->id, (int64_t)n->parent, (int64_t)n->tokens, (int64_t)n->pages,
+                 (int64_t)n->users);
     }
-    list = cJSON_AddArrayToObject(tree, "passes");
+    json_put(out, "],'passes':[");
     for (size_t i = 0; i < stats->n_recent; i++) {
         const pass_stats *p = &stats->recent[i];
-        cJSON *pass = cJSON_CreateObject();
-        cJSON_AddNumberToObject(pass, "ms", p->milliseconds);
-        cJSON_AddNumberToObject(pass, "prompt_tokens", (double)p->prompt_tokens);
-        cJSON_AddNumberToObject(pass, "decode_tokens", (double)p->decode_tokens);
-        cJSON_AddNumberToObject(pass, "sequences", (double)p->sequences);
-        cJSON_AddItemToArray(list, pass);
+        json_put(out, "%s{'ms':%g,'prompt_tokens':%i,'decode_tokens':%i,'sequences':%i}",
+                 i ? "," : "", p->milliseconds, (int64_t)p->prompt_tokens,
+                 (int64_t)p->decode_tokens, (int64_t)p->sequences);
     }
+    strbuf_putc(out, ']');
 }
 
-qp_status answer_engine(call *c, cJSON **out, api_error *error)
+static void put_engine(const call *c, const batcher_stats *stats, strbuf *out)
 {
-    batcher_stats stats;
-    qp_status status = batcher_snapshot(c->server->batcher, &stats, &error->error);
-    if (status != QP_OK) return api_failed(error, status);
-    *out = cJSON_CreateObject();
-    cJSON_AddStringToObject(*out, "model", c->server->options->alias);
-    cJSON_AddStringToObject(*out, "device", c->server->info.device);
-    cJSON_AddNumberToObject(*out, "slots", (double)stats.slots);
-    cJSON_AddNumberToObject(*out, "time", (double)stats.time * 1e-9);
-    add_numbers(*out, &stats);
-    add_lists(*out, &stats);
-    batcher_stats_free(&stats);
-    return QP_OK;
+    json_put(out, "{'model':%q,'device':%q,'slots':%i,'time':%g", c->server->options->alias,
+             c->server->info.device, (int64_t)stats->slots, (double)stats->time * 1e-9);
+    put_numbers(stats, out);
+    put_lists(stats, out);
+    strbuf_putc(out, '}');
 }
 
-qp_status answer_load(call *c, cJSON **out, api_error *error)
+static void put_load(const call *c, const batcher_stats *stats, strbuf *out)
 {
-    batcher_stats stats;
-    qp_status status = batcher_snapshot(c->server->batcher, &stats, &error->error);
-    if (status != QP_OK) return api_failed(error, status);
-    *out = cJSON_CreateObject();
-    cJSON_AddNumberToObject(*out, "server_load", (double)stats.n_sequences);
-    batcher_stats_free(&stats);
-    return QP_OK;
+    (void)c;
+    json_put(out, "{'server_load':%i}", (int64_t)stats->n_sequences);
 }
 
 /* One entry a slot, as llama.cpp's server has it. */
-qp_status answer_slots(call *c, cJSON **out, api_error *error)
+static void put_slots(const call *c, const batcher_stats *stats, strbuf *out)
+{
+    strbuf_putc(out, '[');
+    for (size_t i = 0; i < stats->slots; i++) {
+        const sequence_stats *found = NULL;
+        for (size_t q = 0; q < stats->n_sequences; q++)
+            if (stats->sequences[q].slot == (int)i) found = &stats->sequences[q];
+        json_put(out, "%s{'id':%z,'n_ctx':%i,'is_processing':%b", i ? "," : "", i,
+                 (int64_t)c->server->info.context, found != NULL);
+        if (found) json_put(out, ",'sequence':");
+        if (found) put_sequence(found, out);
+        strbuf_putc(out, '}');
+    }
+    strbuf_putc(out, ']');
+}
+
+/* The reply is what the function writes of the batcher's numbers. */
+static qp_status put_stats(call *c, void (*put)(const call *, const batcher_stats *, strbuf *),
+                           api_error *error)
 {
     batcher_stats stats;
-    qp_status status = batcher_snapshot(c->server->batcher, &stats, &error->error);
+    const qp_status status = batcher_snapshot(c->server->batcher, &stats, &error->error);
     if (status != QP_OK) return api_failed(error, status);
-    *out = cJSON_CreateArray();
-    for (size_t i = 0; i < stats.slots; i++) {
-        cJSON *slot = cJSON_CreateObject();
-        const sequence_stats *found = NULL;
-        for (size_t q = 0; q < stats.n_sequences; q++) {
-            if (stats.sequences[q].slot == (int)i) found = &stats.sequences[q];
-        }
-        cJSON_AddNumberToObject(slot, "id", (double)i);
-        cJSON_AddNumberToObject(slot, "n_ctx", (double)c->server->info.context);
-        cJSON_AddBoolToObject(slot, "is_processing", found != NULL);
-        if (found) cJSON_AddItemToObject(slot, "sequence", describe_sequence(found));
-        cJSON_AddItemToArray(*out, slot);
-    }
+    put(c, &stats, &c->out);
     batcher_stats_free(&stats);
     return QP_OK;
 }
 
-static qp_status put_timeline(call *c, qp_trace_form form, cJSON **out, api_error *error)
+qp_status answer_engine(call *c, api_error *error)
+{
+    return put_stats(c, put_engine, error);
+}
+
+qp_status answer_load(call *c, api_error *error)
+{
+    return put_stats(c, put_load, error);
+}
+
+qp_status answer_slots(call *c, api_error *error)
+{
+    return put_stats(c, put_slots, error);
+}
+
+static qp_status put_timeline(call *c, qp_trace_form form, api_error *error)
 {
     char *text;
     size_t length;
-    *out = NULL;
     qp_status status = batcher_trace(c->server->batcher, form, &text, &length, &error->error);
     if (status != QP_OK) return api_failed(error, status);
     strbuf_append(&c->out, text, length);
@@ -134,15 +128,15 @@ static qp_status put_timeline(call *c, qp_trace_form form, cJSON **out, api_erro
     return QP_OK;
 }
 
-qp_status answer_timeline(call *c, cJSON **out, api_error *error)
+qp_status answer_timeline(call *c, api_error *error)
 {
-    return put_timeline(c, QP_TRACE_SVG, out, error);
+    return put_timeline(c, QP_TRACE_SVG, error);
 }
 
 /* Where no pass runs, a page that says so and asks again. */
-qp_status answer_timeline_page(call *c, cJSON **out, api_error *error)
+qp_status answer_timeline_page(call *c, api_error *error)
 {
-    if (put_timeline(c, QP_TRACE_HTML, out, error) == QP_OK) return QP_OK;
+    if (put_timeline(c, QP_TRACE_HTML, error) == QP_OK) return QP_OK;
     strbuf_clear(&c->out);
     strbuf_puts(&c->out,
                 "<!DOCTYPE html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" "

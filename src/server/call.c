@@ -9,6 +9,7 @@
 #include "server/random_id.h"
 #include "server/routes.h"
 #include "server/server_state.h"
+#include "text/json_string.h"
 #include "text/utf8.h"
 
 #include <stdlib.h>
@@ -285,18 +286,15 @@ static qp_status submit(call *c, api_error *error)
 /* Handles an endpoint that makes no text: replies at once. */
 static void answer_at_once(call *c)
 {
-    cJSON *tree = NULL;
     api_error error = {0};
     exchange *x = c->exchange;
     field_tables fields = c->route->fields; /* none: nothing is read */
     qp_status status = fields ? read_body(c, fields, &error) : QP_OK;
-    if (status == QP_OK) status = c->route->answer(c, &tree, &error);
+    if (status == QP_OK) status = c->route->answer(c, &error);
     if (status != QP_OK)
         reply_error(c, &error);
-    else if (c->route->type)
-        exchange_reply(x, 200, c->route->type, strbuf_text(&c->out), c->out.length);
     else
-        server_reply_json(x, tree);
+        server_reply_text(x, c->route->type ? c->route->type : "application/json", &c->out);
     exchange_release(x);
 }
 
@@ -306,7 +304,7 @@ static void begin(call *c)
     if (c->streaming || c->replied || !c->p.stream) return;
     c->streaming = true;
     exchange_begin(c->exchange, 200, c->dialect->stream_type);
-    c->dialect->begin(c);
+    if (c->dialect->begin) c->dialect->begin(c);
 }
 
 /* The dialect has written the reply while it read: nothing is to be made. */
@@ -446,7 +444,7 @@ static void end_if_over(call *c)
         strbuf_clear(&c->out);
         return;
     }
-    c->dialect->end(c);
+    if (c->dialect->end) c->dialect->end(c);
     flush(c);
     exchange_end(c->exchange);
 }
@@ -531,11 +529,9 @@ call_usage call_sum_usage(const call *c)
     return sum;
 }
 
-qp_status call_answer_length(const call *c, cJSON **out)
+void call_put_length(call *c, const char *more)
 {
-    *out = cJSON_CreateObject();
-    cJSON_AddNumberToObject(*out, "input_tokens", (double)c->prompts[0].request->n_prompt);
-    return QP_OK;
+    json_put(&c->out, "{'input_tokens':%z%s}", c->prompts[0].request->n_prompt, more);
 }
 
 bool call_was_cut(const answer *a)

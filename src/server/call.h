@@ -129,11 +129,12 @@ typedef struct dialect {
     void (*whole)(call *c); /* the reply of a call that does not stream */
     /* A stream: the first event has come; an answer has a piece that is certain, as qp_text_piece
      * has it, or notes or its first token as content without text; an answer has ended; all have.
-     * The last call of a->tool_calls is the one that QP_TEXT_CALL_END ends. */
+     * The last call of a->tool_calls is the one that QP_TEXT_CALL_END ends. What is NULL writes
+     * nothing. */
     void (*begin)(call *c);
     void (*delta)(call *c, answer *a, qp_text_kind kind, const char *text, size_t length);
     void (*finish)(call *c, answer *a);
-    void (*progress)(call *c, const answer *a, size_t read); /* tokens of its prompt; may be NULL */
+    void (*progress)(call *c, const answer *a, size_t read); /* tokens of its prompt */
     void (*end)(call *c);
     /* A failure after the stream has begun. */
     void (*fail)(call *c, const api_error *error);
@@ -240,8 +241,9 @@ qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools
  * messages. `tools` may be NULL. tool_texts.c */
 void tool_texts_write(cJSON *messages, const cJSON *tools);
 
-/* The reply of endpoints that only count: {"input_tokens": N} of the first prompt. */
-qp_status call_answer_length(const call *c, cJSON **out);
+/* The reply of endpoints that only count: {"input_tokens": N} of the first prompt; `more` members.
+ */
+void call_put_length(call *c, const char *more);
 
 /* Fields that several endpoints read in the same way. */
 qp_status call_read_stop(void *parameters, const char *name, const cJSON *value, api_error *error);

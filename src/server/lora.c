@@ -3,6 +3,7 @@
 
 #include "engine/engine.h"
 #include "server/server_state.h"
+#include "text/json_string.h"
 
 #include <math.h>
 #include <string.h>
@@ -105,25 +106,23 @@ qp_status lora_choose(const call *c, session_adapters *out, api_error *error)
     return use(s, scales, out, error);
 }
 
-qp_status answer_adapters(call *c, cJSON **out, api_error *error)
+qp_status answer_adapters(call *c, api_error *error)
 {
     server *s = c->server;
     (void)error;
-    *out = cJSON_CreateArray();
+    strbuf_putc(&c->out, '[');
     for (int64_t i = 0; i < s->info.n_adapters; i++) {
-        cJSON *adapter = cJSON_CreateObject();
-        cJSON_AddNumberToObject(adapter, "id", (double)i);
-        cJSON_AddStringToObject(adapter, "name", lora_name(s, i));
-        cJSON_AddStringToObject(adapter, "path", model_get_adapter(s->engine->model, i)->path);
         pthread_mutex_lock(&s->adapters.lock);
-        cJSON_AddNumberToObject(adapter, "scale", s->adapters.scales[i]);
+        const double scale = s->adapters.scales[i];
         pthread_mutex_unlock(&s->adapters.lock);
-        cJSON_AddItemToArray(*out, adapter);
+        json_put(&c->out, "%s{'id':%i,'name':%q,'path':%q,'scale':%g}", i ? "," : "", i,
+                 lora_name(s, i), model_get_adapter(s->engine->model, i)->path, scale);
     }
+    strbuf_putc(&c->out, ']');
     return QP_OK;
 }
 
-qp_status answer_set_adapters(call *c, cJSON **out, api_error *error)
+qp_status answer_set_adapters(call *c, api_error *error)
 {
     server *s = c->server;
     double scales[ADAPTER_MAX];
@@ -140,7 +139,6 @@ qp_status answer_set_adapters(call *c, cJSON **out, api_error *error)
     pthread_mutex_lock(&s->adapters.lock);
     memcpy(s->adapters.scales, scales, sizeof scales);
     pthread_mutex_unlock(&s->adapters.lock);
-    *out = cJSON_CreateObject();
-    cJSON_AddBoolToObject(*out, "success", true);
+    json_put(&c->out, "{'success':true}");
     return QP_OK;
 }

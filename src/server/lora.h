@@ -22,5 +22,5 @@ qp_status lora_choose(const call *c, session_adapters *out, api_error *error);
 const char *lora_model(const call *c);
 
 /* GET and POST /lora-adapters. */
-qp_status answer_adapters(call *c, cJSON **out, api_error *error);
-qp_status answer_set_adapters(call *c, cJSON **out, api_error *error);
+qp_status answer_adapters(call *c, api_error *error);
+qp_status answer_set_adapters(call *c, api_error *error);

@@ -291,12 +291,11 @@ static void put_process(metrics *m)
                       rows[i].name, rows[i].type, rows[i].name, rows[i].value);
 }
 
-qp_status answer_metrics(call *c, cJSON **out, api_error *error)
+qp_status answer_metrics(call *c, api_error *error)
 {
     batcher_stats stats;
     metrics m = {.out = &c->out, .prefix = "quipu:"};
     const char *alias = c->server->options->alias;
-    *out = NULL;
     qp_status status = batcher_snapshot(c->server->batcher, &stats, &error->error);
     if (status != QP_OK) return api_failed(error, status);
     strbuf_puts(&m.label, "model_name=");

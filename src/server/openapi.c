@@ -4,6 +4,7 @@
 #include "server/routes.h"
 #include "server/server_state.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -88,8 +89,11 @@ void reply_openapi(server *s, exchange *x)
                  r->path, star ? "{name}" : "");
         cJSON *item = cJSON_GetObjectItemCaseSensitive(paths, path);
         if (!item) item = cJSON_AddObjectToObject(paths, path);
-        cJSON_AddItemToObject(item, strcmp(r->method, "GET") == 0 ? "get" : "post",
-                              describe_route(r));
+        char method[8] = {0};
+        for (size_t i = 0; r->method[i] && i + 1 < sizeof method; i++)
+            method[i] = (char)tolower((unsigned char)r->method[i]);
+        cJSON_AddItemToObject(item, method, describe_route(r));
     }
-    server_reply_json(x, tree);
+    server_reply_json(x, "%j", tree);
+    cJSON_Delete(tree);
 }

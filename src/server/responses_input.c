@@ -1,23 +1,18 @@
 /* Items of /v1/responses as messages: see api_responses.h. */
 #include "server/api_responses.h"
 
+#include "text/json_string.h"
+
 #include <stdio.h>
 #include <string.h>
 
 /* Templates that show earlier thinking read it under this name. */
 #define THINKING "reasoning_content"
 
-const char *responses_text(const cJSON *item, const char *name)
-{
-    const char *text = cJSON_GetStringValue(json_get(item, name));
-    return text ? text : "";
-}
-
 static cJSON *add_message(cJSON *list, const char *role, const char *text)
 {
-    cJSON *message = cJSON_CreateObject();
-    cJSON_AddStringToObject(message, "role", role);
-    if (text) cJSON_AddStringToObject(message, "content", text);
+    cJSON *message = text ? json_make("{'role':%q,'content':%q}", role, text)
+                          : json_make("{'role':%q,'content':[]}", role);
     cJSON_AddItemToArray(list, message);
     return message;
 }
@@ -28,19 +23,16 @@ static cJSON *add_message(cJSON *list, const char *role, const char *text)
 static cJSON *turn_of(cJSON *list)
 {
     cJSON *last = list->child ? list->child->prev : NULL; /* without a walk: lists may be long */
-    if (strcmp(responses_text(last, "role"), "assistant") == 0) return last;
-    last = add_message(list, "assistant", NULL);
-    cJSON_AddArrayToObject(last, "content");
-    return last;
+    if (strcmp(json_text(last, "role"), "assistant") == 0) return last;
+    return add_message(list, "assistant", NULL);
 }
 
 /* Appends a part to an array of texts of the message. */
 static void append_text(cJSON *message, const char *name, const char *text)
 {
-    cJSON *parts = cJSON_GetObjectItemCaseSensitive(message, name), *part = cJSON_CreateObject();
+    cJSON *parts = cJSON_GetObjectItemCaseSensitive(message, name);
     if (!parts) parts = cJSON_AddArrayToObject(message, name);
-    cJSON_AddStringToObject(part, "text", text);
-    cJSON_AddItemToArray(parts, part);
+    cJSON_AddItemToArray(parts, json_make("{'text':%q}", text));
 }
 
 /* Appends an item's content, a text or parts that are texts, to an array of texts of the turn. */
@@ -54,12 +46,12 @@ static qp_status add_texts(cJSON *list, const cJSON *item, const char *name, api
                           json_type_name(content));
     cJSON_ArrayForEach(part, content)
     {
-        const bool refusal = strcmp(responses_text(part, "type"), "refusal") == 0;
+        const bool refusal = strcmp(json_text(part, "type"), "refusal") == 0;
         if (!cJSON_IsString(json_get(part, refusal ? "refusal" : "text")))
             return api_refuse(error, 400, "input",
                               "a part of a message is of type \"%.40s\": the model reads only text",
-                              responses_text(part, "type"));
-        append_text(turn_of(list), name, responses_text(part, refusal ? "refusal" : "text"));
+                              json_text(part, "type"));
+        append_text(turn_of(list), name, json_text(part, refusal ? "refusal" : "text"));
     }
     return QP_OK;
 }
@@ -67,7 +59,7 @@ static qp_status add_texts(cJSON *list, const cJSON *item, const char *name, api
 /* Thoughts; clients that keep nothing else of them send back what was "encrypted". */
 static qp_status add_reasoning(cJSON *list, const cJSON *item, api_error *error)
 {
-    const char *sealed = responses_text(item, "encrypted_content");
+    const char *sealed = json_text(item, "encrypted_content");
     const size_t mark = strlen(RESPONSES_SEAL);
     if (!cJSON_GetArraySize(json_get(item, "content")) &&
         strncmp(sealed, RESPONSES_SEAL, mark) == 0) {
@@ -99,7 +91,7 @@ static void join_thinking(cJSON *list)
         strbuf text = {0};
         const cJSON *parts = json_get(message, THINKING);
         if (!cJSON_IsArray(parts)) continue;
-        cJSON_ArrayForEach(part, parts) strbuf_puts(&text, responses_text(part, "text"));
+        cJSON_ArrayForEach(part, parts) strbuf_puts(&text, json_text(part, "text"));
         cJSON_ReplaceItemInObjectCaseSensitive(message, THINKING,
                                                cJSON_CreateString(strbuf_text(&text)));
         strbuf_free(&text);
@@ -108,36 +100,30 @@ static void join_thinking(cJSON *list)
 
 static void add_call(cJSON *list, const cJSON *item, const char *name, const char *arguments)
 {
-    cJSON *turn = turn_of(list), *one = cJSON_CreateObject();
-    cJSON *calls = cJSON_GetObjectItemCaseSensitive(turn, "tool_calls");
+    cJSON *turn = turn_of(list), *calls = cJSON_GetObjectItemCaseSensitive(turn, "tool_calls");
     if (!calls) calls = cJSON_AddArrayToObject(turn, "tool_calls");
-    cJSON_AddItemToArray(calls, one);
-    cJSON_AddStringToObject(one, "id", responses_text(item, "call_id"));
-    cJSON_AddStringToObject(one, "type", "function");
-    cJSON *function = cJSON_AddObjectToObject(one, "function");
-    cJSON_AddStringToObject(function, "name", name);
-    cJSON_AddStringToObject(function, "arguments", arguments);
+    cJSON_AddItemToArray(
+        calls, json_make("{'id':%q,'type':'function','function':{'name':%q,'arguments':%q}}",
+                         json_text(item, "call_id"), name, arguments));
 }
 
 static qp_status add_function_call(cJSON *list, const cJSON *item, api_error *error)
 {
     char name[256];
     TRY(check_call(item, "arguments", error));
-    const char *space = responses_text(item, "namespace"), *own = responses_text(item, "name");
+    const char *space = json_text(item, "namespace"), *own = json_text(item, "name");
     responses_full_name(space, own, name, sizeof name);
-    add_call(list, item, name, responses_text(item, "arguments"));
+    add_call(list, item, name, json_text(item, "arguments"));
     return QP_OK;
 }
 
 static qp_status add_custom_call(cJSON *list, const cJSON *item, api_error *error)
 {
     TRY(check_call(item, "input", error));
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddStringToObject(object, "input", responses_text(item, "input"));
-    char *arguments = cJSON_PrintUnformatted(object);
-    add_call(list, item, responses_text(item, "name"), arguments ? arguments : "");
-    cJSON_free(arguments);
-    cJSON_Delete(object);
+    strbuf arguments = {0};
+    json_put(&arguments, "{'input':%q}", json_text(item, "input"));
+    add_call(list, item, json_text(item, "name"), strbuf_text(&arguments));
+    strbuf_free(&arguments);
     return QP_OK;
 }
 
@@ -155,17 +141,17 @@ static qp_status add_agent_message(cJSON *list, const cJSON *item, api_error *er
     strbuf text = {0};
     const cJSON *part;
     qp_status status = QP_OK;
-    strbuf_printf(&text, "%s: ", responses_text(item, "author"));
+    strbuf_printf(&text, "%s: ", json_text(item, "author"));
     cJSON_ArrayForEach(part, json_get(item, "content"))
     {
         if (cJSON_IsString(json_get(part, "text")))
-            strbuf_puts(&text, responses_text(part, "text"));
+            strbuf_puts(&text, json_text(part, "text"));
         else
             status =
                 api_refuse(error, 400, "input",
                            "a part of an agent's message is of type \"%.40s\": the model reads "
                            "only text",
-                           responses_text(part, "type"));
+                           json_text(part, "type"));
     }
     add_message(list, "user", strbuf_text(&text));
     strbuf_free(&text);
@@ -186,21 +172,19 @@ static bool is_of_hosted_tool(const char *type)
 
 static void add_result(cJSON *list, const cJSON *item)
 {
-    const cJSON *output = json_get(item, "output");
-    cJSON *message = cJSON_CreateObject();
-    cJSON_AddStringToObject(message, "role", "tool");
-    const char *id = responses_text(item, "call_id");
-    cJSON_AddStringToObject(message, "tool_call_id", *id ? id : responses_text(item, "id"));
-    cJSON_AddItemToObject(message, "content",
-                          output ? cJSON_Duplicate(output, true) : cJSON_CreateString(""));
-    cJSON_AddItemToArray(list, message);
+    const cJSON none = {.type = cJSON_String, .valuestring = ""},
+                *output = json_get(item, "output");
+    const char *id = json_text(item, "call_id");
+    cJSON_AddItemToArray(list,
+                         json_make("{'role':'tool','tool_call_id':%q,'content':%j}",
+                                   *id ? id : json_text(item, "id"), output ? output : &none));
 }
 
 static qp_status add_item(cJSON *list, const cJSON *item, api_error *error)
 {
-    const char *type = responses_text(item, "type");
+    const char *type = json_text(item, "type");
     const bool message = !*type || strcmp(type, "message") == 0;
-    if (message && strcmp(responses_text(item, "role"), "assistant") == 0) {
+    if (message && strcmp(json_text(item, "role"), "assistant") == 0) {
         turn_of(list);
         return add_texts(list, item, "content", error);
     }

@@ -4,7 +4,9 @@
 #include "server/api_responses.h"
 #include "server/json_memory.h"
 #include "server/server_state.h"
+#include "text/json_string.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define ROUTE "/v1/responses/"
@@ -43,14 +45,7 @@ qp_status responses_open_earlier(call *c, api_error *error)
 static void put_items(const cJSON *items, strbuf *out)
 {
     const cJSON *item;
-    cJSON_ArrayForEach(item, items)
-    {
-        char *text = json_print(item);
-        if (out->length) strbuf_putc(out, ',');
-        strbuf_puts(out, text ? text : "");
-        out->failed |= !text;
-        cJSON_free(text);
-    }
+    cJSON_ArrayForEach(item, items) json_put(out, out->length ? ",%j" : "%j", item);
 }
 
 /* A text is a message of the user. */
@@ -60,31 +55,24 @@ static void put_input(const cJSON *input, strbuf *out)
         put_items(input, out);
         return;
     }
-    cJSON *list = cJSON_CreateArray(), *message = cJSON_CreateObject();
-    cJSON_AddItemToArray(list, message);
-    cJSON_AddStringToObject(message, "type", "message");
-    cJSON_AddStringToObject(message, "role", "user");
-    cJSON_AddStringToObject(message, "content", input->valuestring);
-    put_items(list, out);
-    cJSON_Delete(list);
+    if (out->length) strbuf_putc(out, ',');
+    json_put(out, "{'type':'message','role':'user','content':%q}", input->valuestring);
 }
 
-void responses_keep(const call *c, const cJSON *tree)
+void responses_keep(const call *c, const strbuf *reply, const strbuf *output)
 {
-    strbuf items = {0}, reply = {0};
+    char id[64];
+    strbuf items = {0};
     if (c->p.no_store || !c->server->responses.kept) return;
     put_items(json_get(c->body, RESPONSES_EARLIER), &items);
     put_input(c->p.input, &items);
     const size_t n_input = items.length;
-    put_items(json_get(tree, "output"), &items);
-    char *text = json_print(tree);
-    if (text) strbuf_puts(&reply, text);
-    if (text && !json_memory_failed())
-        response_store_put(&c->server->responses, responses_text(tree, "id"), c->owner, &reply,
-                           &items, n_input);
-    cJSON_free(text);
+    if (items.length) strbuf_putc(&items, ',');
+    strbuf_append(&items, output->data, output->length);
+    snprintf(id, sizeof id, "resp_%s", c->id);
+    if (!reply->failed && !output->failed && !json_memory_failed())
+        response_store_put(&c->server->responses, id, c->owner, reply, &items, n_input);
     strbuf_free(&items);
-    strbuf_free(&reply);
 }
 
 /* ---- Endpoints ----------------------------------------------------------------------------- */
@@ -106,7 +94,7 @@ static qp_status not_found(const char *id, api_error *error)
     return api_refuse(error, 404, "response_id", "there is no response \"%.60s\"", id);
 }
 
-qp_status answer_response(call *c, cJSON **out, api_error *error)
+qp_status answer_response(call *c, api_error *error)
 {
     char id[64];
     strbuf text = {0};
@@ -116,35 +104,25 @@ qp_status answer_response(call *c, cJSON **out, api_error *error)
     const bool found = response_store_get(&c->server->responses, id, c->owner, items ? NULL : &text,
                                           NULL, items ? &text : NULL);
     if (!found) return not_found(id, error);
-    *out = items ? cJSON_CreateObject() : cJSON_CreateRaw(strbuf_text(&text));
-    if (items) {
-        strbuf list = {0};
-        strbuf_printf(&list, "[%s]", strbuf_text(&text));
-        cJSON_AddStringToObject(*out, "object", "list");
-        cJSON_AddRawToObject(*out, "data", strbuf_text(&list));
-        cJSON_AddFalseToObject(*out, "has_more");
-        strbuf_free(&list);
-    }
+    json_put(&c->out, items ? "{'object':'list','data':[%s],'has_more':false}" : "%s",
+             strbuf_text(&text));
+    c->out.failed |= text.failed;
     strbuf_free(&text);
     return QP_OK;
 }
 
-qp_status answer_response_deleted(call *c, cJSON **out, api_error *error)
+qp_status answer_response_deleted(call *c, api_error *error)
 {
     char id[64];
     id_of(c, id, sizeof id);
     if (!response_store_remove(&c->server->responses, id, c->owner)) return not_found(id, error);
-    *out = cJSON_CreateObject();
-    cJSON_AddStringToObject(*out, "id", id);
-    cJSON_AddStringToObject(*out, "object", "response");
-    cJSON_AddTrueToObject(*out, "deleted");
+    json_put(&c->out, "{'id':%q,'object':'response','deleted':true}", id);
     return QP_OK;
 }
 
-qp_status answer_response_length(call *c, cJSON **out, api_error *error)
+qp_status answer_response_length(call *c, api_error *error)
 {
     TRY(openai_responses.read(c, c->body, error));
-    TRY(call_answer_length(c, out));
-    cJSON_AddStringToObject(*out, "object", "response.input_tokens");
+    call_put_length(c, ",\"object\":\"response.input_tokens\"");
     return QP_OK;
 }

@@ -1,16 +1,14 @@
 /* Tools of /v1/responses: see api_responses.h. */
 #include "server/api_responses.h"
 
+#include "text/json_string.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#define INPUT_SCHEMA                                                                               \
-    "{\"type\": \"object\", \"properties\": {\"input\": {\"type\": \"string\"}}, "                 \
-    "\"required\": [\"input\"], \"additionalProperties\": false}"
-
 static bool is_of_type(const cJSON *item, const char *type)
 {
-    return strcmp(responses_text(item, "type"), type) == 0;
+    return strcmp(json_text(item, "type"), type) == 0;
 }
 
 /* ---- To functions -------------------------------------------------------------------------- */
@@ -29,7 +27,7 @@ static void add_function(cJSON *list, const char *space, const cJSON *tool)
     cJSON *out = cJSON_CreateObject(), *function = cJSON_Duplicate(tool, true);
     cJSON_DeleteItemFromObjectCaseSensitive(function, "type");
     if (*space) {
-        responses_full_name(space, responses_text(tool, "name"), name, sizeof name);
+        responses_full_name(space, json_text(tool, "name"), name, sizeof name);
         cJSON_DeleteItemFromObjectCaseSensitive(function, "name");
         cJSON_AddStringToObject(function, "name", name);
     }
@@ -43,18 +41,16 @@ static void add_custom(cJSON *list, const cJSON *tool)
 {
     strbuf about = {0};
     const cJSON *format = json_get(tool, "format");
-    const char *definition = responses_text(format, "definition");
-    cJSON *out = cJSON_CreateObject();
-    strbuf_puts(&about, responses_text(tool, "description"));
+    const char *definition = json_text(format, "definition");
+    strbuf_puts(&about, json_text(tool, "description"));
     if (*definition)
         strbuf_printf(&about, "\nThe input follows this grammar (%s):\n%s",
-                      responses_text(format, "syntax"), definition);
-    cJSON_AddStringToObject(out, "type", "function");
-    cJSON *function = cJSON_AddObjectToObject(out, "function");
-    cJSON_AddStringToObject(function, "name", responses_text(tool, "name"));
-    cJSON_AddStringToObject(function, "description", strbuf_text(&about));
-    cJSON_AddItemToObject(function, "parameters", cJSON_Parse(INPUT_SCHEMA));
-    cJSON_AddItemToArray(list, out);
+                      json_text(format, "syntax"), definition);
+    cJSON_AddItemToArray(
+        list, json_make("{'type':'function','function':{'name':%q,'description':%q,'parameters':"
+                        "{'type':'object','properties':{'input':{'type':'string'}},"
+                        "'required':['input'],'additionalProperties':false}}}",
+                        json_text(tool, "name"), strbuf_text(&about)));
     strbuf_free(&about);
 }
 
@@ -67,10 +63,9 @@ static void add_tool(cJSON *list, const cJSON *tool, strbuf *left_out)
         add_custom(list, tool);
     } else if (is_of_type(tool, "namespace")) {
         cJSON_ArrayForEach(inner, json_get(tool, "tools"))
-            add_function(list, responses_text(tool, "name"), inner);
+            add_function(list, json_text(tool, "name"), inner);
     } else {
-        strbuf_printf(left_out, "%s%.40s", left_out->length ? ", " : "",
-                      responses_text(tool, "type"));
+        strbuf_printf(left_out, "%s%.40s", left_out->length ? ", " : "", json_text(tool, "type"));
     }
 }
 
@@ -108,11 +103,11 @@ static const cJSON *find_tool(const call *c, const char *name, const char **spac
     char own[256];
     cJSON_ArrayForEach(tool, c->p.tools)
     {
-        *space = is_of_type(tool, "namespace") ? responses_text(tool, "name") : "";
-        if (!**space && strcmp(responses_text(tool, "name"), name) == 0) return tool;
+        *space = is_of_type(tool, "namespace") ? json_text(tool, "name") : "";
+        if (!**space && strcmp(json_text(tool, "name"), name) == 0) return tool;
         cJSON_ArrayForEach(inner, json_get(tool, "tools"))
         {
-            responses_full_name(*space, responses_text(inner, "name"), own, sizeof own);
+            responses_full_name(*space, json_text(inner, "name"), own, sizeof own);
             if (**space && strcmp(own, name) == 0) return inner;
         }
     }
@@ -125,7 +120,7 @@ static void add_input(cJSON *item, const char *arguments, bool done)
 {
     cJSON *object = NULL;
     if (done) json_parse(arguments, strlen(arguments), "arguments", &object, NULL);
-    cJSON_AddStringToObject(item, "input", responses_text(object, "input"));
+    cJSON_AddStringToObject(item, "input", json_text(object, "input"));
     cJSON_Delete(object);
 }
 
@@ -144,19 +139,17 @@ bool responses_is_custom(const call *c, const char *name)
 cJSON *responses_call_item(const call *c, const cJSON *tool_call, bool done)
 {
     char id[32];
-    const char *space, *call_id = responses_text(tool_call, "id");
-    const cJSON *tool = find_tool(c, responses_text(tool_call, "name"), &space);
+    const char *space, *call_id = json_text(tool_call, "id");
+    const cJSON *tool = find_tool(c, json_text(tool_call, "name"), &space);
     const bool custom = tool && is_of_type(tool, "custom");
-    const char *arguments = responses_text(tool_call, "arguments");
+    const char *arguments = json_text(tool_call, "arguments");
     const char *status = !done                           ? "in_progress"
                          : json_get(tool_call, "broken") ? "incomplete"
                                                          : "completed";
-    cJSON *item = cJSON_CreateObject();
     responses_call_id(custom, call_id, id, sizeof id);
-    cJSON_AddStringToObject(item, "type", custom ? "custom_tool_call" : "function_call");
-    cJSON_AddStringToObject(item, "id", id);
-    cJSON_AddStringToObject(item, "call_id", call_id);
-    cJSON_AddStringToObject(item, "name", responses_text(tool ? tool : tool_call, "name"));
+    cJSON *item = json_make("{'type':%q,'id':%q,'call_id':%q,'name':%q}",
+                            custom ? "custom_tool_call" : "function_call", id, call_id,
+                            json_text(tool ? tool : tool_call, "name"));
     if (*space) cJSON_AddStringToObject(item, "namespace", space);
     if (custom)
         add_input(item, arguments, done);

@@ -15,7 +15,7 @@ typedef struct route {
     /* Answers on a worker, from a body with these fields: a tree of JSON, or with a `type` the text
      * in c->out. */
     field_tables fields;
-    qp_status (*answer)(call *c, cJSON **out, api_error *error);
+    qp_status (*answer)(call *c, api_error *error);
 } route;
 
 /* The route of a request; NULL: there is none. *other: the path has another method. */

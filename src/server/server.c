@@ -1,5 +1,6 @@
 /* The server's I/O thread: loading, signals, keys, routes. See server.h. */
 #include "engine/engine.h"
+#include "text/json_string.h"
 #include "base/platform.h"
 #include "server/lora.h"
 #include "server/server_state.h"
@@ -71,17 +72,24 @@ void server_reply_error(exchange *x, const api_error *error, api_style style)
     strbuf_free(&body);
 }
 
-void server_reply_json(exchange *x, cJSON *tree)
+void server_reply_json(exchange *x, const char *format, ...)
 {
-    char *text = tree ? cJSON_PrintUnformatted(tree) : NULL;
-    cJSON_Delete(tree);
-    if (text && !json_memory_failed()) {
-        exchange_reply(x, 200, "application/json", text, strlen(text));
-    } else {
-        api_error error = {.status = 500, .error = {QP_NO_MEMORY, "out of memory for the reply"}};
+    strbuf text = {0};
+    va_list args;
+    va_start(args, format);
+    json_vput(&text, format, args);
+    va_end(args);
+    server_reply_text(x, "application/json", &text);
+    strbuf_free(&text);
+}
+
+void server_reply_text(exchange *x, const char *type, const strbuf *text)
+{
+    api_error error = {.status = 500, .error = {QP_NO_MEMORY, "out of memory for the reply"}};
+    if (text->failed || json_memory_failed())
         server_reply_error(x, &error, API_OPENAI);
-    }
-    cJSON_free(text);
+    else
+        exchange_reply(x, 200, type, strbuf_text(text), text->length);
 }
 
 qp_status server_vocabulary(const server *s, api_error *error)

@@ -68,5 +68,7 @@ qp_status server_vocabulary(const server *s, api_error *error);
 /* Sends an error as the reply. */
 void server_reply_error(exchange *x, const api_error *error, api_style style);
 
-/* Sends a JSON tree as the reply, and deletes it. */
-void server_reply_json(exchange *x, cJSON *tree);
+/* Sends what json_put() makes of the format as the reply; a text, if no memory was missing for it.
+ */
+void server_reply_json(exchange *x, const char *format, ...);
+void server_reply_text(exchange *x, const char *type, const strbuf *text);

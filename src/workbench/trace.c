@@ -1,6 +1,7 @@
 /* Writes traces: see trace.h. */
 #include "workbench/trace.h"
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "quipu.h"
 #include "base/strbuf.h"
@@ -66,11 +67,8 @@ static void add_log(cJSON *tree, const char *detail, const char *log)
 static cJSON *evaluation_json(const evaluation *evaluation, const char *log, bool device)
 {
     const check_verdict *verdict = &evaluation->verdict;
-    char when[32];
-    time_t now = time(NULL);
-    struct tm utc;
-    gmtime_r(&now, &utc);
-    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    char when[CLOCK_UTC_SIZE];
+    clock_utc(time(NULL), when);
     cJSON *tree = cJSON_CreateObject();
     cJSON_AddStringToObject(tree, "status", check_status_name(verdict->status));
     cJSON_AddItemToObject(tree, "environment", environment_json(device));
