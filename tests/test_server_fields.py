@@ -123,6 +123,57 @@ def anthropic_formats_bind(s):
 
 
 @test
+def a_window_of_penalties_is_all_or_nothing(s):
+    for path in ASKS:
+        inside = ASKS[path][1] is not None
+        for fields in ({"repeat_last_n": 64, "repeat_penalty": 1}, {"repeat_last_n": -1, "repeat_penalty": 1.5},
+                       {"repeat_last_n": 1 << 20, "presence_penalty": 1}):
+            status, reply = ask(s, path, fields, inside)
+            assert status == 200, (path, fields, reply)
+        status, reply = ask(s, path, {"repeat_last_n": 64, "repeat_penalty": 1.5}, inside)
+        assert status == 400 and "repeat_last_n" in str(reply) and "beside a penalty" in str(reply), (path, reply)
+    body = {"prompt": "the cat the cat", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    texts = [s.post("/v1/completions", {**body, **fields})[1]["choices"][0]["text"]
+             for fields in ({}, {"frequency_penalty": -100}, {"frequency_penalty": -100, "repeat_last_n": 0})]
+    assert texts[0] == texts[2] != texts[1], texts
+
+
+@test
+def an_order_of_filters_is_refused(s):
+    usual = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+    for path in ASKS:
+        assert ask(s, path, {"samplers": usual})[0] == 200, path
+        for wrong in (["top_k"], usual[::-1], "k"):
+            status, reply = ask(s, path, {"samplers": wrong})
+            assert status == 400 and "samplers" in str(reply), (path, reply)
+
+
+@test
+def calls_of_earlier_turns_are_checked(s):
+    def calls(value):
+        return {"messages": [*HELLO, {"role": "assistant", "content": "", "tool_calls": value}, *HELLO]}
+
+    good = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for path in ("/v1/chat/completions", "/api/chat"):
+        for value in ([], [good], [{"function": {"name": "f", "arguments": {"x": 1}}}], [{"function": {"name": "f"}}], None):
+            status, reply = ask(s, path, calls(value))
+            assert status == 200, (path, value, reply)
+        for value, word in (({"a": 1}, "must be a list"), ([{"id": "a"}], "without a name"), ([5], "without a name"),
+                            ([{"function": {"name": "f", "arguments": 7}}], "found a number"),
+                            ([{"function": {"name": 3}}], "without a name")):
+            status, reply = ask(s, path, calls(value))
+            assert status == 400 and word in str(reply), (path, value, reply)
+
+
+@test
+def coded_bodies_are_refused(s):
+    status, reply = s.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, **{"Content-Encoding": "gzip"})
+    assert status == 415 and "Content-Encoding: gzip" in reply["error"]["message"], reply
+    status, reply = s.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, **{"Content-Encoding": "identity"})
+    assert status == 200, reply
+
+
+@test
 def images_are_refused(s):
     for message in ({"role": "user", "content": "what is it?", "images": ["aGVsbG8="]},
                     {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}):

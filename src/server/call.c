@@ -118,6 +118,29 @@ static int64_t default_length(const server *s)
     return s->options->max_tokens ? (int64_t)s->options->max_tokens : -1;
 }
 
+/* Settings that exclude each other, and the window of penalties. */
+static qp_status check_sampling(call *c, api_error *error)
+{
+    double *setting = c->p.sampling.value;
+    const bool penalties = setting[QP_REPETITION_PENALTY] != 1 ||
+                           setting[QP_PRESENCE_PENALTY] != 0 || setting[QP_FREQUENCY_PENALTY] != 0;
+    if (setting[QP_MIROSTAT] != 0 && setting[QP_TEMPERATURE] == 0)
+        return api_refuse(error, 400, "mirostat",
+                          "\"mirostat\" and a temperature of 0 exclude each other: the likeliest "
+                          "token leaves nothing to choose");
+    if (!penalties || c->p.penalty_window < 0 || c->p.penalty_window >= c->server->info.context)
+        return QP_OK;
+    if (c->p.penalty_window > 0)
+        return api_refuse(
+            error, 400, "repeat_last_n",
+            "\"repeat_last_n\" may be -1 or 0 beside a penalty, found %lld: penalties "
+            "are about all tokens of the prompt and the answer, or off",
+            (long long)c->p.penalty_window);
+    setting[QP_REPETITION_PENALTY] = 1;
+    setting[QP_PRESENCE_PENALTY] = setting[QP_FREQUENCY_PENALTY] = 0;
+    return QP_OK;
+}
+
 /* Sets c->p to defaults, then reads the body by a table of fields. */
 static qp_status read_body(call *c, field_tables fields, api_error *error)
 {
@@ -134,15 +157,12 @@ static qp_status read_body(call *c, field_tables fields, api_error *error)
                         .max_tokens = default_length(c->server),
                         .top_logprobs = -1,
                         .thinking_budget = -1,
+                        .penalty_window = -1,
                         .timeout = c->server->options->timeout};
     if (c->dialect && c->dialect->likely)
         sampling_exclude_unlikely(c->server->engine, &c->p.sampling);
     TRY(fields_read(fields, c->body, &c->p, error));
-    const double *setting = c->p.sampling.value;
-    if (setting[QP_MIROSTAT] != 0 && setting[QP_TEMPERATURE] == 0)
-        return api_refuse(error, 400, "mirostat",
-                          "\"mirostat\" and a temperature of 0 exclude each other: the likeliest "
-                          "token leaves nothing to choose");
+    TRY(check_sampling(c, error));
     if (c->p.max_tokens < 0 || c->p.min_tokens <= c->p.max_tokens) return QP_OK;
     return api_refuse(
         error, 400, "min_tokens",

@@ -36,10 +36,11 @@ typedef struct parameters {
     bool whole_vectors; /* embeddings are not scaled to length 1 */
     bool mixed;    /* a prompt may hold ids and texts, and texts may be {"prompt_string": text} */
     bool no_tools; /* tools must not be called */
-    bool thoughts_in_text, no_thoughts;           /* thoughts stay content, or are not sent */
-    bool think, no_think;                         /* the model shall think, or not */
-    const char *effort;                           /* how much; NULL: not given */
-    int64_t thinking_budget;                      /* tokens of thoughts; -1: any number */
+    bool thoughts_in_text, no_thoughts; /* thoughts stay content, or are not sent */
+    bool think, no_think;               /* the model shall think, or not */
+    const char *effort;                 /* how much; NULL: not given */
+    int64_t thinking_budget;            /* tokens of thoughts; -1: any number */
+    int64_t penalty_window;             /* last tokens that penalties are about; -1: all */
     bool no_generation_prompt, generation_prompt; /* false or true was asked for */
     bool continues; /* the answer continues the last message, which is the model's */
     int64_t n, best_of, max_tokens, min_tokens, top_logprobs; /* -1: not given */

@@ -55,6 +55,29 @@ static void open_arguments(cJSON *message)
     }
 }
 
+/* A call must name a function; its arguments are an object, or a text that is meant to be one. */
+static qp_status check_calls(const cJSON *message, api_error *error)
+{
+    const cJSON *calls = json_get(message, "tool_calls"), *item;
+    if (calls && !cJSON_IsArray(calls))
+        return api_refuse(error, 400, "messages",
+                          "\"tool_calls\" of a message must be a list, found %s",
+                          json_type_name(calls));
+    cJSON_ArrayForEach(item, calls)
+    {
+        const cJSON *function = json_get(item, "function");
+        const cJSON *arguments = json_get(function, "arguments");
+        const bool fits = !arguments || cJSON_IsString(arguments) || cJSON_IsObject(arguments);
+        if (cJSON_IsString(json_get(function, "name")) && fits) continue;
+        return api_refuse(
+            error, 400, "messages",
+            "a call of a tool must be {\"function\": {\"name\": ..., \"arguments\": a text "
+            "or an object}}, found %s",
+            fits ? "one without a name" : json_type_name(arguments));
+    }
+    return QP_OK;
+}
+
 static qp_status add_message(const cJSON *message, cJSON *out, api_error *error)
 {
     strbuf text = {0};
@@ -66,6 +89,7 @@ static qp_status add_message(const cJSON *message, cJSON *out, api_error *error)
     if (cJSON_GetArraySize(json_get(message, "images")))
         return api_refuse(error, 400, "messages",
                           "a message has \"images\": the model reads only text");
+    TRY(check_calls(message, error));
     qp_status status = content_text(json_get(message, "content"), &text, error);
     cJSON *copy = status == QP_OK ? cJSON_Duplicate(message, true) : NULL;
     if (copy) {

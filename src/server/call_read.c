@@ -58,6 +58,9 @@ const field call_sampling_fields[] = {
           .help = "divides the logits of tokens seen before"),
     FIELD("repeat_penalty", SETTING(QP_REPETITION_PENALTY), .low = 1e-3, .high = 1e3,
           .help = "another name of repetition_penalty"),
+    FIELD("repeat_last_n", .type = FIELD_INTEGER, AT(penalty_window), .low = -1, .high = 1 << 30,
+          .help = "0: without the three penalties; -1, or the context's length: they are about all "
+                  "tokens, as if it is not given; others only beside no penalty"),
     FIELD("typical_p", SETTING(QP_TYPICAL_P), .high = 1,
           .help = "among tokens of typical information that have this probability; 1: all"),
     FIELD("typical", SETTING(QP_TYPICAL_P), .high = 1, .help = "another name of typical_p"),

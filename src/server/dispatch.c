@@ -25,6 +25,10 @@ static qp_status admit(server *s, exchange *x, const route *r, uint64_t *owner, 
         return api_refuse(error, 503, NULL, "the model is being loaded; try again soon");
     if (phase != SERVER_READY)
         return api_refuse(error, 503, NULL, "the server ends, and takes no more requests");
+    const char *coding = http_parser_header(exchange_request(x), "content-encoding");
+    if (coding && *coding && strcmp(coding, "identity") != 0)
+        return api_refuse(error, 415, NULL,
+                          "the body is coded (Content-Encoding: %.40s): send it as it is", coding);
     return QP_OK;
 }
 

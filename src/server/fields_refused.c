@@ -18,6 +18,12 @@
 const field call_refused_fields[] = {
     ONLY("dynatemp_range", "0, false", SAMPLING),
     ONLY("dynamic_temperature", "false, 0", SAMPLING),
+    ONLY("samplers",
+         "[\"penalties\", \"dry\", \"top_n_sigma\", \"top_k\", \"typ_p\", \"top_p\", \"min_p\", "
+         "\"xtc\", \"temperature\"], \"edskypmxt\", []",
+         "filters are off by their own values, and come in one order"),
+    ONLY("sampler_order", "[6, 0, 1, 3, 4, 2, 5]", "filters come in one order"),
+    ONLY("moderation", "\"\"", "the server judges no texts"),
     ONLY("tfs_z", "1", SAMPLING),
     ONLY("tfs", "1", SAMPLING),
     ONLY("top_a", "0", SAMPLING),
