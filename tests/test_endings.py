@@ -3,17 +3,22 @@
 end after SIGINT and SIGTERM, and when the reader of their output is gone. How long each took is printed; a command is only
 judged to hang after a minute, because a loaded machine is slow too."""
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cli_process import HOME, MODEL, MODELS, QUIPU, SLOW, TEMPORARY, check, run_parts
+from cli_process import HERE, HOME, MODEL, MODELS, QUIPU, SLOW, TEMPORARY, check, run_parts
 
 LONG, QUICK = 60, 2
+HANG_DISK = Path(QUIPU).resolve().parent / "tests/libhang_disk.so"
+FAKE_CUDA = Path(QUIPU).resolve().parent / "tests/fake_cuda"
 
 
 class Peer:
@@ -164,6 +169,55 @@ def waits_for_disks():
             check(False, f"{command} waits for a pipe")
 
 
+def hangs_on_disk(function, folder, stdin, *command):
+    """Whether the command calls the function for a file in the folder, which does not return; then it ends after a signal."""
+    begun = [0]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        child = start(*command, environment={"LD_PRELOAD": str(HANG_DISK), "QUIPU_HANGS": function, "QUIPU_HANGS_BELOW": str(folder),
+                                             "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0"})
+        child.stdin.write(stdin)
+        child.stdin.close()
+        line = b"..."
+        while line and b"the disk hangs" not in line and b": ready" not in line:
+            line = child.stderr.readline()
+        if b"the disk hangs" in line:
+            begun[0] += 1
+            ends(f"{command[0]}, {function}, {number.name}", child, lambda child: child.send_signal(number))
+            check(child.returncode != 0, f"{command}, {function}, after {number.name}: status 0")
+        child.kill()
+        child.wait()
+        for pipe in (child.stdout, child.stderr):
+            pipe.close()
+    return begun[0]
+
+
+def waits_for_hanging_disks():
+    """Every function that opens, reads, writes or names a file hangs once in each command that has files."""
+    if not HANG_DISK.exists():
+        print("skipped: a disk that hangs: tests/hang_disk was not built")
+        return
+    folder = Path(TEMPORARY, "disk")
+    folder.mkdir()
+    model = folder / "model.gguf"
+    shutil.copy(MODELS / MODEL, model)
+    (folder / "text").write_text("one two three")
+    made = lambda name: str(folder / name)
+    commands = [(b"", "run", "-m", model, "-p", "a", "-n", "2"), (b"", "run", "-m", MODEL, "-f", made("text"), "-n", "2"),
+                (b"", "convert", "-m", model, "-o", made("other.gguf"), "--type", "Q8_0"), (b"", "info", "-m", model),
+                (b"hi\n/save " + made("kept").encode() + b"\n", "chat", "-m", MODEL, "-n", "2"),
+                (b"", "run", "-m", MODEL, "-p", "a b c", "-n", "2", "--prompt-cache", made("cache")),
+                (b"", "run", "-m", MODEL, "-p", "a", "-n", "2", "--cache-packed", made("packed")),
+                (b"", "trace", "-m", MODEL, "-p", "a", "-n", "1", "-o", made("trace")), (b"", "schedule", "-m", MODEL, "--save", made("schedule")),
+                (b"", "logits", "-m", MODEL, "--ids", "1,2", "-o", made("logits")), (b"a b", "tokenize", "-m", model),
+                (b"", "perplexity", "-m", MODEL, "-f", made("text")), (b"", "serve", "-m", model, "--port", "0")]
+    functions = "open fopen fread fwrite read pread fsync ftruncate rename unlink".split()
+    runs = [(function, folder, stdin, *map(str, command)) for stdin, *command in commands for function in functions]
+    with ThreadPoolExecutor(8) as pool:
+        reached = sum(pool.map(lambda run: hangs_on_disk(*run), runs))
+    check(reached > 2 * len(commands), f"{reached} hanging calls")
+    print(f"{reached} hanging calls in {2 * len(runs)} runs")
+
+
 def long_work():
     def answer():
         child = start("run", "-m", *SLOW, "-p", "one two", "-n", "100000")
@@ -187,6 +241,46 @@ def long_work():
     ends("run, closed pipe", answer(), lambda child: child.stdout.close())
 
 
+def gpu_functions():
+    """The functions of the driver without a GPU (fake_cuda/README.md)."""
+    return re.findall(r"^EXPORT (cu\w+)", (HERE / "fake_cuda/driver.c").read_text(), re.M)
+
+
+def hangs_at(function, *command):
+    """Whether the command calls the function, which does not return; then it ends after SIGINT."""
+    child = start(*command, "--device", "cuda", environment={"LD_LIBRARY_PATH": str(FAKE_CUDA), "QUIPU_FAKE_CUDA_HANGS": function})
+    child.stdin.close()
+    said = b""
+    while b" hangs\n" not in said:
+        line = child.stderr.readline()
+        said += line
+        if not line or b"without GPU code" in line or b" ready" in line:
+            break
+    reached = b" hangs\n" in said
+    if reached:
+        ends(f"{command[0]}, {function}", child, lambda child: child.send_signal(signal.SIGINT))
+        check(child.returncode != 0, f"{command} after SIGINT: status 0")
+    child.kill()
+    child.wait()
+    for pipe in (child.stdout, child.stderr):
+        pipe.close()
+    return b"without GPU code" not in said and reached
+
+
+def waits_for_gpus():
+    """Every function of the driver hangs once, and for each command those that begin, give memory and wait."""
+    tiny = ("-m", "synthetic:tiny")
+    every = ("run", *tiny, "-p", "1,2,3", "-n", "4")
+    others = [("chat", "-m", MODEL), ("bench", *tiny, "-p", "4", "-n", "4"), ("trace", *tiny, "--ids", "1,2", "-n", "2"),
+              ("logits", *tiny, "--ids", "1,2"), ("diff", *tiny, "--b", "cuda"), ("perplexity", "-m", MODEL, "-f", "llama-text/config.json"),
+              ("ops", "check", "rms_norm"), ("plan", *tiny), ("serve", *tiny, "--port", "0")]
+    runs = [(function, *every) for function in gpu_functions()]
+    runs += [(function, *command) for command in others for function in ("cuInit", "cuMemAlloc_v2", "cuLaunchKernelEx", "cuStreamSynchronize", "cuStreamSynchronize:8")]
+    with ThreadPoolExecutor(8) as pool:
+        reached = sum(pool.map(lambda run: hangs_at(*run), runs))
+    print(f"{reached} hanging calls in {len(runs)} runs" if reached else "skipped: a GPU that hangs: the build has no GPU code")
+
+
 def server():
     def serve():
         child = start("serve", "-m", MODEL, "--port", "0")
@@ -198,4 +292,4 @@ def server():
         ends(f"serve, {number.name}", child, lambda child: child.send_signal(number))
 
 
-sys.exit(run_parts(waits_for_peers, waits_for_programs, waits_for_input, waits_for_disks, long_work, server))
+sys.exit(run_parts(waits_for_hanging_disks, waits_for_gpus, waits_for_peers, waits_for_programs, waits_for_input, waits_for_disks, long_work, server))

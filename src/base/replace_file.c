@@ -4,10 +4,31 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* Those that are being written, for file_replacement_drop_all(). */
+enum { SLOTS = 8 };
+static _Atomic(file_replacement *) written[SLOTS];
+
+static void change_slot(file_replacement *from, file_replacement *to)
+{
+    for (int i = 0; i < SLOTS; i++) {
+        file_replacement *expected = from;
+        if (atomic_compare_exchange_strong(&written[i], &expected, to)) return;
+    }
+}
+
+void file_replacement_drop_all(void)
+{
+    for (int i = 0; i < SLOTS; i++) {
+        const file_replacement *r = atomic_load(&written[i]);
+        if (r) unlink(r->name);
+    }
+}
 
 qp_status file_replacement_failed(const file_replacement *r, qp_error *error)
 {
@@ -39,6 +60,7 @@ qp_status file_replacement_begin(const char *path, unsigned mode, file_replaceme
                          r->name);
     }
     r->stream = ftruncate(fd, 0) == 0 ? fdopen(fd, "wb") : NULL;
+    if (r->stream) change_slot(NULL, r);
     if (r->stream) return QP_OK;
     const qp_status status = file_replacement_failed(r, error);
     close(fd);
@@ -58,6 +80,7 @@ qp_status file_replacement_end(file_replacement *r, qp_error *error)
 {
     if (fflush(r->stream) != 0 || fsync(fileno(r->stream)) != 0 || rename(r->name, r->path) != 0)
         return file_replacement_failed(r, error);
+    change_slot(r, NULL);
     fclose(r->stream);
     r->stream = NULL;
     return QP_OK;
@@ -74,6 +97,7 @@ void file_replacement_remove_left(const char *name)
 void file_replacement_drop(file_replacement *r)
 {
     if (!r->stream) return;
+    change_slot(r, NULL);
     unlink(r->name);
     fclose(r->stream);
     r->stream = NULL;

@@ -27,6 +27,9 @@ qp_status file_rename(const char *from, const char *to, qp_error *error);
  */
 void file_replacement_drop(file_replacement *replacement);
 
+/* Removes the temporary files of this process, which then ends: for handlers of signals. */
+void file_replacement_drop_all(void);
+
 /* Removes a temporary file of this user that no process writes any more. */
 void file_replacement_remove_left(const char *name);
 

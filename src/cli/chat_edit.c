@@ -34,7 +34,7 @@ static int run_editor(const char *editor, const char *path)
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
     terminal_set_mode(TERMINAL_ANSWERING);
-    cli_catch_interrupt(); /* an interrupt was the editor's */
+    cli_catch_answers_interrupt(); /* an interrupt was the editor's */
     return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 

@@ -24,7 +24,7 @@ qp_status chat_input_open(line_completer *complete, chat_input **out, qp_error *
     if (!input) return error_no_memory(error, "the input", sizeof *input);
     input->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     if (!input->terminal) return QP_OK;
-    cli_catch_interrupt();
+    cli_catch_answers_interrupt();
     if (!terminal_can_edit()) return QP_OK;
     char history[4096];
     bool kept = option_state_path("history", history, sizeof history);
@@ -43,7 +43,7 @@ static bool read_line(chat_input *input, const char *prompt, strbuf *text, bool 
     char *line = NULL;
     size_t capacity = 0;
     if (input->terminal) {
-        cli_catch_interrupt();
+        cli_catch_answers_interrupt();
         fputs(prompt, stdout);
         fflush(stdout);
     }
@@ -83,7 +83,7 @@ qp_status chat_input_read(chat_input *input, char **message, qp_error *error)
 {
     strbuf text = {0};
     *message = NULL;
-    if (input->editor) cli_catch_interrupt();
+    if (input->editor) cli_catch_answers_interrupt();
     line_result result =
         input->editor ? line_editor_read(input->editor, &text) : read_lines(input, &text);
     if (result == LINE_ENDED && !text.failed) {
@@ -92,7 +92,7 @@ qp_status chat_input_read(chat_input *input, char **message, qp_error *error)
     }
     if (result == LINE_INTERRUPTED) {
         strbuf_clear(&text);
-        cli_catch_interrupt(); /* it has been answered */
+        cli_catch_answers_interrupt(); /* it has been answered */
     }
     if (text.length && memchr(text.data, '\0', text.length)) {
         strbuf_free(&text);

@@ -289,10 +289,18 @@ void cli_remove_partial(const char *path);
 void cli_handle_signals(void);
 void cli_fill_descriptors(void);
 
-/* Set by SIGINT between cli_catch_interrupt() and cli_release_interrupt(). */
+/* Set by SIGINT between cli_catch_interrupt() and cli_release_interrupt(). The process is ended 1.5
+ * s after the signal if it has not ended by itself, whatever it waits for. */
 extern volatile int cli_interrupted;
 void cli_catch_interrupt(void);
 void cli_release_interrupt(void);
+
+/* The same for a conversation, which goes on: the process is ended only by another interrupt, two
+ * seconds or more after one that did not end the answer. */
+void cli_catch_answers_interrupt(void);
+
+/* Whether the process is ended in 1.5 s from now. */
+void cli_limit_ending(bool limit);
 
 /* The same also for SIGTERM, SIGHUP and SIGQUIT, for work that must not leave half-written files:
  * cli_release_endings() ends the process by the signal that arrived. */

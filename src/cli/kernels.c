@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CHECK_MS = 60000, GRACE_MS = 10000, LOOK_MS = 200, END_MS = 2 };
+enum { CHECK_MS = 60000, GRACE_MS = 1000, LOOK_MS = 200, END_MS = 2 };
 
 /* --- the child ------------------------------------------------------------------------------- */
 

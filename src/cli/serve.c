@@ -109,6 +109,7 @@ static server_options options_of(const cli_call *call, const cJSON *template_var
                             .timeout = s->silence,
                             .ping_seconds = s->sse_ping,
                             .open = open_model,
+                            .limit_ending = cli_limit_ending,
                             .context = (void *)call,
                             .stop = s->started_by ? LINK_END_DESCRIPTOR : 0,
                             .ready = s->started_by ? tell_ready : NULL,

@@ -1,27 +1,83 @@
 /* Signals, and standard descriptors that are closed: see cli.h. */
 #include "cli/cli.h"
 
+#include "base/replace_file.h"
 #include "file/mapping.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
+/* How long a command has to end by itself after it was asked to, in milliseconds. */
+enum { GRACE_MS = 1500 };
+
 volatile int cli_interrupted;
-static volatile sig_atomic_t catching;
+static volatile sig_atomic_t catching; /* interrupts; 2: of a conversation */
+static volatile sig_atomic_t asked;    /* the signal that asked the command to end */
+static volatile sig_atomic_t asked_at; /* seconds of a clock that only rises */
+
+/* The process ends by the signal itself, so that a shell stops its loop too. */
+static void end_by(int number)
+{
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+/* What is under way does not come back: a disk, a driver or a kernel hangs, or the work is long. */
+static void on_grace_over(int number)
+{
+    static const char message[] = "\nquipu: interrupted: what was under way was cut off\n";
+    (void)number;
+    ssize_t ignored = write(STDERR_FILENO, message, sizeof message - 1);
+    (void)ignored;
+    file_replacement_drop_all();
+    end_by(asked ? asked : SIGTERM);
+}
+
+void cli_limit_ending(bool limit)
+{
+    const struct itimerval grace = {
+        .it_value = {.tv_sec = GRACE_MS / 1000, .tv_usec = GRACE_MS % 1000 * 1000}};
+    setitimer(ITIMER_REAL, limit ? &grace : &(struct itimerval){0}, NULL);
+}
+
+static sig_atomic_t seconds_now(void)
+{
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (sig_atomic_t)now.tv_sec + 1;
+}
+
+/* An interrupt of a conversation ends the answer. Another one ends the program where the answer
+ * has not ended meanwhile. */
+static void on_caught(int number)
+{
+    const sig_atomic_t now = seconds_now();
+    asked = number;
+    if (catching == 1)
+        cli_limit_ending(true);
+    else if (cli_interrupted && now - asked_at > GRACE_MS / 1000)
+        on_grace_over(0);
+    if (!cli_interrupted) asked_at = now;
+    cli_interrupted = 1;
+}
 
 /* While no command catches interrupts, there are no half-written files, so the process may end at
  * once. It ends by the signal itself, so that a shell stops its loop too. */
 static void on_interrupt(int number)
 {
     static const char message[] = "\nquipu: interrupted\n";
+    if (catching) {
+        on_caught(number);
+        return;
+    }
     cli_interrupted = 1;
-    if (catching) return;
     ssize_t ignored = write(STDERR_FILENO, message, sizeof message - 1);
     (void)ignored;
-    signal(number, SIG_DFL);
-    raise(number);
+    end_by(number);
 }
 
 /* A page of a mapped file is gone, because the file was cut. */
@@ -48,14 +104,26 @@ void cli_handle_signals(void)
     sigaction(SIGBUS, &lost, NULL);
     struct sigaction action = {.sa_handler = on_interrupt}; /* reads are not restarted */
     sigaction(SIGINT, &action, NULL);
+    signal(SIGALRM, on_grace_over);
     signal(SIGPIPE, SIG_IGN); /* a closed pipe and a file that may not grow further are errors */
     signal(SIGXFSZ, SIG_IGN); /* of writing, reported like any other */
 }
 
+static void catch_interrupt(int how)
+{
+    cli_limit_ending(false);
+    cli_interrupted = 0;
+    catching = how;
+}
+
 void cli_catch_interrupt(void)
 {
-    cli_interrupted = 0;
-    catching = 1;
+    catch_interrupt(1);
+}
+
+void cli_catch_answers_interrupt(void)
+{
+    catch_interrupt(2);
 }
 
 void cli_release_interrupt(void)
@@ -70,7 +138,7 @@ static volatile sig_atomic_t ending; /* the signal that arrived */
 static void on_ending(int number)
 {
     ending = number;
-    cli_interrupted = 1;
+    on_caught(number);
 }
 
 void cli_catch_endings(void)

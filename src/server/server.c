@@ -388,12 +388,14 @@ static void close_server(server *s, struct event *events[N_EVENTS])
 {
     const server_options *o = s->options;
     http_disconnect(s->http);
+    if (o->limit_ending) o->limit_ending(true);
     if (o->proxy) o->proxy->close(o->proxy->context);
     if (s->batcher) batcher_stop(s->batcher);
     workers_close(s->workers); /* they take the last events */
     http_close(s->http);
     const bool served = s->batcher != NULL;
     batcher_close(s->batcher);
+    if (o->limit_ending) o->limit_ending(false);
     kv_events_close(s->published);
     if (served && o->prompt_cache) prompt_cache_save(o, s->engine);
     for (int i = 0; i < N_EVENTS; i++) {

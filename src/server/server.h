@@ -83,6 +83,9 @@ typedef struct server_options {
     int stop;
     /* May be NULL. Called when the model is loaded, with the port that the server listens on. */
     void (*ready)(void *context, int port);
+    /* May be NULL. Called with true before the engine's pass under way is waited for, which never
+     * ends where a driver hangs, and with false after it. */
+    void (*limit_ending)(bool limit);
     /* Receives one line of text: the address, that the server is ready, that it ends. */
     void (*log)(void *context, qp_log_level level, const char *message);
     /* Receives whole lines: of the access log, and with log_json in place of `log`. */
