@@ -118,6 +118,12 @@ def options_and_files():
     expect(1, ": File name too long", *run, "-p", "a", "--lora", "x" * 5000)
     expect(2, ": the path is too long", "info", "-m", "~/" + "x" * 5000)
     expect(2, "the path of the model has more than ", "info", "-m", "x" * 5000)
+    other = Path(TEMPORARY, "template")
+    other.write_text("x" * (1 << 20 | 1))
+    expect(1, "a chat template of 1048577 bytes: at most 1048576 are read", "serve", "-m", MODEL, "--port", "0",
+           "--chat-template", str(other))
+    other.write_text("a synthetic:tiny\na synthetic:tiny\n")
+    expect(1, ":2: the name a is there twice", "serve", "--models", str(other), "--port", "0")
     other = Path(TEMPORARY, "latin")
     other.write_bytes(b"\xff" * 99)
     expect(1, "the text is not UTF-8", *load, "--text", str(other))

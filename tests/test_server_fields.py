@@ -260,7 +260,9 @@ def what_is_no_text_is_refused_by_name(s):
     counts = [s.post("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, d]}]})[1]["input_tokens"]
               for d in (document, {"type": "text", "text": "t\none two\n"})]
     assert counts[0] == counts[1], counts
+    quoted = {"messages": HELLO, "tools": [{"type": "function", "function": {"name": 'a"b'}}], "tool_choice": "required"}
     for path, body, named in (("/v1/chat/completions", {"messages": HELLO, "tools": [{"type": "web_search"}]}, "web_search"),
+                              ("/v1/chat/completions", quoted, "the name of a tool has a quote or a backslash"),
                               ("/v1/messages", {"messages": HELLO, "max_tokens": 1, "container": "c"}, "container"),
                               ("/v1/messages", {"messages": HELLO, "max_tokens": 1, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
                               ("/v1/responses", {"input": "x", "include": ["message.output_text.logprobs"]}, "logprobs"),

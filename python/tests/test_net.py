@@ -76,5 +76,7 @@ def test_what_a_server_refuses():
         quipu.serve(TEXT, port=0, host="0.0.0.0")
     with pytest.raises(quipu.QuipuError, match="did you mean 'context'"):
         quipu.serve(TEXT, port=0, contex=1)
-    with pytest.raises(quipu.QuipuError, match="port"):
+    with pytest.raises(quipu.QuipuError, match="the port of a server is 0 to 65535"):
         quipu.serve(TEXT, port=70000)
+    with pytest.raises(quipu.QuipuError, match="drain_seconds is 0 to 86400, found -1"):
+        quipu.serve(TEXT, port=0, drain_seconds=-1)
