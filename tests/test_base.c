@@ -27,6 +27,8 @@ static void test_status(void **state)
     assert_int_equal(error_prefix(&error, "while reading %s", "x"), QP_FORMAT);
     assert_string_equal(error.message, "while reading x: file: 3");
     assert_int_equal(error_set(NULL, QP_IO, "nobody listens"), QP_IO);
+    assert_int_equal(error_no_memory(&error, "a table", 5), QP_NO_MEMORY);
+    assert_string_equal(error.message, "cannot allocate 5 bytes for a table");
     char longest[3 * QP_ERROR_SIZE];
     memset(longest, 'a', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';

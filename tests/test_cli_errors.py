@@ -135,6 +135,27 @@ def options_and_files():
     check(status == 1 and re.search(r"\d+ checks did not pass", err), err)
 
 
+def data_and_costs():
+    """Data sets, traces of kernels and costs of passes that hold something else."""
+    folder, file = Path(TEMPORARY, "set"), Path(TEMPORARY, "set.json")
+    for said, text in (("expected a JSON object", "[]"), ("it holds a byte of 0", "{}\0"), ("it has no traces; expected a data set", "{}")):
+        file.write_text(text)
+        expect(1, said, "ops", "leaderboard", str(file))
+    (folder / "/".join("abcdefghijkl") / "x").mkdir(parents=True)
+    expect(1, "folders are nested more than ", "ops", "leaderboard", str(folder))
+    shutil.rmtree(folder)
+    expect(2, 'there is no rule "zzzzzz"; there are ', "plan", "-m", "synthetic:tiny", "--rules", "-zzzzzz")
+    costs = Path(TEMPORARY, "costs.csv")
+    head = "model,device,gigabytes,threads,parallel,depth,test,tokens_per_second,deviation,gigabytes_per_second\n"
+    row = lambda depth, test: f"m,cpu,1,1,1,{depth},{test},100,0,0\n"
+    for said, text in (("expected a row of quipu bench -o csv", head + "nothing\n"),
+                       ("all tests of the costs are of one size; measure two at least",
+                        head + "".join(row(depth, test) for depth in (0, 64) for test in ("pp8", "tg8"))),
+                       ("of the same size at different depths; measure them with", head + row(0, "pp8") + row(0, "pp64") + row(0, "tg8"))):
+        costs.write_text(text)
+        expect(1, said, "load", "--simulate", str(costs), "-n", "2", "--rate", "1")
+
+
 def models_that_are_refused():
     """What a model would compute with and quipu does not is named, not left out."""
     folder = Path(TEMPORARY, "other")
@@ -301,4 +322,4 @@ def writing_fails():
     check(status == 1 and "No space left" in err, err)
 
 
-sys.exit(run_parts(bad_input, options_and_files, models_that_are_refused, experts_that_do_not_fit, windows, without_a_gpu, environment_and_precedence, writing_fails))
+sys.exit(run_parts(bad_input, options_and_files, data_and_costs, models_that_are_refused, experts_that_do_not_fit, windows, without_a_gpu, environment_and_precedence, writing_fails))
