@@ -159,7 +159,7 @@ static void limit_resources(const sandbox *box, bool own_namespace)
     limit(RLIMIT_RTPRIO, 0);
     if (box->kind == SANDBOX_COMPILER) {
         limit(RLIMIT_CPU, (uint64_t)box->cpu_seconds);
-        limit(RLIMIT_DATA, data_bytes() + compiler_bytes);
+        limit(RLIMIT_DATA, compiler_bytes); /* of the program that takes this one's place */
         limit(RLIMIT_FSIZE, COMPILER_FILE_BYTES);
         /* Elsewhere the limit would count all processes of the user. */
         if (own_namespace) limit(RLIMIT_NPROC, COMPILER_PROCESSES);
