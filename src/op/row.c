@@ -8,6 +8,7 @@ void row_load(dtype type, const void *row, int64_t n, double *out)
 {
     const float *floats = row;
     const uint16_t *halves = row;
+    const uint8_t *bytes = row;
     switch (type) {
     case DTYPE_F32:
         for (int64_t i = 0; i < n; i++)
@@ -20,6 +21,10 @@ void row_load(dtype type, const void *row, int64_t n, double *out)
     case DTYPE_BF16:
         for (int64_t i = 0; i < n; i++)
             out[i] = bf16_to_f32(halves[i]);
+        break;
+    case DTYPE_F8:
+        for (int64_t i = 0; i < n; i++)
+            out[i] = f8_to_f32(bytes[i]);
         break;
     default:
         for (int64_t i = 0; i < n; i++)

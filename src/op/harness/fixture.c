@@ -200,19 +200,35 @@ static unsigned char filler(poison poison)
     return poison == POISON_NAN ? 0xff : 0x5a;
 }
 
+/* How many bytes from `begin` on have the same role. */
+static size_t role_run(const fixture_tensor *own, size_t begin)
+{
+    uint64_t same, next;
+    size_t end = begin + 1;
+    memset(&same, own->roles[begin], sizeof same);
+    for (; end + sizeof next <= own->bytes; end += sizeof next) {
+        memcpy(&next, own->roles + end, sizeof next);
+        if (next != same) break;
+    }
+    while (end < own->bytes && own->roles[end] == own->roles[begin])
+        end++;
+    return end - begin;
+}
+
 /* The bytes of the tensor before a run, and which of them must not change. */
 static void make_image(fixture *fixture, int t, poison poison)
 {
     fixture_tensor *own = &fixture->tensors[t];
-    dtype type = fixture->call.tensors[t].type;
+    const dtype type = fixture->call.tensors[t].type;
     memcpy(own->images[poison], own->memory, own->bytes);
     memset(own->locked, 0xff, own->bytes);
-    for (size_t i = 0; i < own->bytes; i++) {
-        const unsigned char role = own->roles[i];
-        if (role == ROLE_INPUT) continue;
-        if (!(role & ROLE_INPUT))
-            own->images[poison][i] = role ? filler(poison) : gap_byte(type, poison, i);
-        if (role & ROLE_OUTPUT) own->locked[i] = 0;
+    for (size_t at = 0, n; at < own->bytes; at += n) {
+        const unsigned char role = own->roles[at];
+        n = role_run(own, at);
+        if (role == ROLE_OUTPUT) memset(own->images[poison] + at, filler(poison), n);
+        for (size_t i = at; !role && i < at + n; i++)
+            own->images[poison][i] = gap_byte(type, poison, i);
+        if (role & ROLE_OUTPUT) memset(own->locked + at, 0, n);
     }
 }
 
@@ -313,39 +329,41 @@ static void describe_change(const fixture *fixture, int t, size_t offset, char *
     }
 }
 
+static bool all_are(const unsigned char *bytes, size_t n, unsigned char value)
+{
+    return n == 0 || (bytes[0] == value && memcmp(bytes, bytes + 1, n - 1) == 0);
+}
+
 static bool scratch_intact(const fixture *fixture)
 {
     if (!fixture->scratch) return true;
-    unsigned char expected = filler(fixture->armed);
-    for (size_t i = 0; i < FIXTURE_GUARD; i++) {
-        if (fixture->scratch[i] != expected) return false;
-    }
-    for (int worker = 0; worker < FIXTURE_WORKERS; worker++) {
+    const unsigned char expected = filler(fixture->armed);
+    bool intact = all_are(fixture->scratch, FIXTURE_GUARD, expected);
+    for (size_t worker = 0; worker < FIXTURE_WORKERS; worker++) {
         const unsigned char *own =
-            fixture->scratch + FIXTURE_GUARD + (size_t)worker * fixture->scratch_stride;
-        for (size_t i = fixture->scratch_bytes; i < fixture->scratch_stride; i++) {
-            if (own[i] != expected) return false;
-        }
+            fixture->scratch + FIXTURE_GUARD + worker * fixture->scratch_stride;
+        intact = intact && all_are(own + fixture->scratch_bytes,
+                                   fixture->scratch_stride - fixture->scratch_bytes, expected);
     }
-    return true;
+    return intact;
 }
 
 /* Whether pack() wrote only its own bytes and the kernel did not change them. */
 static bool packed_intact(const fixture *fixture, char *detail, size_t size)
 {
     if (!fixture->packed_bytes) return true;
-    size_t end = FIXTURE_GUARD + fixture->packed_bytes, all = packed_all(fixture);
-    unsigned char expected = filler(fixture->armed);
-    for (size_t i = 0; i < all; i++) {
-        bool guard = i < FIXTURE_GUARD || i >= end;
-        if (fixture->packed[i] == (guard ? expected : fixture->packed_before[i])) continue;
-        snprintf(detail, size,
-                 guard ? "wrote outside of the %zu bytes of packed weights"
-                       : "changed the %zu bytes of packed weights",
-                 fixture->packed_bytes);
-        return false;
-    }
-    return true;
+    const size_t end = FIXTURE_GUARD + fixture->packed_bytes;
+    const unsigned char expected = filler(fixture->armed);
+    const bool same = memcmp(fixture->packed + FIXTURE_GUARD,
+                             fixture->packed_before + FIXTURE_GUARD, fixture->packed_bytes) == 0;
+    if (same && all_are(fixture->packed, FIXTURE_GUARD, expected) &&
+        all_are(fixture->packed + end, packed_all(fixture) - end, expected))
+        return true;
+    snprintf(detail, size,
+             same ? "wrote outside of the %zu bytes of packed weights"
+                  : "changed the %zu bytes of packed weights",
+             fixture->packed_bytes);
+    return false;
 }
 
 /* The first byte that changed and must not have, or own->bytes; compares 8 bytes at a time. */
