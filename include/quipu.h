@@ -1,9 +1,10 @@
 /* quipu: an inference engine for models of the Llama family.
  *
- * This is the only public header. A vocabulary turns text into tokens and conversations into
- * prompts. An engine is a loaded model with its plan and all its memory. A session is one sequence
- * of an engine: its tokens and their pages of the KV cache. Every function that can fail returns a
- * qp_status and writes a sentence into the caller's qp_error, which may be NULL.
+ * A program includes this header; it includes quipu_status.h itself. A vocabulary turns text into
+ * tokens and conversations into prompts. An engine is a loaded model with its plan and all its
+ * memory. A session is one sequence of an engine: its tokens and their pages of the KV cache. Every
+ * function that can fail returns a qp_status and writes a sentence into the caller's qp_error,
+ * which may be NULL.
  *
  * An engine has one owner at a time: a call with it, its sessions, samplers or trace runs alone. A
  * call that another thread makes meanwhile returns QP_BUSY and changes nothing; functions without a
@@ -33,6 +34,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "quipu_status.h"
+
 #define QP_VERSION_MAJOR 0
 #define QP_VERSION_MINOR 2
 #define QP_VERSION_PATCH 0
@@ -51,26 +54,6 @@ const char *qp_version(void);
 
 /* Frees memory whose description says "to qp_free()". NULL is allowed. */
 void qp_free(void *memory);
-
-typedef enum qp_status {
-    QP_OK = 0,
-    QP_INVALID,     /* an argument or a flag is wrong */
-    QP_IO,          /* the operating system refused: open, read, write, map */
-    QP_FORMAT,      /* a file or a text breaks its own format */
-    QP_UNSUPPORTED, /* well formed, but quipu does not support it */
-    QP_NO_MEMORY,   /* memory ran out, or is too small */
-    QP_CANCELLED,   /* stopped on request */
-    QP_DEVICE,      /* a GPU or its driver failed */
-    QP_BUSY,        /* another call uses the engine: see the top of this file */
-} qp_status;
-
-enum { QP_ERROR_SIZE = 1024 };
-
-/* An error for a person to read: what is wrong, what was expected, what was found, what to do. */
-typedef struct qp_error {
-    qp_status status;
-    char message[QP_ERROR_SIZE];
-} qp_error;
 
 /* ---- Vocabulary ---------------------------------------------------------------------------- */
 

@@ -90,12 +90,13 @@ function(install_page_licences folder)
     install(FILES /usr/share/doc/${package}/copyright DESTINATION ${folder} RENAME ${package} ${ARGN})
   endforeach()
 endfunction()
-if(SKBUILD) # the Python package: the library and its header, beside the package's own files
+set(INTERFACE_HEADERS include/quipu.h include/quipu_status.h include/quipu_net.h)
+if(SKBUILD) # the Python package: the libraries and their headers, beside the package's own files
   target_link_options(quipu_shared PRIVATE -s)
   target_link_options(quipu_net_shared PRIVATE -s)
   install(FILES $<TARGET_FILE:quipu_shared> DESTINATION quipu RENAME libquipu.so)
   install(FILES $<TARGET_FILE:quipu_net_shared> DESTINATION quipu RENAME libquipu_net.so)
-  install(FILES include/quipu.h include/quipu_net.h DESTINATION quipu)
+  install(FILES ${INTERFACE_HEADERS} DESTINATION quipu)
   if(QUIPU_NOTICES)
     install(DIRECTORY ${QUIPU_NOTICES}/ DESTINATION quipu/licenses)
   endif()
@@ -109,7 +110,7 @@ install(TARGETS quipu_shared EXPORT quipuTargets LIBRARY DESTINATION ${CMAKE_INS
   NAMELINK_COMPONENT development)
 install(TARGETS quipu_net_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development)
 install(FILES ${STATIC_LIBRARY} DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
-install(FILES include/quipu.h include/quipu_net.h include/quipu_kernel.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+install(FILES ${INTERFACE_HEADERS} include/quipu_kernel.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   COMPONENT development)
 install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program)
 install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.bash RENAME quipu

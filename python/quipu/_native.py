@@ -19,8 +19,9 @@ cffi: Any = importlib.import_module("cffi")  # which has types only where types-
 _HERE = Path(__file__).resolve().parent
 
 
-def _declarations(header: str) -> str:
-    """What cffi parses of the header: no preprocessor lines, no C++ braces, no attributes."""
+def declarations(path: Path) -> str:
+    """What cffi parses of a header: no preprocessor lines, no C++ braces, no attributes."""
+    header = path.read_text(encoding="utf-8")
     header = re.sub(r"#ifdef __cplusplus.*?#endif", "", header, flags=re.DOTALL)
     header = re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*$", "", header, flags=re.MULTILINE)
     header = re.sub(r"__attribute__\(\(.*?\)\)|\bQP_API\b", "", header)
@@ -33,19 +34,24 @@ def _find(name: str, variable: str, fallback: Path) -> Path:
         if path.exists():
             return path
     raise ImportError(f"{name} is not beside the package {_HERE} or at {path}; install the package with pip, or "
-                      f"name the file with {variable or 'QUIPU_LIBRARY, beside which it is looked for'}")
+                      f"name the file with {variable}")
 
 
-def _beside(variable: str, name: str, fallback: Path) -> Path:
-    """The file beside the one that the variable names."""
-    return Path(os.environ[variable]).with_name(name) if os.environ.get(variable) else fallback / name
+def beside(file: Path, name: str) -> Path:
+    """The file of that name in the folder of another one."""
+    path = file.with_name(name)
+    if not path.exists():
+        raise ImportError(f"{path} is missing, which belongs beside {file.name}; install the package with pip")
+    return path
 
 
 _root = _HERE.parent.parent
 ffi: Any = cffi.FFI()
-ffi.cdef(_declarations(_find("quipu.h", "QUIPU_HEADER", _root / "include" / "quipu.h")
-                       .read_text(encoding="utf-8")))
-lib: Any = ffi.dlopen(str(_find("libquipu.so", "QUIPU_LIBRARY", _root / "build" / "libquipu.so")))
+header = _find("quipu.h", "QUIPU_HEADER", _root / "include" / "quipu.h")
+for _path in (beside(header, "quipu_status.h"), header):
+    ffi.cdef(declarations(_path))
+library = _find("libquipu.so", "QUIPU_LIBRARY", _root / "build" / "libquipu.so")
+lib: Any = ffi.dlopen(str(library))
 
 Tokens = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]

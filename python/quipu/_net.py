@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from quipu._native import _beside, _declarations, _find, _root, cffi, ffi
+from quipu._native import beside, cffi, declarations, ffi, header, library
 
 
 @functools.lru_cache(maxsize=1)
@@ -13,7 +13,5 @@ def net() -> tuple[Any, Any]:
     """Its ffi, with the types of quipu.h too, and the library."""
     own: Any = cffi.FFI()
     own.include(ffi)
-    header = _find("quipu_net.h", "", _beside("QUIPU_HEADER", "quipu_net.h", _root / "include"))
-    own.cdef(_declarations(header.read_text(encoding="utf-8")))
-    library = _find("libquipu_net.so", "", _beside("QUIPU_LIBRARY", "libquipu_net.so", _root / "build"))
-    return own, own.dlopen(str(library))
+    own.cdef(declarations(beside(header, "quipu_net.h")))
+    return own, own.dlopen(str(beside(library, "libquipu_net.so")))

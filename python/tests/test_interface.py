@@ -47,7 +47,7 @@ def test_layouts_of_all_public_structs_are_there():
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="nm lists the symbols")
 def test_the_library_exports_what_the_header_declares():
-    path = _native._find("libquipu.so", "QUIPU_LIBRARY", interface.ROOT / "build" / "libquipu.so")
+    path = _native.library
     names = subprocess.run(["nm", "-D", "--defined-only", str(path)], check=True, text=True,
                            capture_output=True).stdout
     exported = set(re.findall(r"[TBDR] (qp_\w+)", names))
@@ -56,7 +56,7 @@ def test_the_library_exports_what_the_header_declares():
 
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf prints the library's name")
 def test_the_librarys_name_has_the_numbers_that_may_change_the_interface():
-    path = _native._find("libquipu.so", "QUIPU_LIBRARY", interface.ROOT / "build" / "libquipu.so")
+    path = _native.library
     said = subprocess.run(["readelf", "-d", str(path)], check=True, text=True, capture_output=True)
     major, minor, _ = interface.version().split(".")
     number = f"0.{minor}" if major == "0" else major

@@ -1,6 +1,8 @@
 /* Public structs that begin with their size: see sized.h. */
 #include "base/sized.h"
 
+#include "base/version.h"
+
 #include <string.h>
 
 /* No struct comes near this: a larger size is memory that was not initialised. */
@@ -14,7 +16,7 @@ static qp_status read_size(const char *name, const void *given, size_t known, si
     if (*size >= sizeof *size && *size <= LARGEST) return QP_OK;
     return error_set(error, QP_INVALID,
                      "the member size of %s is %zu: set it to sizeof(%s), which is %zu in quipu %s",
-                     name, *size, name, known, qp_version());
+                     name, *size, name, known, version_text);
 }
 
 qp_status sized_read(const char *name, const void *from, void *to, size_t size, qp_error *error)
@@ -27,7 +29,7 @@ qp_status sized_read(const char *name, const void *from, void *to, size_t size, 
         return error_set(error, QP_INVALID,
                          "a member of %s at byte %zu is set, but quipu %s knows only %zu bytes of "
                          "it: leave the member zero or use a newer library",
-                         name, i, qp_version(), size);
+                         name, i, version_text, size);
     }
     memset(to, 0, size);
     memcpy(to, from, given < size ? given : size);

@@ -10,6 +10,8 @@
 
 #include "base/status.h"
 
+#include <stddef.h>
+
 /* Copies a caller's struct of any size to `to`, `size` bytes as this library knows it. QP_INVALID
  * names the struct, if it is NULL, its size is not one, or a member that is not known is set. */
 qp_status sized_read(const char *name, const void *from, void *to, size_t size, qp_error *error);

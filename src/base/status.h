@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "quipu.h"
+#include "quipu_status.h"
 
 /* Writes the message (cut at QP_ERROR_SIZE) into `error`, which may be NULL, and returns `status`,
  * so that a failing function ends in `return error_set(error, QP_FORMAT, "...", ...)`. */

@@ -5,6 +5,7 @@
 
 #include "grammar/matcher.h"
 #include "grammar/stacks.h"
+#include "quipu.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -2,6 +2,7 @@
 #include "base/platform.h"
 #include "base/sized.h"
 #include "lower/print.h"
+#include "quipu.h"
 
 enum { DEFAULT_PAGE_SIZE = 16 };
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "base/json.h"
+#include "quipu.h"
 #include "server/api_error.h"
 
 typedef enum field_type {

@@ -1,6 +1,8 @@
 /* The thread that makes masks: see masks.h. */
 #include "server/masks.h"
 
+#include "quipu.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "quipu.h"
 
 #include <stdint.h>
 

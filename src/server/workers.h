@@ -10,6 +10,8 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
+
 /* Embedded in the object that it works on; at most once in the queue. */
 typedef struct worker_task {
     void (*run)(struct worker_task *task);

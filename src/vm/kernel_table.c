@@ -1,6 +1,8 @@
 /* User-supplied kernels: see kernel_table.h. */
 #include "vm/kernel_table.h"
 
+#include "quipu.h"
+
 #include <stdio.h>
 #include <string.h>
 

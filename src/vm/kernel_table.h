@@ -7,7 +7,8 @@
 
 #include "op/table.h"
 #include "plan/program.h"
-#include "quipu.h"
+
+struct qp_kernel;
 
 typedef struct kernel_table {
     op_variant of[OP_COUNT]; /* by operator; an empty entry: the operator's own kernel runs */
@@ -15,7 +16,7 @@ typedef struct kernel_table {
 
 /* Fills a table. QP_INVALID names an operator that does not exist or is given twice, or a kernel
  * that is missing. */
-qp_status kernel_table_fill(kernel_table *table, const qp_kernel *kernels, size_t n_kernels,
+qp_status kernel_table_fill(kernel_table *table, const struct qp_kernel *kernels, size_t n_kernels,
                             qp_error *error);
 
 /* The kernel for calls of an operator; NULL: none, or `table` is NULL. */

@@ -5,6 +5,7 @@
 #include "op/harness/check.h"
 #include "op/table.h"
 #include "cuda/driver.h"
+#include "quipu.h"
 #include "workbench/sandbox.h"
 
 #include <dirent.h>

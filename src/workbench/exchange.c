@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

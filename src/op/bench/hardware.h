@@ -6,6 +6,9 @@
 
 #include "base/threads.h"
 
+#include <stddef.h>
+#include <stdint.h>
+
 typedef enum hardware_limit {
     HARDWARE_READ,    /* bytes per second: reading huge pages once, sequentially */
     HARDWARE_FLOAT,   /* FLOP a second: float32 fused multiply-adds in registers, two each */

@@ -3,6 +3,7 @@
 
 #include "op/attention/attention_cuda.h"
 #include "op/paged_prefill/paged_prefill.h"
+#include "quipu.h"
 #include "vm/kernel_table.h"
 
 #include <string.h>

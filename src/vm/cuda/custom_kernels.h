@@ -5,10 +5,12 @@
 #include "op/cuda_ops.h"
 #include "plan/program.h"
 
+struct qp_cuda_kernel;
+
 /* Fills the rows of all operators, [OP_COUNT], for cuda_ops.custom. QP_INVALID names an operator
  * that does not exist or is given twice, or a kernel without a launcher. */
-qp_status custom_kernels_fill(cuda_kernel *table, const qp_cuda_kernel *kernels, size_t n_kernels,
-                              qp_error *error);
+qp_status custom_kernels_fill(cuda_kernel *table, const struct qp_cuda_kernel *kernels,
+                              size_t n_kernels, qp_error *error);
 
 /* QP_INVALID if a kernel has no call to run in the program, neither in its largest batch nor in one
  * of a single token. `table` may be NULL. */
