@@ -21,6 +21,7 @@ from quipu._owner import Owner
 from quipu._lora import Adapters
 from quipu._slots import Slot, Slots
 from quipu._step import Stepped
+from quipu._wait import Watched
 from quipu.errors import CancelledError, InvalidError
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ GROUP_SECONDS = 0.004
 """About how long passes run before their tokens are handed out."""
 
 
-class Work:
+class Work(Watched):
     """What a caller wants of an engine.
 
     The engine's thread calls begin() when `slots` are idle and, if `wants_slot`, one more is free; then, as
@@ -41,9 +42,9 @@ class Work:
     sequences: Sequence[Stepped] = ()
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_cancelled = False
         self.failure: BaseException | None = None
-        self.done = threading.Event()
 
     def begin(self, engine: Engine) -> bool:
         raise NotImplementedError
@@ -54,7 +55,7 @@ class Work:
     def end(self, failure: BaseException | None) -> None:
         """Called once; `failure`: why it has not ended by itself."""
         self.failure = failure
-        self.done.set()
+        self.set_done()
 
     def cancel(self) -> None:
         """Ends it before its time; from any thread."""
@@ -108,8 +109,7 @@ class Engine(Owner):
         self._closing = False
         self._in_step = False
         self._pass_seconds = 0.0
-        self._failure: BaseException | None = None
-        self._opened = threading.Event()
+        self._opening = Work()
         self.pointer: Any = None
         self.slots: Slots
         self._thread = threading.Thread(target=self._run, args=(options, keep), name="quipu", daemon=True)
@@ -118,12 +118,10 @@ class Engine(Owner):
                 other._thread.join()
         self._thread.start()
         try:
-            self._opened.wait()
+            self.wait(self._opening)
         except BaseException:
             self.ask_to_close()
             raise
-        if self._failure is not None:
-            raise self._failure
 
     # ---- for any thread
 
@@ -143,7 +141,7 @@ class Engine(Owner):
         """Waits for the end of all, and raises what the first of them has met."""
         try:
             for work in works:
-                work.done.wait()
+                work.wait_done()
         except BaseException:
             self.cancel(*works)
             raise
@@ -162,8 +160,12 @@ class Engine(Owner):
         if self.is_current and not self._in_step:
             return function(self)
         call = Call(function, slots, wants_slot)
-        self.submit(call)
-        self.wait(call)
+        try:
+            self.submit(call)
+            self.wait(call)
+        except BaseException:
+            call.cancel()
+            raise
         return call.result
 
     def drop(self, number: int) -> None:
@@ -195,15 +197,15 @@ class Engine(Owner):
 
     def _run(self, options: Any, keep: Sequence[object]) -> None:
         _engines.add(self)
+        failure: BaseException | None = None
         try:
             self._open(options)
-        except BaseException as failure:
-            self._failure, self._closed = failure, True
+        except BaseException as problem:
+            failure, self._closed = problem, True
+            _engines.discard(self)
+        self._opening.end(failure)
+        if failure is not None:
             return
-        finally:
-            if self._failure is not None:
-                _engines.discard(self)
-            self._opened.set()
         try:
             while self._turn():
                 pass
@@ -259,6 +261,7 @@ class Engine(Owner):
 
     def _begin_waiting(self) -> None:
         """Begins in order; work for the same session, or for one more, does not overtake."""
+        self.slots.close_forgotten()
         taken: set[Slot] = set()
         full = False
         for work in list(self._waiting):
@@ -324,16 +327,14 @@ class Engine(Owner):
                 self._step([work])
             return
         for work in works:
+            reason = failure
             try:
-                if failure is not None:
-                    raise failure
-                if work.stepped():
+                if failure is None and work.stepped():
                     continue
-                self._running.remove(work)
-                self._end(work, None)
             except BaseException as problem:
-                self._running.remove(work)
-                self._end(work, problem)
+                reason = problem
+            self._running.remove(work)
+            self._end(work, reason)
 
     def _call_step(self, sequences: list[Stepped]) -> BaseException | None:
         if not sequences:

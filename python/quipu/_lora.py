@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quipu._native import check, ffi, lib
-from quipu.errors import InvalidError
+from quipu._native import check, ffi, lib, listed, path_bytes
+from quipu.errors import InvalidError, WrongTypeError
 from quipu.options import Adapter, Lora
 
 Uses = tuple[tuple[int, float], ...]
@@ -16,12 +16,13 @@ Uses = tuple[tuple[int, float], ...]
 
 def adapters_of(options: Mapping[str, Any]) -> list[Adapter]:
     """The adapters of a model's options."""
-    given = options.get("adapters") or ()
+    given = options.get("adapters")
     if isinstance(given, (str, os.PathLike, Adapter)):
         raise InvalidError(f"Model: adapters must be a list of paths or Adapters, found {given!r:.100}")
-    adapters = [a if isinstance(a, Adapter) else Adapter(a) for a in given]
+    adapters = [a if isinstance(a, Adapter) else Adapter(a) for a in listed(() if given is None else given, "Model: adapters")]
     for a in adapters:
-        if a.scale == 0:
+        path_bytes(a.path, "Model: the path of an adapter")
+        if not isinstance(a.scale, (int, float)) or a.scale == 0:
             raise InvalidError(f"Model: the scale of adapter {a.path} must not be 0; leave it out, or let it wait")
     return adapters
 
@@ -44,17 +45,20 @@ class Adapters:
         elif isinstance(lora, Mapping):
             items = list(lora.items())
         else:
-            items = [(name, None) for name in lora]
+            items = [(name, None) for name in listed(lora, f"{what}: lora, if it is no name,")]
         found = []
         for name, scale in items:
             i = self._find(what, name)
-            found.append((i, self._all[i].scale if scale is None else float(scale)))
+            try:
+                found.append((i, self._all[i].scale if scale is None else float(scale)))
+            except (TypeError, ValueError):
+                raise WrongTypeError(f"{what}: the scale of adapter {name!r:.60} is a number, found {scale!r:.40}") from None
         return tuple(sorted(found))
 
     def _find(self, what: str, name: Any) -> int:
         for i, a in enumerate(self._all):
             path = os.fspath(a.path)
-            if name in (i, a.name, path) or (not a.name and name == os.path.basename(path)):
+            if isinstance(name, (int, str)) and (name in (i, a.name, path) or not a.name and name == os.path.basename(path)):
                 return i
         names = ", ".join(a.name or os.path.basename(os.fspath(a.path)) for a in self._all) or "none"
         raise InvalidError(f"{what}: the model has no adapter {name!r:.60}; it has {names}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import operator
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,7 @@ for _path in (beside(header, "quipu_status.h"), header):
 library = _find("libquipu.so", "QUIPU_LIBRARY", _root / "build" / "libquipu.so")
 lib: Any = ffi.dlopen(str(library))
 
+T = TypeVar("T")
 Tokens = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
@@ -78,13 +80,80 @@ def known_option(what: str, name: str, names: Iterable[str]) -> None:
     raise WrongTypeError(f"{what} has no option {name!r}; {hint}")
 
 
+def utf8(text: object, what: str) -> bytes:
+    """The bytes of a text for the library, which ends texts at a NUL."""
+    if not isinstance(text, str):
+        raise WrongTypeError(f"{what} is a str, found {text!r:.60}")
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as problem:
+        raise WrongTypeError(f"{what} holds Unicode characters: {problem}") from None
+    if b"\0" in data:
+        raise WrongTypeError(f"{what} has no NUL character, found {text!r:.60}")
+    return data
+
+
+def path_bytes(path: object, what: str = "a path") -> bytes:
+    """The bytes of a file's name."""
+    try:
+        data = os.fsencode(path)  # type: ignore[arg-type]
+    except (TypeError, UnicodeEncodeError):
+        raise WrongTypeError(f"{what} is a str or os.PathLike, found {path!r:.60}") from None
+    if b"\0" in data:
+        raise WrongTypeError(f"{what} has no NUL character, found {path!r:.60}")
+    return data
+
+
+def whole(value: object, what: str, most: int = (1 << 63) - 1) -> int:
+    """A whole number from 0 to `most`."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number <= most:
+        raise WrongTypeError(f"{what} is a whole number, 0 or more, found {value!r:.40}")
+    return number
+
+
+def flag(value: object, what: str) -> bool:
+    """Whether a value is true."""
+    try:
+        return bool(value)
+    except ValueError:
+        raise WrongTypeError(f"{what} is True or False, found {value!r:.60}") from None
+
+
+def instance(value: T, kind: type[Any] | tuple[type[Any], ...], what: str) -> T:
+    """The value, if it is of the class."""
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        raise WrongTypeError(f"{what} is a {' or '.join(k.__name__ for k in kinds)}, found {value!r:.60}")
+    return value
+
+
+def listed(value: Iterable[T], what: str) -> list[T]:
+    """A list of what may be iterated over, and is no text."""
+    try:
+        if not isinstance(value, (str, bytes, Mapping)):
+            return list(value)
+    except TypeError:
+        pass
+    raise WrongTypeError(f"{what} are a list, found {value!r:.60}")
+
+
+def check_receiver(function: object, what: str) -> None:
+    """Refuses what is neither a function nor None."""
+    if function is not None and not callable(function):
+        raise WrongTypeError(f"{what} is a function, found {function!r:.60}")
+
+
 def set_option(native: Any, keep: list[Any], what: str, name: str, value: object) -> None:
     """Sets a member of an options struct; `keep` holds the text that it points to."""
     given = value
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, str):
-        keep.append(value := ffi.new("char[]", value.encode("utf-8")))
+        keep.append(value := ffi.new("char[]", utf8(value, f"{what}: option {name!r}")))
     elif isinstance(value, np.generic):
         value = value.item()
     elif value is None:

@@ -7,6 +7,7 @@ threads of an engine do not exist there.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -17,14 +18,14 @@ from quipu.errors import InvalidError
 
 
 class Owner:
-    """`with owner:` it stays open."""
+    """`with owner.in_use():` it stays open, if the first thing that is done there looks whether it is."""
 
     what = "vocabulary"
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Condition(threading.Lock())
-        self._users = 0
+        self._lock = threading.Lock()
+        self._use_locks = [threading.RLock() for _ in range(8)]
         self._closed = False
         self._owned: dict[int, tuple[Any, Callable[[Any], None]]] = {}
         self._next = 0
@@ -48,18 +49,10 @@ class Owner:
         if self._closed:
             raise closed(self.what)
 
-    def __enter__(self) -> None:
-        self.check_open()
-        with self._lock:
-            if self._closed:
-                raise closed(self.what)
-            self._users += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                self._lock.notify_all()
+    def in_use(self) -> contextlib.AbstractContextManager[Any]:
+        """A lock that threads rarely share, and that no exception between two lines of Python leaves locked."""
+        self.check_forked()
+        return self._use_locks[threading.get_native_id() % len(self._use_locks)]
 
     def own(self, pointer: Any, close: Callable[[Any], None], what: str) -> Native:
         """An object that is closed with the owner, if not before."""
@@ -84,8 +77,9 @@ class Owner:
         """From now on the owner is closed; returns after the last call that uses it."""
         with self._lock:
             self._closed = True
-            while self._users:
-                self._lock.wait()
+        for lock in self._use_locks:
+            with lock:
+                pass
 
     def close_all(self) -> None:
         for number in sorted(self._owned, reverse=True):

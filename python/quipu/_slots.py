@@ -6,6 +6,7 @@ with the same tokens goes on in it, or in a fork of it, which shares its pages o
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,12 +26,14 @@ LEAST_SHARED = 16
 class Slot:
     """A session of the engine."""
 
-    def __init__(self, pointer: Any) -> None:
-        self.pointer = pointer
+    def __init__(self) -> None:
+        self.pointer: Any = None
         self.work: Work | None = None
         """What runs in it."""
         self.is_users = True
         """Whether it belongs to a Session; else it is kept for what it holds."""
+        self.user: weakref.ref[Any] | None = None
+        """That Session."""
         self.used = 0
         self.lora: Uses = ()
         """Its adapters."""
@@ -79,6 +82,12 @@ class Slots:
     def has_room(self) -> bool:
         return len(self.all) < self._most or bool(self._idle)
 
+    def close_forgotten(self) -> None:
+        """Closes sessions whose Session is gone, also if an exception came while it was collected."""
+        for slot in list(self.all):
+            if slot.is_users and slot.work is None and slot.user is not None and slot.user() is None:
+                self.close(slot)
+
     def close(self, slot: Slot) -> None:
         if slot in self.all:
             self.all.remove(slot)
@@ -92,17 +101,19 @@ class Slots:
             self.close(min(idle, key=lambda slot: slot.used))
         return bool(idle)
 
-    def _add(self, pointer: Any) -> Slot:
-        self.all.append(slot := Slot(pointer))
+    def _add(self, pointer: Any, slot: Slot | None) -> Slot:
+        slot = slot or Slot()
+        slot.pointer = pointer
+        self.all.append(slot)
         return slot
 
-    def open(self, lora: Uses) -> Slot:
-        """A new session."""
+    def open(self, lora: Uses, slot: Slot | None = None) -> Slot:
+        """A new session, in the slot or in a new one."""
         if len(self.all) >= self._most:
             self.evict()
         error, out = ffi.new("qp_error *"), ffi.new("qp_session **")
         check(lib.qp_session_open(self._engine, out, error), error)
-        slot = self._add(out[0])
+        slot = self._add(out[0], slot)
         slot.lora = self._usual
         return self._adapt(slot, lora)
 
@@ -117,13 +128,13 @@ class Slots:
             slot.lora = lora
         return slot
 
-    def fork(self, slot: Slot) -> Slot:
-        """Another session with the same tokens."""
+    def fork(self, slot: Slot, into: Slot | None = None) -> Slot:
+        """Another session with the same tokens, in a slot or in a new one."""
         if len(self.all) >= self._most:
             self.evict(spare=slot)
         error, out = ffi.new("qp_error *"), ffi.new("qp_session **")
         check(lib.qp_session_fork(slot.pointer, out, error), error)
-        forked = self._add(out[0])
+        forked = self._add(out[0], into)
         forked.lora = slot.lora
         return forked
 

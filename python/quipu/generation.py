@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -51,8 +51,6 @@ class Answer(Work):
         self.finish: str | None = None
         self.shared_tokens = 0
         self.submitted, self.first, self.last = time.monotonic(), 0.0, 0.0
-        self.changed = threading.Condition(threading.Lock())
-        self.watchers: list[Callable[[], None]] = []
 
     # ---- the engine's thread
 
@@ -119,15 +117,10 @@ class Answer(Work):
         fresh = self.text.take() if self.text is not None else ""
         if not fresh and not ended:
             return
-        with self.changed:
-            if fresh:
-                self.pieces.append(fresh)
-            if ended:
-                self.done.set()
-            watchers, self.watchers = self.watchers, []
-            self.changed.notify_all()
-        for watcher in watchers:
-            watcher()
+        if fresh:
+            self.pieces.append(fresh)
+        self.done = ended
+        self.notify()
 
 
 class AnswerSequence(Stepped):
@@ -209,14 +202,14 @@ class Generation:
     @property
     def finish(self) -> str | None:
         """Why the answer has ended; None: it has not."""
-        return self._answer.finish if self._answer.done.is_set() else None
+        return self._answer.finish if self._answer.done else None
 
     @property
     def statistics(self) -> dict[str, float]:
         """Counts of tokens, and seconds; empty before the end. `shared_tokens` of the prompt were not read
         again."""
         answer = self._answer
-        if not answer.done.is_set():
+        if not answer.done:
             return {}
         first = answer.first or answer.last
         return {"prompt_tokens": len(answer.prompt), "shared_tokens": answer.shared_tokens,
@@ -242,17 +235,16 @@ class Generation:
             raise self._answer.failure
 
     def _cancel(self) -> None:
-        if not self._answer.done.is_set():
+        if not self._answer.done:
             self._engine.cancel(self._answer)
 
     def __iter__(self) -> Iterator[str]:
         answer, n = self._answer, 0
         try:
             while True:
-                with answer.changed:
-                    while len(answer.pieces) == n and not answer.done.is_set():
-                        self._check_thread()
-                        answer.changed.wait()
+                if len(answer.pieces) == n and not answer.done:
+                    self._check_thread()
+                    answer.wait_for(lambda: len(answer.pieces) > n or answer.done)
                 if len(answer.pieces) == n:
                     break
                 yield answer.pieces[n]
@@ -278,12 +270,11 @@ class Generation:
         """Until something is there, or the end."""
         answer, loop = self._answer, asyncio.get_running_loop()
         while True:
+            self._check_thread()
             future: asyncio.Future[None] = loop.create_future()
-            with answer.changed:
-                self._check_thread()
-                if is_there() or answer.done.is_set():
-                    return
-                answer.watchers.append(lambda future=future: _wake(loop, future))  # type: ignore[misc]
+            answer.watch(functools.partial(_wake, loop, future))
+            if is_there() or answer.done:
+                return
             await future
 
     def _check_thread(self) -> None:
@@ -293,10 +284,10 @@ class Generation:
 
     def text(self) -> str:
         """The whole answer, when it has ended."""
-        if not self._answer.done.is_set():
+        if not self._answer.done:
             self._check_thread()
             try:
-                self._answer.done.wait()
+                self._answer.wait_done()
             except BaseException:
                 self._cancel()
                 raise
@@ -326,7 +317,7 @@ class Generation:
         """Ends the answer; the session keeps what was made. Returns when it has ended."""
         self._cancel()
         if not self._engine.is_of_parent and not self._engine.is_current:
-            self._answer.done.wait()
+            self._answer.wait_done()
 
     def __enter__(self) -> Generation:
         return self

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from quipu._native import check, ffi, lib
+from quipu._native import check, ffi, instance, lib, utf8, whole
 from quipu.errors import InvalidError, WrongTypeError
+from quipu.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from quipu._engine import Engine
     from quipu.model import Model
     from quipu.options import Schema
     from quipu.sampling import Sampling
-    from quipu.vocabulary import Vocabulary
 
 
 def schema_text(schema: Schema) -> str:
@@ -49,9 +49,10 @@ class Grammar:
             kind, text = lib.QP_GRAMMAR_JSON_SCHEMA, schema_text(json_schema)
         elif gbnf is not None:
             kind, text = lib.QP_GRAMMAR_GBNF, gbnf
-        data = text.encode("utf-8")
+        instance(vocabulary, Vocabulary, "the vocabulary of a grammar")
+        data = utf8(text, "a grammar")
         error, out = ffi.new("qp_error *"), ffi.new("qp_grammar **")
-        with vocabulary._owner:
+        with vocabulary._owner.in_use():
             check(lib.qp_grammar_open(vocabulary._pointer, kind, data, len(data), out, error), error)
             self._native = vocabulary._owner.own(out[0], lib.qp_grammar_close, "grammar")
         self._vocabulary = vocabulary  # outlives it
@@ -72,7 +73,9 @@ class Matcher:
         return out
 
     def _open(self, engine: Engine, sampling: Sampling) -> None:
-        native, self._keep = sampling._native(engine)  # with the grammar, which outlives it
+        from quipu.sampling import Sampling
+
+        native, self._keep = instance(sampling, Sampling, "the sampling of a matcher")._native(engine)  # with the grammar, which outlives it
 
         def open_matcher(engine: Engine) -> Any:
             error, out = ffi.new("qp_error *"), ffi.new("qp_matcher **")
@@ -87,7 +90,7 @@ class Matcher:
         the text may end."""
         error, out = ffi.new("qp_error *"), ffi.new("uint32_t **")
         words = (self._engine.vocab_size + 31) // 32
-        with self._engine, self._lock:
+        with self._engine.in_use(), self._lock:
             check(lib.qp_matcher_allowed(self._native.pointer, out, error), error)
             bits = np.frombuffer(ffi.buffer(out[0], 4 * words), dtype=np.uint8).copy()
         return np.unpackbits(bits, bitorder="little")[:self._engine.vocab_size].astype(bool)
@@ -95,5 +98,5 @@ class Matcher:
     def take(self, token: int) -> None:
         """Appends a token that was allowed."""
         error = ffi.new("qp_error *")
-        with self._engine, self._lock:
-            check(lib.qp_matcher_take(self._native.pointer, token, error), error)
+        with self._engine.in_use(), self._lock:
+            check(lib.qp_matcher_take(self._native.pointer, whole(token, "a token", (1 << 31) - 1), error), error)

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from quipu._native import check, take_text, text_of
+from quipu._native import check, path_bytes, take_text, text_of
 
 
 def is_name(model: str | os.PathLike[str]) -> bool:
     """Whether it is to be looked up: "hf:...", or a short name such as "llama3.2:1b" without a file of that name."""
-    text = os.fspath(model)
+    text = os.fsdecode(path_bytes(model, "a model"))
     if text.startswith("hf:"):
         return True
     return not os.path.exists(text) and re.fullmatch(r"(?!synthetic:)[\w.-]+(:[\w.-]+)?", text) is not None \
@@ -27,7 +27,7 @@ def pull(model: str | os.PathLike[str], *, log: Callable[[str], None] | None = N
     from quipu._net import net
 
     net_ffi, net_lib = net()
-    text, cancel = net_ffi.new("char[]", os.fsencode(model)), net_ffi.new("int *")
+    text, cancel = net_ffi.new("char[]", path_bytes(model, "a model")), net_ffi.new("int *")
     out, error = net_ffi.new("char **"), net_ffi.new("qp_error *")
 
     def show(_context: Any, line: Any, _finished: bool) -> None:

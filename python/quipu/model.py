@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quipu._engine import Engine, Receiver, Work
-from quipu._native import (Floats, Tokens, check, closed, ffi, known_option, lib, set_option, sized, take_text,
-                           text_of, token_array)
+from quipu._native import (Floats, Tokens, check, check_receiver, closed, ffi, flag, instance, known_option, lib, listed,
+                           path_bytes, set_option, sized, take_text, text_of, token_array, whole)
 from quipu._lora import Adapters, Uses, adapters_of
 from quipu._slots import Slot
 from quipu._step import Stepped
@@ -144,12 +144,16 @@ class Session:
 
     def __init__(self, model: Model, *, lora: Lora = None) -> None:
         uses = model._engine.adapters.uses("Session", lora)
-        self._init(model, model._engine.call(lambda engine: engine.slots.open(uses), wants_slot=True))
+        self._open(model, lambda engine, slot: engine.slots.open(uses, slot))
 
-    def _init(self, model: Model, slot: Slot) -> None:
+    def _open(self, model: Model, opens: Callable[[Engine, Slot], Slot], slots: tuple[Slot, ...] = ()) -> None:
+        """The finalizer goes first, so that an exception while this waits leaves nothing open."""
+        slot = Slot()
+        slot.user = weakref.ref(self)
         self._model, self._open_slot = model, slot
         self._finalizer = weakref.finalize(self, model._engine.release, slot)
         self._finalizer.atexit = False
+        model._engine.call(lambda engine: opens(engine, slot), slots=slots, wants_slot=True)
 
     @property
     def _slot(self) -> Slot:
@@ -174,20 +178,42 @@ class Session:
     def truncate(self, keep: int) -> None:
         """Forgets all but the first `keep` tokens."""
         slot = self._slot
-        if not isinstance(keep, (int, np.integer)) or keep < 0:
-            raise WrongTypeError(f"truncate: how many tokens are kept is 0 or more, found {keep!r:.40}")
+        count = whole(keep, "truncate: how many tokens are kept")
+
         def truncate(_: Engine) -> None:
             error = ffi.new("qp_error *")
-            check(lib.qp_session_truncate(slot.pointer, int(keep), error), error)
+            check(lib.qp_session_truncate(slot.pointer, count, error), error)
 
         self._model._engine.call(truncate, slots=(slot,))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes its tokens and their pages of the KV cache to a file, which appears whole or not at all and is as
+        large as the pages."""
+        slot, name = self._slot, path_bytes(path)
+
+        def save(_: Engine) -> None:
+            error = ffi.new("qp_error *")
+            check(lib.qp_session_save(slot.pointer, name, error), error)
+
+        self._model._engine.call(save, slots=(slot,))
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Makes the session, which must be empty, hold what save() wrote, without reading the tokens again. A file
+        that is damaged, or of another model, other settings or another build of quipu, is refused, and the session
+        stays empty."""
+        slot, name = self._slot, path_bytes(path)
+
+        def load(_: Engine) -> None:
+            error = ffi.new("qp_error *")
+            check(lib.qp_session_load(slot.pointer, name, error), error)
+
+        self._model._engine.call(load, slots=(slot,))
 
     def fork(self) -> Session:
         """Another session with the same tokens; both share the pages of the cache."""
         slot = self._slot
         out = Session.__new__(Session)
-        out._init(self._model, self._model._engine.call(lambda engine: engine.slots.fork(slot), slots=(slot,),
-                                                        wants_slot=True))
+        out._open(self._model, lambda engine, into: engine.slots.fork(slot, into), slots=(slot,))
         return out
 
     def eval(self, tokens: Sequence[int] | Tokens, *, every_row: bool = False,
@@ -195,6 +221,7 @@ class Session:
         """Reads tokens. Returns the logits after the last, float32 (vocab_size,), or after each,
         (len(tokens), vocab_size). With `on_logits` the rows are handed to it one by one as views of
         the library's memory, valid during the call and without a copy, and nothing is returned."""
+        check_receiver(on_logits, "on_logits")
         receive = on_logits
 
         def take(_: int, token: int, row: Floats) -> None:
@@ -270,7 +297,7 @@ def _adapters(keep: list[Any], options: Mapping[str, Any]) -> tuple[Any, int]:
 def _engine_options(path: str | os.PathLike[str], options: Mapping[str, Any], sessions: int, keep: list[Any]) -> Any:
     """A qp_engine_options; `keep` holds what it points to."""
     native = sized("qp_engine_options")
-    for name, value in {"max_sessions": sessions, **options, "model": str(path)}.items():
+    for name, value in {"max_sessions": sessions, **options, "model": os.fsdecode(path_bytes(path, "a model"))}.items():
         if name == "schedule":
             if isinstance(value, Mapping):
                 keep.append(schedule := _schedule(keep, value))
@@ -337,7 +364,8 @@ class Model:
     @property
     def info(self) -> ModelInfo:
         """Sizes and the device."""
-        with self._engine:
+        with self._engine.in_use():
+            self._engine.check_open()
             native = self._engine.info
             values: dict[str, Any] = {f.name: getattr(native, f.name) for f in fields(ModelInfo)}
             values["device"] = text_of(native.device)
@@ -346,7 +374,8 @@ class Model:
     @property
     def vocabulary(self) -> Vocabulary | None:
         """None where the model has none (synthetic weights)."""
-        with self._engine:
+        with self._engine.in_use():
+            self._engine.check_open()
             pointer = lib.qp_engine_vocabulary(self._engine.pointer)
         return Vocabulary._of_engine(self._engine, pointer, self) if pointer else None
 
@@ -378,7 +407,7 @@ class Model:
         memory_fraction or file, as in qp_schedule_options; without any, the usual one. Logits keep
         their bits. After a failure, such as of a Schedule that is not sound, the old schedule stays."""
         if schedule is not None:
-            with schedule._as_file() as path:
+            with instance(schedule, Schedule, "schedule")._as_file() as path:
                 choices["file"] = path
                 return self.reschedule(**choices)
         keep: list[Any] = []
@@ -403,8 +432,10 @@ class Model:
         """Answers a conversation [{"role": ..., "content": ...}, ...] by the model's template. Control
         tokens that are written in messages stay text. Options are those of ChatOptions."""
         rest: dict[str, Any] = dict(options)
-        variables = dict(rest.pop("variables", None) or {})
-        tools = rest.pop("tools", None) or ()
+        variables = rest.pop("variables", None)
+        variables = {} if variables is None else dict(instance(variables, Mapping, "variables"))
+        tools = rest.pop("tools", None)
+        tools = () if tools is None else tools
         names = _tool_names(tools)
         if names:
             variables["tools"] = list(tools)
@@ -418,12 +449,14 @@ class Model:
         names = list(GenerateOptions.__annotations__)
         for name in settings:
             known_option(what, name, names)
-        sampling = own.get("sampling") or Sampling.of(what, settings)
-        if settings and own.get("sampling"):
+        sampling = own.get("sampling")
+        if sampling is None:
+            sampling = Sampling.of(what, settings)
+        elif settings:
             raise InvalidError(f"{what}: sampling takes the place of {', '.join(settings)}")
-        max_tokens = own.get("max_tokens") or 0
-        if not isinstance(max_tokens, (int, np.integer)) or max_tokens < 0:
-            raise WrongTypeError(f"max_tokens must be 0 (until the context is full) or more, found {max_tokens!r:.40}")
+        instance(sampling, Sampling, "sampling")
+        max_tokens = 0 if own.get("max_tokens") is None else whole(own["max_tokens"], "max_tokens (0: until the context is full)")
+        logprobs = None if own.get("logprobs") is None else whole(own["logprobs"], "logprobs, how many likeliest tokens,")
         ids = token_array(self.tokenize(prompt) if isinstance(prompt, str) else prompt, "the prompt",
                           self._engine.vocab_size)
         if not len(ids):
@@ -437,8 +470,8 @@ class Model:
         uses = self._engine.adapters.uses(what, own.get("lora"))
         if session and own.get("lora") is not None and uses != session._slot.lora:
             raise InvalidError(f"{what}: a session keeps the adapters that it was opened with, session(lora=...)")
-        answer = Answer(ids, sampling, int(max_tokens), session._slot if session else None, self._engine.context,
-                        own.get("logprobs"), bool(own.get("special")), tools, uses)
+        answer = Answer(ids, sampling, max_tokens, session._slot if session else None, self._engine.context,
+                        logprobs, flag(own.get("special"), "special"), tools, uses)
         return Generation(self._engine, answer, session or self, schema)
 
     def eval(self, inputs: Sequence[tuple[Session, Sequence[int] | Tokens]], *, every_row: bool = False,
@@ -447,9 +480,14 @@ class Model:
         row) gets views without a copy, on the model's thread; else the result has an array for each
         input."""
         engine = self._engine
-        rows: list[list[Floats]] = [[] for _ in inputs]
+        check_receiver(on_logits, "on_logits")
+        pairs = [instance(pair, (tuple, list), "an input, (session, tokens),") for pair in listed(inputs, "inputs")]
+        rows: list[list[Floats]] = [[] for _ in pairs]
         readers = []
-        for i, (session, tokens) in enumerate(inputs):
+        for i, pair in enumerate(pairs):
+            if len(pair) != 2:
+                raise WrongTypeError(f"input {i} is (session, tokens), found {pair!r:.60}")
+            session, tokens = self._own(pair[0]), pair[1]
             array = token_array(tokens, f"input {i}", engine.vocab_size)
             if not len(array):
                 raise InvalidError(f"input {i} has no tokens to read")
@@ -467,13 +505,14 @@ class Model:
         engine.submit(work)
         engine.wait(work)
         if on_logits is not None:
-            return [None] * len(inputs)
+            return [None] * len(pairs)
         return [np.stack(r) if every_row else r[-1] for r in rows]
 
     @property
     def hidden_size(self) -> int:
         """The length of the vectors that embed() gives."""
-        with self._engine:
+        with self._engine.in_use():
+            self._engine.check_open()
             return int(self._engine.info.hidden_size)
 
     def embed(self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, pooling: Literal["mean", "last"] = "mean",
@@ -482,10 +521,10 @@ class Model:
         hidden_size); of one text, (hidden_size,). The mean of the last hidden states of its tokens, or the
         state of its last token, as models such as Qwen3-Embedding were trained; with the length 1, or as it
         is. The server's /v1/embeddings does the same."""
-        if pooling not in ("mean", "last"):
+        if not isinstance(pooling, str) or pooling not in ("mean", "last"):
             raise InvalidError(f"pooling is 'mean' or 'last', found {pooling!r:.40}")
         hidden_size = self.hidden_size
-        several: list[Any] = [texts] if isinstance(texts, str) else list(texts)
+        several: list[Any] = [texts] if isinstance(texts, str) else listed(texts, "texts")
         works = [_Embedding(token_array(self.tokenize(text) if isinstance(text, str) else text, "a text",
                                         self._engine.vocab_size), pooling == "mean", self._engine.context, hidden_size)
                  for text in several]
@@ -494,7 +533,7 @@ class Model:
         if not works:
             return np.zeros((0, hidden_size), dtype=np.float32)
         rows = np.stack([work.vector for work in works])
-        if normalize:
+        if flag(normalize, "normalize"):
             lengths = np.linalg.norm(rows, axis=1, keepdims=True)
             rows = rows / np.where(lengths == 0, 1, lengths)
         found: Floats = rows.astype(np.float32)
@@ -503,9 +542,13 @@ class Model:
     def decode(self, sessions: Sequence[Session], first: Sequence[int] | Tokens, count: int) -> Tokens:
         """`count` greedy passes over several sessions at once: int32 (count + 1, len(sessions)).
         Row 0 is `first`; each further row is what the sessions chose after the row before."""
-        slots = tuple(session._slot for session in sessions)
+        slots = tuple(self._own(session)._slot for session in listed(sessions, "sessions"))
+        begin = token_array(first, "first", self._engine.vocab_size)
+        if len(begin) != len(slots):
+            raise InvalidError(f"first has a token for each of the {len(slots)} sessions, found {len(begin)}")
+        count = whole(count, "count", self._engine.context)
         tokens = np.zeros((count + 1, len(slots)), dtype=np.int32)
-        tokens[0] = token_array(first, "first", self._engine.vocab_size)
+        tokens[0] = begin
         cancel = ffi.new("int *")
 
         def decode(engine: Engine) -> None:
@@ -519,6 +562,11 @@ class Model:
             cancel[0] = 1
             raise
         return tokens
+
+    def _own(self, session: Session) -> Session:
+        if instance(session, Session, "a session")._model is not self:
+            raise InvalidError("the session is another model's")
+        return session
 
     def sampler(self, sampling: Sampling | None = None, **settings: Unpack[SamplingOptions]) -> Sampler:
         """Chooses the tokens of a sequence in step(). Settings are those of Sampling."""

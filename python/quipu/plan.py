@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quipu._native import check, ffi, known_option, lib, set_option, sized, take_text
+from quipu._native import check, ffi, known_option, lib, path_bytes, set_option, sized, take_text
 from quipu.options import PlanOptions
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def plan(model: str | os.PathLike[str], **options: Unpack[PlanOptions]) -> Plan:
     for name, value in options.items():
         known_option("plan", name, PlanOptions.__annotations__)
         set_option(native, keep, "plan", name, value)
-    set_option(native, keep, "plan", "model", str(model))
+    set_option(native, keep, "plan", "model", model if isinstance(model, str) else os.fsdecode(path_bytes(model, "a model")))
     texts = []
     for as_json in (True, False):
         error, out = ffi.new("qp_error *"), ffi.new("char **")

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from quipu._native import Tokens, check, ffi, known_option, lib, token_array
+from quipu._native import Tokens, check, ffi, instance, known_option, lib, token_array, utf8
 from quipu.errors import InvalidError, WrongTypeError
+from quipu.grammar import Grammar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from quipu._engine import Engine
-    from quipu.grammar import Grammar
     from quipu.model import Model
     from quipu.options import SamplingOptions
 
@@ -91,14 +91,19 @@ class Sampling:
             except (TypeError, ValueError):
                 raise WrongTypeError(f"{name} is a number, found {value!r:.60}") from None
             check(lib.qp_sampling_set(out, getattr(lib, setting), number, lib.QP_FROM_REQUEST, error), error)
-        token_array(list(self.logit_bias), "logit_bias", engine.vocab_size)
-        biases = ffi.new("qp_logit_bias[]", [{"token": int(token), "bias": float(bias)}
-                                             for token, bias in self.logit_bias.items()] or 1)
-        texts = [ffi.new("char[]", text.encode("utf-8")) for text in self.stops]
+        bias_of = instance(self.logit_bias, Mapping, "logit_bias")
+        token_array(list(bias_of), "logit_bias", engine.vocab_size)
+        try:
+            biases = ffi.new("qp_logit_bias[]", [{"token": int(token), "bias": float(bias)}
+                                                 for token, bias in bias_of.items()] or 1)
+        except (TypeError, ValueError, OverflowError):
+            raise WrongTypeError(f"logit_bias has a number for each token, found {bias_of!r:.60}") from None
+        texts = [ffi.new("char[]", utf8(text, "a stop text")) for text in self.stops]
         stops = ffi.new("char *[]", texts or [ffi.NULL])
         out.stops, out.n_stops = stops, len(texts)
         out.logit_bias, out.n_logit_bias = biases, len(self.logit_bias)
         if self.grammar is not None:
+            instance(self.grammar, Grammar, "grammar")
             out.grammar = self.grammar._native.pointer
         if self.stop_tokens is not None:
             _set_stop_tokens(out, token_array(self.stop_tokens, "stop_tokens", engine.vocab_size))
@@ -117,7 +122,11 @@ class Sampler:
     so far, which tokens are allowed. Stop texts of `sampling` have no effect: steps make tokens."""
 
     def __init__(self, model: Model, sampling: Sampling | None = None, **settings: Unpack[SamplingOptions]) -> None:
-        self._open(model._engine, sampling or Sampling.of("sampler()", settings))
+        if sampling is None:
+            sampling = Sampling.of("sampler()", settings)
+        elif settings:
+            raise InvalidError(f"sampler(): sampling takes the place of {', '.join(settings)}")
+        self._open(model._engine, instance(sampling, Sampling, "sampling"))
 
     @classmethod
     def _of_engine(cls, engine: Engine, sampling: Sampling) -> Sampler:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quipu._native import instance
 from quipu.errors import QuipuError
 
 INSTRUCTION = np.dtype([
@@ -52,6 +53,7 @@ class Schedule:
     """
 
     def __init__(self, data: bytes) -> None:
+        data = bytes(instance(data, (bytes, bytearray, memoryview), "the data of a schedule"))
         if len(data) < _HEADER.itemsize or data[:8] != b"QUIPUSCH":
             raise QuipuError("QP_FORMAT", 'not a schedule: it should begin with "QUIPUSCH"')
         self._header = np.frombuffer(data, _HEADER, 1).copy()

@@ -8,7 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from quipu._native import check, known_option
+from quipu._native import check, known_option, utf8
+from quipu._wait import Watched
 from quipu.errors import InvalidError
 from quipu.options import ModelOptions
 
@@ -25,13 +26,13 @@ class Server:
 
         self.port: int = net()[1].qp_server_port(native)
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
-        self._ended = threading.Event()
+        self._ended = Watched()
         self._finalizer = weakref.finalize(self, _close, native, keep, self._ended, os.getpid())
 
     def wait(self) -> None:
         """Returns when the server is closed by another thread; KeyboardInterrupt closes it too."""
         try:
-            self._ended.wait()
+            self._ended.wait_done()
         except BaseException:
             self.close()
             raise
@@ -47,12 +48,12 @@ class Server:
         self.close()
 
 
-def _close(native: Any, _keep: object, ended: threading.Event, pid: int) -> None:
+def _close(native: Any, _keep: object, ended: Watched, pid: int) -> None:
     from quipu._net import net
 
     if os.getpid() == pid:
         net()[1].qp_server_close(native)
-        ended.set()
+        ended.set_done()
 
 
 def serve(model: str | os.PathLike[str], *, host: str = "127.0.0.1", port: int = 8080, name: str | None = None,
@@ -84,9 +85,9 @@ def serve(model: str | os.PathLike[str], *, host: str = "127.0.0.1", port: int =
     keep: list[Any] = []
     path = pull(model) if is_name(model) else model
     engine = _engine_options(path, options, options.get("max_sessions") or 8, keep)
-    texts = {key: net_ffi.new("char[]", value.encode("utf-8"))
+    texts = {key: net_ffi.new("char[]", utf8(value, f"serve(): {key}"))
              for key, value in {"host": host, "name": name, "api_key": api_key, "origins": origin}.items()
-             if value is not None}
+             if value is not None or key == "host"}
     try:
         native = net_ffi.new("qp_server_options *", {
             "size": net_ffi.sizeof("qp_server_options"), "engine": engine, "port": port, "insecure": insecure,
@@ -97,6 +98,14 @@ def serve(model: str | os.PathLike[str], *, host: str = "127.0.0.1", port: int =
     done: list[int] = []
     thread = threading.Thread(target=lambda: done.append(net_lib.qp_server_open(native, out, error)), daemon=True)
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    except BaseException:  # KeyboardInterrupt: what opens is closed when it is there
+        def close() -> None:
+            thread.join()
+            net_lib.qp_server_close(out[0])
+
+        threading.Thread(target=close, daemon=True).start()
+        raise
     check(done[0], error)
     return Server(out[0], (native, engine, keep, texts), host)

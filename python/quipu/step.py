@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from quipu._engine import Engine, Work
-from quipu._native import Floats, Tokens, token_array
+from quipu._native import Floats, Tokens, check_receiver, flag, instance, listed, token_array, whole
 from quipu._step import Stepped
 from quipu.errors import InvalidError
 from quipu.sampling import Sampler
@@ -46,10 +46,19 @@ class Sequence(Stepped):
                  like: Sequence | None = None, every_row: bool = False,
                  on_logits: Callable[[int, Floats], None] | None = None,
                  on_token: Callable[[int], bool | None] | None = None) -> None:
-        engine = session._model._engine
+        from quipu.model import Session
+
+        engine = instance(session, Session, "the session of a sequence")._model._engine
+        if sampler is not None and instance(sampler, Sampler, "sampler")._native.owner is not engine:
+            raise InvalidError("the sampler is another model's")
+        if like is not None:
+            instance(like, Sequence, "like")
         pending = token_array(tokens, "tokens", engine.vocab_size)
-        super().__init__(session._slot, pending, sampler, max_tokens, engine.vocab_size)
-        self.session, self.like, self.interval, self.every_row = session, like, interval, every_row
+        super().__init__(session._slot, pending, sampler, whole(max_tokens, "max_tokens"), engine.vocab_size)
+        self.session, self.like, self.every_row = session, like, flag(every_row, "every_row")
+        self.interval = whole(interval, "interval")
+        for function, what in ((on_logits, "on_logits"), (on_token, "on_token")):
+            check_receiver(function, what)
         self.on_logits, self.on_token = on_logits, on_token
 
     @property
@@ -94,7 +103,7 @@ class _Turn(Work):
 
 def step(model: Model, sequences: abc.Sequence[Sequence]) -> list[list[int]]:
     """See Model.step()."""
-    sequences = list(sequences)
+    sequences = [instance(s, Sequence, "one of the sequences") for s in listed(sequences, "the sequences of a step")]
     held: set[int] = set()
     for i, sequence in enumerate(sequences):
         if sequence.done and not sequence.cancel_flag[0]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from quipu._native import check, ffi, lib, sized, take_text
+from quipu._native import check, ffi, lib, sized, take_text, whole
 from quipu.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Trace:
     """Records the passes of a model while it is open: `with model.trace() as trace: ...`."""
 
     def __init__(self, model: Model, max_passes: int = 64) -> None:
-        options = sized("qp_trace_options", max_passes=max_passes)
+        options = sized("qp_trace_options", max_passes=whole(max_passes, "max_passes"))
 
         def open_trace(engine: Engine) -> Any:
             error, out = ffi.new("qp_error *"), ffi.new("qp_trace **")

@@ -7,7 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quipu._native import Tokens, check, ffi, lib, take_text, text_of, token_array
+import numpy as np
+
+from quipu._native import Tokens, check, ffi, flag, instance, lib, path_bytes, take_text, text_of, token_array, whole
 from quipu._owner import Owner
 from quipu.errors import WrongTokenError, WrongTypeError
 
@@ -31,7 +33,7 @@ class Vocabulary:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         error, out = ffi.new("qp_error *"), ffi.new("qp_vocabulary **")
-        check(lib.qp_vocabulary_open(os.fsencode(path), out, error), error)
+        check(lib.qp_vocabulary_open(path_bytes(path), out, error), error)
         self._owner = Owner()
         self._keep: object = None
         self._native = self._owner.own(out[0], lib.qp_vocabulary_close, "vocabulary")
@@ -58,12 +60,13 @@ class Vocabulary:
             raise WrongTypeError(f"a text is str or bytes-like, found {text!r:.40}") from None
         except UnicodeEncodeError as problem:
             raise WrongTypeError(f"a text holds Unicode characters: {problem}") from None
-        flags = {None: lib.QP_BOS_DEFAULT, True: lib.QP_BOS_ALWAYS, False: lib.QP_BOS_NEVER}[bos]
+        flags = (lib.QP_BOS_DEFAULT if bos is None else
+                 lib.QP_BOS_ALWAYS if flag(bos, "bos") else lib.QP_BOS_NEVER) | (lib.QP_SPECIAL if flag(special, "special") else 0)
         error, out = ffi.new("qp_error *"), ffi.new("qp_tokens *")
         try:
-            with self._owner:
+            with self._owner.in_use():
                 check(lib.qp_tokenize(self._pointer, data, len(data),
-                                      flags | (lib.QP_SPECIAL if special else 0), out, error), error)
+                                      flags, out, error), error)
             return list(ffi.unpack(out.data, out.count)) if out.count else []
         finally:
             lib.qp_tokens_free(out)
@@ -72,33 +75,33 @@ class Vocabulary:
         """The text of ids; bytes that are not UTF-8 become U+FFFD."""
         error, out, length = ffi.new("qp_error *"), ffi.new("char **"), ffi.new("size_t *")
         tokens = token_array(ids, "ids")
-        with self._owner:
+        with self._owner.in_use():
             check(lib.qp_detokenize(self._pointer, ffi.from_buffer("int32_t[]", tokens), len(tokens),
-                                    lib.QP_SPECIAL if special else 0, out, length, error), error)
+                                    lib.QP_SPECIAL if flag(special, "special") else 0, out, length, error), error)
         return take_text(out[0], length[0]).decode("utf-8", "replace")
 
     def __len__(self) -> int:
         """The number of ids. A model can have more rows of logits; see ModelInfo.vocab_size."""
-        with self._owner:
+        with self._owner.in_use():
             return int(lib.qp_vocabulary_size(self._pointer))
 
     def piece(self, token: int) -> bytes:
         """The bytes that a token stands for in a text, which need not be whole UTF-8 sequences.
         Control tokens give their name."""
-        if not 0 <= token < len(self):
+        if not 0 <= instance(token, (int, np.integer), "a token") < len(self):
             raise WrongTokenError(f"token {token} is outside the vocabulary of {len(self)} tokens")
         length = ffi.new("size_t *")
-        with self._owner:
+        with self._owner.in_use():
             data = lib.qp_token_piece(self._pointer, token, length)
             return bytes(ffi.buffer(data, length[0])[:]) if length[0] else b""
 
     def is_control(self, token: int) -> bool:
         """Whether a token is never text but marks its structure, such as BOS."""
-        with self._owner:
-            return bool(lib.qp_token_is_control(self._pointer, token))
+        with self._owner.in_use():
+            return bool(lib.qp_token_is_control(self._pointer, whole(token, "a token", (1 << 31) - 1)))
 
     def _special(self, role: int) -> int | None:
-        with self._owner:
+        with self._owner.in_use():
             token = int(lib.qp_special_token(self._pointer, role))
         return token if token >= 0 else None
 
@@ -130,7 +133,7 @@ class Vocabulary:
     @property
     def chat_template(self) -> str | None:
         """The source of the model's chat template."""
-        with self._owner:
+        with self._owner.in_use():
             text = lib.qp_chat_template(self._pointer)
             return text_of(text) if text else None
 
@@ -140,9 +143,9 @@ class Vocabulary:
         the template."""
         value = _conversation(messages, variables)
         error, out = ffi.new("qp_error *"), ffi.new("char **")
-        with self._owner:
-            check(lib.qp_render_chat(self._pointer, value, len(value), add_generation_prompt, out,
-                                     error), error)
+        with self._owner.in_use():
+            check(lib.qp_render_chat(self._pointer, value, len(value), flag(add_generation_prompt, "add_generation_prompt"),
+                                     out, error), error)
         return take_text(out[0]).decode("utf-8", "replace")
 
     def tokenize_chat(self, messages: Sequence[Mapping[str, Any]], *,
@@ -153,9 +156,10 @@ class Vocabulary:
         value = _conversation(messages, variables)
         error, out = ffi.new("qp_error *"), ffi.new("qp_tokens *")
         try:
-            with self._owner:
-                check(lib.qp_tokenize_chat(self._pointer, value, len(value), add_generation_prompt,
-                                           lib.QP_SPECIAL if special else 0, out, error), error)
+            with self._owner.in_use():
+                check(lib.qp_tokenize_chat(self._pointer, value, len(value),
+                                           flag(add_generation_prompt, "add_generation_prompt"),
+                                           lib.QP_SPECIAL if flag(special, "special") else 0, out, error), error)
             return list(ffi.unpack(out.data, out.count)) if out.count else []
         finally:
             lib.qp_tokens_free(out)

@@ -238,6 +238,43 @@ model.close()
     assert in_process(program) == "interrupted " * 3 + "interrupted"
 
 
+def test_interrupts_leave_nothing_behind():
+    """At any place in the package: no session stays open, no lock locked."""
+    program = """
+import asyncio, faulthandler, random, signal, sys, threading, time, quipu
+faulthandler.dump_traceback_later(100, exit=True)
+model = quipu.Model(sys.argv[1], threads=1, context=64, max_sessions=4)
+short = dict(max_tokens=3, stop_tokens=())
+async def wait():
+    return await model.generate("the cat", **short)
+uses = [lambda: model.tokenize("the cat"), lambda: model.session().close(), lambda: model.info.context,
+        lambda: model.generate("the cat", **short).text(), lambda: list(model.generate("a dog", **short)),
+        lambda: model.embed("a cat"), lambda: model.session().fork(), lambda: asyncio.run(wait())]
+main, draw, ended = threading.main_thread().ident, random.Random(1), []
+def storm():
+    for _ in range(500):
+        time.sleep(draw.random() * 0.004)
+        signal.pthread_kill(main, signal.SIGINT)
+    ended.append(True)
+interrupts = 0
+while not ended:
+    try:
+        if not interrupts:
+            threading.Thread(target=storm).start()
+            interrupts = 1
+        while not ended:
+            draw.choice(uses)()
+    except KeyboardInterrupt:
+        interrupts += 1
+sessions = [model.session() for _ in range(4)]  # all are free
+[session.close() for session in sessions]
+assert model.generate("the cat", **short).text() and model.tokenize("a")
+model.close()
+print(interrupts > 10)
+"""
+    assert in_process(program) == "True"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_forked_process_is_refused_and_does_not_hang():
     program = """
