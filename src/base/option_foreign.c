@@ -26,8 +26,8 @@ static int index_of(const command_spec *command, const char *name)
     return -1;
 }
 
-const option_foreign *option_foreign_find(const option_foreign *table, const command_spec *command,
-                                          const char *flag, size_t length, int *option)
+static const option_foreign *find(const option_foreign *table, const command_spec *command,
+                                  const char *flag, size_t length, int *option)
 {
     const option_foreign *first = NULL;
     *option = -1;
@@ -38,6 +38,18 @@ const option_foreign *option_foreign_find(const option_foreign *table, const com
         if (!row->option || *option >= 0) return row;
     }
     return first;
+}
+
+const option_foreign *option_foreign_find(const option_foreign *table, const command_spec *command,
+                                          const char *flag, size_t length, int *option)
+{
+    const option_foreign *row = find(table, command, flag, length, option);
+    char positive[72];
+    if (row || length < 6 || length >= sizeof positive || memcmp(flag, "--no-", 5) != 0) return row;
+    memcpy(positive, "--", 2);
+    memcpy(positive + 2, flag + 5, length - 5);
+    row = find(table, command, positive, length - 3, option);
+    return row && (row->option || row->values || row->holds) ? NULL : row;
 }
 
 bool option_foreign_value(const option_foreign *row, const char *value, const char **out,

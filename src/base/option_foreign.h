@@ -7,8 +7,9 @@
 bool option_has_word(const char *words, const char *word, size_t length);
 
 /* The row of the flag (`length` bytes with the dashes) that has a meaning for the command, else the
- * first of the command's that has the name; NULL: none. *option: the index of the command's option
- * that it means, or -1. */
+ * first of the command's that has the name; NULL: none. --no-NAME without a row has the answer of
+ * --NAME, if that is only an answer. *option: the index of the command's option that it means, or
+ * -1. */
 const option_foreign *option_foreign_find(const option_foreign *table, const command_spec *command,
                                           const char *flag, size_t length, int *option);
 

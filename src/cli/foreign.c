@@ -21,6 +21,7 @@
 #define ADAPTER  "a LoRA adapter is --lora [NAME=]FILE[:SCALE], once for each"
 #define PROCESSORS                                                                                 \
     "-t N sets the threads; `taskset` chooses their processors, and `nice` their priority"
+#define NODES "`numactl --interleave=all quipu ...` spreads memory over nodes"
 #define SHIFT                                                                                      \
     "the context is not shifted: an answer ends where it is full; in chat /drop forgets the "      \
     "oldest question"
@@ -30,9 +31,16 @@
 #define ROPE                                                                                       \
     "the model's file says how positions are rotated: rope_scaling in its config.json, or the "    \
     "metadata of its GGUF file"
-#define MEDIA   "models read text only"
-#define MOE     "a model is cut over GPUs by --ranks only; it has no experts on other devices"
-#define FOLDERS "one server has one model; start a server for each"
+#define MEDIA "models read text only"
+#define MOE   "a model is cut over GPUs by --ranks only; it has no experts on other devices"
+#define FOLDERS                                                                                    \
+    "several models are `quipu serve --models DIR`; --models-memory and --keep-alive say how "     \
+    "long "                                                                                        \
+    "one stays"
+#define KERNELS                                                                                    \
+    "which kernels run follows from types, shapes and the device: `quipu plan -v` says why"
+#define NO_MODEL "no model that it runs has such a part"
+#define EFFORTS  "a request's reasoning_effort goes to the chat template as it is"
 #define STATISTICS                                                                                 \
     "a line of statistics on standard error follows each answer; 2>/dev/null hides it"
 #define LOGS  "messages go to standard error, where 2> FILE keeps them; -v says more"
@@ -100,17 +108,24 @@ const option_foreign cli_foreign_flags[] = {
          FILES),
     SAID("--override-kv --hf-overrides", ROPE),
     IS("--dtype", "auto=", DTYPE),
-    SAID("--quantization -q --quantize --draft-quantize", DTYPE),
+    SAID("--quantization -q --quantize --draft-quantize --quantization-config "
+         "--allow-deprecated-quantization",
+         DTYPE),
     HOLDS("--mmap"),
     SAID("--mlock --no-mmap -dio --direct-io --no-direct-io -lm --load-mode -lzm --lazy-mode "
          "--safetensors-load-strategy --use-tqdm-on-load --pt-load-map-location "
-         "--model-loader-extra-config --max-parallel-loading-workers",
+         "--model-loader-extra-config --max-parallel-loading-workers "
+         "--safetensors-prefetch-num-threads --safetensors-prefetch-block-size",
          MAPPED),
     SAID("--check-tensors", "sizes and offsets of a file are always checked; `quipu diff` compares "
                             "what a pass computes"),
-    SAID("--lora-scaled --enable-lora --enable-lora-bias "
+    HOLDS("--enable-lora"),
+    SAID("--no-enable-lora", ADAPTER),
+    SAID("--lora-scaled --enable-lora-bias "
          "--max-loras --max-lora-rank --lora-extra-vocab-size --lora-dtype "
-         "--max-cpu-loras --fully-sharded-loras --long-lora-scaling-factors --default-mm-loras",
+         "--max-cpu-loras --fully-sharded-loras --long-lora-scaling-factors --default-mm-loras "
+         "--enable-tower-connector-lora --lora-target-modules --specialize-active-lora "
+         "--enable-mixed-moe-lora-format --enable-moe-shared-loras --max-lora-cls-labels",
          ADAPTER),
     SAID("--enable-prompt-adapter --max-prompt-adapters --max-prompt-adapter-token",
          "it has no prompt adapters; a LoRA adapter is --lora FILE"),
@@ -123,9 +138,10 @@ const option_foreign cli_foreign_flags[] = {
          BUILTIN),
     SAID("--trust-remote-code --model-impl --worker-cls --worker-extension-cls --scheduler-cls "
          "--logits-processors --logits-processor-pattern --io-processor-plugin --plugins "
-         "--middleware --additional-config --external_parameters",
+         "--middleware --additional-config --external_parameters --model-class-overrides",
          NO_CODE),
-    SAID("-mm --mmproj -mmu --mmproj-url --mmproj-auto --no-mmproj --no-mmproj-auto "
+    SAID("-mm --mmproj -mmdev --mmproj-device -mmu --mmproj-url --mmproj-auto --no-mmproj "
+         "--no-mmproj-auto "
          "--mmproj-offload --no-mmproj-offload --image --audio --video --image-min-tokens "
          "--image-max-tokens --mtmd-batch-max-tokens --video-fps --video-timestamp-interval "
          "--video-ffmpeg-dir --media-path --limit-mm-per-prompt --enable-mm-embeds "
@@ -134,30 +150,46 @@ const option_foreign cli_foreign_flags[] = {
          "--mm-shm-cache-max-object-size-mb --mm-encoder-tp-mode --mm-encoder-attn-backend "
          "--interleave-mm-strings --skip-mm-profiling --video-pruning-rate "
          "--allowed-local-media-path --allowed-media-domains --disable-chunked-mm-input "
-         "--enable-multimodal-encoder-data-parallel --enable-prompt-embeds",
+         "--enable-multimodal-encoder-data-parallel --enable-prompt-embeds --mm-hasher-algorithm "
+         "--mm-encoder-only --mm-encoder-attn-dtype --mm-encoder-fp8-scale-path "
+         "--mm-encoder-fp8-scale-save-path --mm-encoder-fp8-scale-save-margin "
+         "--video-pruning-method --mm-tensor-ipc --mm-processor-device --mm-ipc-gpu-memory-gb "
+         "--mm-device-do-normalize --trust-request-mm-kwargs --enable-shm-tensor-arena "
+         "--ec-transfer-config --ec-manager-config",
          MEDIA),
+    HOLDS("--language-model-only"),
+    SAID("--no-language-model-only", MEDIA),
+    SAID("--diffusion-config -dc --engram-config --aux-output-config --mamba-backend "
+         "--mamba-ssu-algorithm --enable-mamba-cache-stochastic-rounding "
+         "--mamba-cache-philox-rounds --enable-mamba-shared-prefix-checkpoint "
+         "--replayssm-buffer-len --use-replayssm --gdn-prefill-backend --kda-prefill-backend "
+         "--kda-decode-backend",
+         NO_MODEL),
+    SAID("--weight-transfer-config", "weights are read when a model opens, and stay as they are"),
     /* devices, threads and memory */
     MAPPED_TO("-ngl --gpu-layers --n-gpu-layers", "device",
               "0=cpu -1=cuda 99=cuda 100=cuda 999=cuda all=cuda auto=auto", .text = LAYERS),
     MAPPED_TO("-dev", "device", "none=cpu cpu=cpu cuda=cuda CUDA0=cuda auto=auto",
               .text = "the device is --device cpu, cuda or auto"),
     SAID("--cpu-offload-gb -ot --override-tensor --op-offload --no-op-offload --no-host "
-         "-nkvo --no-kv-offload --swap-space",
+         "-nkvo --no-kv-offload --swap-space --offload-backend --cpu-offload-params "
+         "--offload-group-size --offload-num-in-group --offload-prefetch-step --offload-params",
          LAYERS),
     HOLDS("-kvo --kv-offload --repack"),
     SAID("-nr --no-repack", "weights are kept in the form that kernels read"),
-    SAID("-cmoe --cpu-moe -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn --enable-expert-parallel "
+    SAID("-cmoe --cpu-moe -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn --enable-expert-parallel -ep "
          "--all2all-backend --enable-eplb --eplb-config --expert-placement-strategy "
          "--num-redundant-experts --eplb-window-size --eplb-step-interval "
-         "--eplb-log-balancedness --no-eplb-log-balancedness --moe-backend",
+         "--eplb-log-balancedness --no-eplb-log-balancedness --moe-backend "
+         "--enable-ep-weight-filter",
          MOE),
     SAID("--list-devices --gpu-discover", "`quipu doctor` shows the devices and what quipu uses"),
     IS("-mg --main-gpu", "0=", GPUS),
     IS("-sm --split-mode", "none=", GPUS),
-    SAID("-ts --tensor-split", GPUS),
+    SAID("-ts --tensor-split --device-ids", GPUS),
     TAKEN("-tp --tensor-parallel-size", "ranks"),
     IS("-pp --pipeline-parallel-size -dp --data-parallel-size -dcp "
-       "--decode-context-parallel-size",
+       "--decode-context-parallel-size -pcp --prefill-context-parallel-size",
        "1=", RANKS),
     SAID("--rpc --distributed-executor-backend --data-parallel-rank -dpn "
          "--data-parallel-start-rank -dpr --data-parallel-size-local -dpl "
@@ -167,7 +199,13 @@ const option_foreign cli_foreign_flags[] = {
          "--dp-supervisor-probe-failure-threshold --enable-dbo --dbo-decode-token-threshold "
          "--dbo-prefill-token-threshold --disable-nccl-for-dp-synchronization "
          "--ray-workers-use-nsight --headless --api-server-count -asc --nnodes --node-rank "
-         "--master-addr --master-port",
+         "--master-addr --master-port --distributed-timeout-seconds "
+         "--cpu-distributed-timeout-seconds "
+         "--dcp-comm-backend --dcp-q-replicate --dcp-kv-cache-interleave-size "
+         "--cp-kv-cache-interleave-size -dph -dpe -dpm --data-parallel-multi-port-external-lb "
+         "--enable-hc-sp --enable-batch-sharded-sampling --enable-elastic-ep "
+         "--elastic-ep-max-dp-size --dp-sync-interval --enable-fault-tolerance "
+         "--fault-tolerance-config --enable-scale-out --enable-nccl-comm-suspend",
          RANKS),
     SAID("--disable-custom-all-reduce",
          "how GPUs exchange is --exchange auto, peers, nccl or host"),
@@ -175,9 +213,10 @@ const option_foreign cli_foreign_flags[] = {
     SAID("-C -Cr --cpu-range --cpu-strict --prio --poll -Cb --cpu-mask-batch -Crb "
          "--cpu-range-batch --cpu-strict-batch --prio-batch --poll-batch",
          PROCESSORS),
-    IS("--numa", "numactl=", "`numactl --interleave=all quipu ...` spreads memory over nodes"),
+    IS("--numa", "numactl=", NODES),
+    SAID("--numa-bind --numa-bind-nodes --numa-bind-cpus", NODES),
     SAID("-fit --fit -fitt --fit-target -fitc --fit-ctx --gpu-memory-utilization "
-         "--kv-cache-memory-bytes",
+         "--kv-cache-memory-bytes --device-memory-utilization --enable-cumem-allocator --watermark",
          MEMORY),
     /* context and cache */
     TAKEN("-ctx --ctx --ctx-size --num-ctx --max-model-len", "context"),
@@ -188,21 +227,22 @@ const option_foreign cli_foreign_flags[] = {
     IS("-ctk --cache-type-k -ctv --cache-type-v", "f16= F16=", KV_TYPE),
     MAPPED_TO("--kv-cache-dtype", "kv-type",
               "auto=F16 float16=F16 bfloat16=BF16 fp8=F8 fp8_e4m3=F8", .text = KV_TYPE),
-    SAID("--calculate-kv-scales", KV_TYPE),
+    SAID("--calculate-kv-scales --kv-cache-dtype-skip-layers", KV_TYPE),
     IS("-fa --flash-attn", "= on= auto= 1= true= enabled=", NO_FLASH),
-    SAID("--disable-cascade-attn --attention-backend --attention-config", NO_FLASH),
+    SAID("--disable-cascade-attn --attention-backend -ac --attention-config", NO_FLASH),
     IS("--keep", "0=", SHIFT),
     SAID("--context-shift", SHIFT),
     HOLDS("--no-context-shift --swa-full"),
     IS("-dt --defrag-thold", "*=*", NULL),
     SAID("-ctxcp --ctx-checkpoints --swa-checkpoints -cms --checkpoint-min-step "
-         "--disable-sliding-window --disable-hybrid-kv-cache-manager",
+         "--disable-sliding-window --disable-hybrid-kv-cache-manager --swa-bounded-replay",
          "the KV cache keeps the positions of windows, too, so it needs no checkpoints"),
     SAID("-cram --cache-ram", "cached prompts lie in the pages of the KV cache: --pages N"),
     HOLDS("--cache-idle-slots -kvu --kv-unified --cache-prompt --enable-prefix-caching"),
     SAID("--no-cache-idle-slots -no-kvu --no-kv-unified --kv-unified-per-slot",
          "all answers share the pages of one KV cache: --pages N"),
-    SAID("--no-cache-prompt --no-enable-prefix-caching --prefix-caching-hash-algo",
+    SAID("--no-cache-prompt --no-enable-prefix-caching --prefix-caching-hash-algo "
+         "--prefix-cache-retention-interval --prefix-match-unit",
          "prompts that begin alike always share what was read; with --batch-invariant and on a CPU "
          "the answer is the same, to the bit"),
     IS("--cache-reuse", "0=", "prompts share what they have in common from their beginning on"),
@@ -226,7 +266,9 @@ const option_foreign cli_foreign_flags[] = {
     TAKEN("--top-nsigma", "top-n-sigma"),
     IS("--dynatemp-range", "0= 0.0=", SAMPLERS),
     SAID("--dry-sequence-breaker", "a request of `quipu serve` has dry_sequence_breakers"),
-    SAID("--adaptive-target --adaptive-decay --dynatemp-exp --tfs", SAMPLERS),
+    SAID("--adaptive-target --adaptive-decay --dynatemp-exp --tfs --use-fp64-gumbel "
+         "--watermark-config",
+         SAMPLERS),
     SAID("--samplers --sampler-seq --sampling-seq",
          "the order is fixed: penalties, temperature, then --top-k, --top-p and --min-p"),
     HOLDS("-bs --backend-sampling"),
@@ -237,7 +279,7 @@ const option_foreign cli_foreign_flags[] = {
     TAKEN("--grammar-file", "grammar"),
     MAPPED_TO("--format", "json-schema", "json={\"type\":\"object\"}",
               .text = "output for programs is --json; of `quipu bench` it is --output csv or json"),
-    SAID("--max-logprobs --logprobs-mode --return-tokens-as-token-ids",
+    SAID("--max-logprobs --logprobs-mode --return-tokens-as-token-ids --return-sampling-mask",
          "a request says how many log-probabilities it wants, up to 20"),
     SAID("--generation-config --override-generation-config",
          "--temp, --top-k, --top-p, --min-p and --repetition-penalty go before the model's file"),
@@ -284,6 +326,7 @@ const option_foreign cli_foreign_flags[] = {
     MAPPED_TO("-rea --reasoning", "chat-template-kwargs", "auto= on=" THINKING " off=" NO_THINK),
     MAPPED_TO("--reasoning-effort", "chat-template-kwargs",
               EFFORT("minimal") EFFORT("low") EFFORT("medium") EFFORT("high")),
+    SAID("--reasoning-effort-map --anthropic-disabled-thinking-effort", EFFORTS),
     {.names = "--hidethinking", .option = "thoughts", .values = "=fold"},
     IS("--reasoning-format", "auto= deepseek=", THOUGHTS),
     IS("--reasoning-budget", "-1=", "-n N limits an answer with its thoughts"),
@@ -294,13 +337,16 @@ const option_foreign cli_foreign_flags[] = {
     SAID("--prefill-assistant --no-prefill-assistant",
          "`quipu run --raw` continues a text; the server answers each message with a new one"),
     /* speculation */
-    TAKEN("-md --model-draft --spec-draft-model", "draft"),
-    SAID("--spec-draft-hf -hfd -hfrd --hf-repo-draft --speculative-config --speculative-model",
+    TAKEN("-md --model-draft --spec-draft-model --spec-model", "draft"),
+    SAID("--spec-draft-hf -hfd -hfrd --hf-repo-draft --speculative-config -sc "
+         "--speculative-model",
          DRAFT),
     MAPPED_TO("--spec-type", "speculate", "none=off", .text = DRAFT),
+    MAPPED_TO("--spec-method", "speculate", "ngram=lookup", .text = DRAFT),
     SAID("--draft-n --draft-max --draft-min --draft-n-min --spec-draft-n-max --spec-draft-n-min "
          "--spec-synth-len --spec-synth-rates --spec-draft-p-split --draft-p-split "
-         "--spec-draft-p-min --draft-p-min --num-speculative-tokens --num-lookahead-slots",
+         "--spec-draft-p-min --draft-p-min --num-speculative-tokens --num-lookahead-slots "
+         "--spec-tokens",
          PROPOSED),
     SAID("--spec-draft-threads -td --threads-draft --spec-draft-threads-batch -tbd "
          "--threads-batch-draft --spec-draft-cpu-mask -Cd --cpu-mask-draft "
@@ -329,14 +375,23 @@ const option_foreign cli_foreign_flags[] = {
          "several answers side by side are `quipu run --answers N`"),
     HOLDS("-cb --cont-batching --enable-chunked-prefill --metrics --props --slots --ui --webui "
           "--embedding --embeddings --enable-auto-tool-choice"),
+    SAID("--no-enable-auto-tool-choice", "a request with tool_choice \"none\" gets no calls"),
     SAID("-nocb --no-cont-batching --no-enable-chunked-prefill --max-num-partial-prefills "
          "--max-long-partial-prefills --long-prefill-token-threshold --scheduling-policy "
-         "--async-scheduling --no-async-scheduling --stream-interval",
+         "--async-scheduling --no-async-scheduling --stream-interval --max-num-scheduled-tokens "
+         "--long-prefill-token-threshold-adaptive --scheduler-reserve-full-isl "
+         "--prefill-schedule-interval",
          "answers that are made share each pass, and prompts are read in chunks: --chunk N"),
+    SAID("--max-num-active-seqs", "the answers that are made at a time are --parallel N"),
+    SAID("--max-num-queued-reqs --max-num-queued-tokens",
+         "the requests that may wait are --max-queued N"),
     TAKEN("-a --served-model-name", "alias"),
+    TAKEN("--shutdown-timeout", "drain"),
+    SAID("--grpc --grpc-port", "it speaks HTTP: doc/SERVER.md has the endpoints"),
     SAID("--tags --tools --tools-runtime --mcp-servers-config --mcp-servers-json -ag --agent "
          "-no-ag --no-agent --tool-call-parser --tool-parser-plugin --tool-server "
-         "--exclude-tools-when-tool-choice-none --ui-mcp-proxy --webui-mcp-proxy "
+         "--tool-strict-level --exclude-tools-when-tool-choice-none --ui-mcp-proxy "
+         "--webui-mcp-proxy "
          "--no-ui-mcp-proxy --no-webui-mcp-proxy",
          TOOLS),
     SAID("--host --port --reuse-port", SERVER),
@@ -359,31 +414,40 @@ const option_foreign cli_foreign_flags[] = {
          "--enable-ssl-refresh --ssl-cert-reqs --ssl-ciphers",
          HTTPS),
     SAID("-to", "an answer ends --timeout SECONDS after its request"),
-    TAKEN("--sse-ping-interval", "sse-ping"),
-    TAKEN("--threads-http", "http-workers"),
+    TAKEN("--sse-ping-interval --sse-keep-alive-interval", "sse-ping"),
+    TAKEN("--threads-http --renderer-num-workers", "http-workers"),
     IS("--embd-normalize", "2=", "vectors of texts have length 1"),
     SAID("--rerank --reranking", "`quipu serve` has /v1/rerank and /v1/score for every model"),
     SAID("--runner --convert --task --pooler-config "
          "--override-pooler-config --truncate --dimensions --enable-flash-late-interaction",
          "`quipu serve` makes vectors of texts at /v1/embeddings; --pooling says how"),
-    SAID("--no-slots --models-dir --models-preset --models-max --models-autoload "
-         "--no-models-autoload --sleep-idle-seconds --enable-sleep-mode --keepalive",
+    TAKEN("--models-dir", "models"),
+    HOLDS("--models-autoload"),
+    SAID("--models-preset --models-max --no-models-autoload --sleep-idle-seconds "
+         "--enable-sleep-mode --sleep-mode-backend --sleep-mode-offload-cudagraph "
+         "--sleep-preserve-parameter-names --keepalive",
          FOLDERS),
     SAID("--server-base", "`quipu load --url URL` measures a server"),
     SAID("--enable-server-load-tracking --enable-force-include-usage "
          "--enable-per-request-metrics --enable-prompt-tokens-details "
          "--enable-tokenizer-info-endpoint --show-hidden-metrics-for-version "
          "--otlp-traces-endpoint --disable-log-stats --aggregate-engine-logging --tokens-only "
-         "--fingerprint-mode --fingerprint-value --kv-cache-metrics",
+         "--fingerprint-mode --fingerprint-value --kv-cache-metrics --kv-cache-metrics-sample "
+         "--per-request-spec-decode-metrics --custom-histogram-buckets --cudagraph-metrics "
+         "--enable-logging-iteration-details --watchdog-config --no-slots",
          METRICS),
     SAID("--collect-detailed-traces --profiler-config --enable-layerwise-nvtx-tracing "
-         "--enable-mfu-metrics",
+         "--enable-mfu-metrics --enable-trace-replay --enable-return-routed-experts",
          TRACES),
     /* how passes run */
     SAID("--enforce-eager --max-seq-len-to-capture --cudagraph-capture-sizes --cuda-graph-sizes "
-         "--max-cudagraph-capture-size --compilation-config -O --optimization-level "
-         "--override-attention-dtype --warmup --performance-mode --kernel-config",
+         "--max-cudagraph-capture-size --compilation-config -cc -O --optimization-level "
+         "--override-attention-dtype --warmup --performance-mode --jit-monitor-mode "
+         "--jit-monitor-verbose",
          GRAPHS),
+    SAID("--kernel-config --ir-op-priority --enable-flashinfer-autotune --monokernel "
+         "--linear-backend --sparse-indexer-topk-backend",
+         KERNELS),
     /* output */
     MAPPED_TO("-co --color --log-colors", "plain", "= on= auto= always= off=1 never=1"),
     TAKEN("--nowordwrap --simple-io", "plain"),
@@ -397,7 +461,8 @@ const option_foreign cli_foreign_flags[] = {
          "--no-log-timestamps --log-colors --color -co --log-config-file --max-log-len "
          "--no-enable-log-requests --disable-log-requests "
          "--no-disable-log-requests --enable-log-outputs --enable-log-deltas --log-error-stack "
-         "--uvicorn-log-level --disable-uvicorn-access-log --disable-access-log-for-endpoints",
+         "--logging-config --log-level --uvicorn-log-level --disable-uvicorn-access-log "
+         "--disable-access-log-for-endpoints",
          LOGS),
     {.names = "-p --prompt -f --file -bf --binary-file",
      .commands = "chat",
@@ -415,7 +480,8 @@ const option_foreign cli_foreign_flags[] = {
     SAID("--version", "`quipu version` prints it"),
     SAID("--usage", "--help explains a command"),
     SAID("--completion-bash", "`quipu completion bash` prints the script"),
-    SAID("--config", "options are on the command line, or in variables such as QUIPU_CONTEXT"),
+    SAID("--config --fail-on-environ-validation",
+         "options are on the command line, or in variables such as QUIPU_CONTEXT"),
     SAID("--license --modelfile --parameters", "`quipu info -m MODEL` shows what a model's file "
                                                "says, and `quipu template` uses its template"),
     SAID("--experimental --experimental-yolo --experimental-websearch --yes --lib-dir",
