@@ -88,11 +88,46 @@ static void the_end_loses_no_task(void **state)
     }
 }
 
+/* A task that comes again and again: what else there is to do has its turns meanwhile. */
+enum { AGAIN = 1000 };
+static atomic_int n_again, first_more;
+
+static bool note_more(void *context)
+{
+    int none = -1;
+    (void)context;
+    atomic_compare_exchange_strong(&first_more, &none, atomic_load(&n_again));
+    return false;
+}
+
+static void come_again(worker_task *task)
+{
+    if (atomic_fetch_add(&n_again, 1) + 1 < AGAIN)
+        workers_put(its_pool, LANE_SHORT, task);
+    else
+        sem_post(&short_done);
+}
+
+static void tasks_that_keep_coming_stop_nothing(void **state)
+{
+    (void)state;
+    worker_task task = {.run = come_again};
+    atomic_store(&n_again, 0);
+    atomic_store(&first_more, -1);
+    assert_ok(workers_open(1, note_more, NULL, &its_pool, &error));
+    atomic_store(&first_more, -1);
+    workers_put(its_pool, LANE_SHORT, &task);
+    sem_wait(&short_done);
+    workers_close(its_pool);
+    assert_in_range(atomic_load(&first_more), 0, AGAIN - 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_tasks_delay_no_short_ones),
         cmocka_unit_test(the_end_loses_no_task),
+        cmocka_unit_test(tasks_that_keep_coming_stop_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

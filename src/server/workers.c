@@ -56,12 +56,14 @@ static worker_task *take_task(worker_pool *pool, worker_lane lane)
     return task;
 }
 
-/* Does one piece of work; false: none. */
+/* Does a task, and a piece of other work, which tasks that keep coming would else hold up; false:
+ * there was neither. */
 static bool work(worker_pool *pool, worker_lane lane)
 {
     worker_task *task = take_task(pool, lane);
     if (task) task->run(task);
-    return task || (lane == LANE_SHORT && pool->more(pool->context));
+    const bool more = lane == LANE_SHORT && pool->more(pool->context);
+    return task || more;
 }
 
 /* Sleeps until woken. Sets `sleeps`, then checks for work once more: a thread that adds work reads

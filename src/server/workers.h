@@ -1,8 +1,8 @@
 /* The server's workers: a few threads that parse, tokenize and format, so that neither the I/O
  * thread nor the engine thread does.
  *
- * A worker runs tasks in their order, then calls `more`, and sleeps when neither has work. Waking
- * does not block: each worker has an eventfd, which is written only while the worker sleeps.
+ * A worker runs tasks in their order, calls `more` after each, and sleeps when neither has work.
+ * Waking does not block: each worker has an eventfd, which is written only while the worker sleeps.
  *
  * One more worker runs the tasks that may take long, so that no number of them delays the others.
  */
