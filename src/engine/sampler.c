@@ -48,6 +48,7 @@ static void free_breakers(qp_sampler *s)
     for (size_t i = 0; i < s->n_breakers; i++)
         free(s->breakers[i]);
     free(s->breakers);
+    free(s->broken.tokens);
 }
 
 static qp_status copy_breakers(qp_sampler *s, const qp_sampling *sampling, qp_error *error)
@@ -62,7 +63,8 @@ static qp_status copy_breakers(qp_sampler *s, const qp_sampling *sampling, qp_er
         if (!(s->breakers[s->n_breakers] = strdup(texts[s->n_breakers]))) break;
         s->n_breakers++;
     }
-    if (s->n_breakers == n && s->breakers) return QP_OK;
+    s->broken.tokens = calloc((size_t)s->engine->program.options.context + 1, sizeof(int32_t));
+    if (s->n_breakers == n && s->breakers && s->broken.tokens) return QP_OK;
     return error_no_memory(error, "the sampler", n * sizeof *s->breakers);
 }
 

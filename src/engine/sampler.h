@@ -25,6 +25,10 @@ struct qp_sampler {
     uint64_t masks;    /* number of the mask: counts the masks that were set */
     char **breakers;   /* [n_breakers] of DRY */
     size_t n_breakers;
+    struct {
+        int32_t *tokens; /* [n] of [context + 1], that were looked at; NULL: no breakers */
+        size_t n, end;   /* the last breaker ends before token `end`; 0: there is none */
+    } broken;
     double mu; /* of mirostat: the surprise that is allowed, in bits */
     bool begun;
     size_t answer; /* position in the session where the answer begins; valid once it has begun */

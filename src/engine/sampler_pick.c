@@ -80,15 +80,36 @@ static bool ends_breaker(const qp_sampler *s, const int32_t *tokens, size_t i)
     return false;
 }
 
-static void avoid_repetition(const qp_sampler *s, pick_room *room, const int32_t *tokens, size_t n,
+/* The number of tokens up to the last breaker. Those that a call before has looked at stay as they
+ * are: in a long text without a breaker all of them would else be looked at for each new token. */
+static size_t count_broken(qp_sampler *s, const int32_t *tokens, size_t n)
+{
+    int32_t *seen = s->broken.tokens;
+    size_t same = 0;
+    while (same < n && same < s->broken.n && seen[same] == tokens[same])
+        same++;
+    if (s->broken.end > same) { /* the breaker was in a text that went on otherwise */
+        s->broken.end = same;
+        while (s->broken.end && !ends_breaker(s, tokens, s->broken.end - 1))
+            s->broken.end--;
+    }
+    for (size_t i = same; i < n; i++) {
+        seen[i] = tokens[i];
+        if (ends_breaker(s, tokens, i)) s->broken.end = i + 1;
+    }
+    s->broken.n = n;
+    return s->broken.end;
+}
+
+static void avoid_repetition(qp_sampler *s, pick_room *room, const int32_t *tokens, size_t n,
                              size_t vocab)
 {
     const double last = s->value[QP_DRY_PENALTY_LAST_N];
     const size_t count = last >= 0 && last < (double)n ? (size_t)last : n;
     dry_text text = {.tokens = tokens + n - count, .n = count, .lengths = room->text + n};
-    while (text.limit < count && !(s->engine->vocabulary && s->n_breakers &&
-                                   ends_breaker(s, text.tokens, count - 1 - text.limit)))
-        text.limit++;
+    const bool breaks = s->engine->vocabulary && s->n_breakers;
+    const size_t after = breaks ? n - count_broken(s, tokens, n) : n;
+    text.limit = after < count ? after : count;
     memset(room->counts, 0, vocab * sizeof *room->counts);
     dry_penalise(s->value, &text, room->candidates, vocab, room->counts);
 }
