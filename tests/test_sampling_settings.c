@@ -2,6 +2,11 @@
 #include "engine_test.h"
 #include "model_files.h"
 
+#include "base/hash.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "engine/vocabulary.h"
+
 #include <math.h>
 
 static const char text_model[] = "golden/models/llama-text";
@@ -175,12 +180,59 @@ static void wrong_generation_configs_are_named(void **state)
     }
 }
 
+/* What a sampler knows of a text's breakers from the calls before is what a new one finds: texts
+ * get longer and shorter, and go on otherwise. */
+static void dry_finds_breakers_in_any_order(void **state)
+{
+    (void)state;
+    enum { LONGEST = 40, STEPS = 600 };
+    qp_error error;
+    qp_engine *engine =
+        open_engine((qp_engine_options){.model = "golden/models/llama-text.gguf", .context = 64});
+    const int64_t vocab = qp_engine_get_info(engine)->vocab_size;
+    const char *const breakers[] = {"a", "bb", "cab"};
+    qp_sampling sampling = {.size = sizeof sampling};
+    assert_ok(qp_sampling_defaults(engine, &sampling, &error));
+    sampling.value[QP_TEMPERATURE] = 0;
+    sampling.value[QP_DRY_MULTIPLIER] = 2;
+    sampling.value[QP_DRY_ALLOWED_LENGTH] = 1;
+    sampling.dry_breakers = breakers;
+    sampling.n_dry_breakers = 3;
+    qp_sampler *used, *new;
+    assert_ok(qp_sampler_open(engine, &sampling, &used, &error));
+    float *logits = calloc((size_t)vocab, sizeof *logits);
+    int32_t text[LONGEST], abc[3], penalised = 0;
+    for (int i = 0; i < 3; i++)
+        abc[i] = tokenizer_find(engine->vocabulary->tokenizer, &"abc"[i], 1);
+    size_t n = 0;
+    for (uint64_t step = 0; step < STEPS; step++) {
+        const uint64_t random = hash_random(7, step, 0);
+        if (n == LONGEST || random % 5 == 0) n = n ? random / 8 % n : 0; /* another end */
+        text[n++] = abc[random / 1024 % 3];
+        for (int i = 0; i < 3; i++)
+            logits[abc[i]] = 10 + (float)(hash_random(8, step, (uint64_t)i) % 100) / 50;
+        int32_t token, expected;
+        assert_ok(qp_sampler_open(engine, &sampling, &new, &error));
+        assert_ok(sampler_pick(used, logits, text, n, -1, &token, &error));
+        assert_ok(sampler_pick(new, logits, text, n, -1, &expected, &error));
+        assert_int_equal(token, expected);
+        for (int i = 0; i < 3; i++)
+            penalised += logits[abc[i]] > logits[expected];
+        qp_sampler_close(new);
+    }
+    assert_in_range(penalised, STEPS / 20, 2 * STEPS); /* DRY changed what was chosen */
+    free(logits);
+    qp_sampler_close(used);
+    qp_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_have_ranges),
         cmocka_unit_test(higher_sources_win),
         cmocka_unit_test(generation_config_is_read),
+        cmocka_unit_test(dry_finds_breakers_in_any_order),
         cmocka_unit_test(wrong_generation_configs_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
