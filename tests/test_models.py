@@ -493,6 +493,27 @@ def the_folder_changes(_):
 
 
 @test
+def pulls_are_few(_):
+    """Four at a time, here from a hub that is silent; the server ends all the same."""
+    folder = Path(tempfile.mkdtemp(prefix="quipu-test-pulls-"))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        os.environ["HF_ENDPOINT"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with Router(models=folder) as r:
+            clients = [socket.create_connection(("127.0.0.1", r.port), timeout=60) for _ in range(4)]
+            for c in clients:
+                c.sendall(b"POST /api/pull HTTP/1.1\r\nHost: localhost\r\nContent-Length: 26\r\n\r\n" + b'{"model": "o/m:tiny.gguf"}')
+                said = b""
+                while b"pulling manifest" not in said and b"error" not in said:
+                    said += c.recv(4096)
+            status, reply = r.post("/api/pull", {"model": "o/m:other.gguf"})
+            assert status == 429 and "try again later" in reply["error"], (status, reply)
+            for c in clients:
+                c.close()
+        del os.environ["HF_ENDPOINT"]
+    shutil.rmtree(folder)
+
+
+@test
 def pulls_at_once(_):
     """Two of one model, one whose client leaves, names that are none; and a model that answers is deleted."""
     folder = Path(tempfile.mkdtemp(prefix="quipu-test-pulls-"))

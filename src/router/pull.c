@@ -76,8 +76,18 @@ static void *run(void *context)
     return NULL;
 }
 
+/* Each has a thread, and takes the network and the disk. */
+enum { MOST_PULLS = 4 };
+
 void pull_begin(pulls *all, const char *name, bool streams, exchange *x)
 {
+    static const char many[] = "{\"error\":\"as many models are being fetched as can be at a time: "
+                               "try again later\"}\n";
+    if (atomic_load(&all->running) >= MOST_PULLS) {
+        exchange_reply(x, 429, "application/json", many, sizeof many - 1);
+        exchange_release(x);
+        return;
+    }
     static const char first[] = "{\"status\":\"pulling manifest\"}\n";
     pthread_t thread;
     pull *p = calloc(1, sizeof *p);
