@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """quipu serve --models: three models of which two fit, many requests in random order, processes that are killed,
 models that are unloaded, added and pulled, lists, refusals. Ends with "N passed, N failed"."""
+import contextlib
 import json
 import os
 import random
@@ -62,6 +63,12 @@ def needs(s, name="one"):
 
 def running(s):
     return {m["name"]: m for m in s.get("/api/ps")[1]["models"]}
+
+
+def kill(process):
+    if process:
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.kill(process, signal.SIGKILL)
 
 
 def process_of(s, name):
@@ -152,10 +159,8 @@ def many_in_random_order(s):
     def ask(i):
         name, kind = NAMES[chance.randrange(3)], i % 3
         if i in (60, 120):
-            victim = process_of(s, name)
-            if victim:
-                killed.append(victim)
-                os.kill(victim, signal.SIGKILL)
+            killed.append(process_of(s, name))
+            kill(killed[-1])
         if kind == 0:
             status, reply = chat(s, name)
             assert status == 200 and reply["model"] == name, (status, reply)
@@ -165,7 +170,7 @@ def many_in_random_order(s):
             try:
                 stream_text(s, name)
             except (AssertionError, KeyError) as error:  # only one that was under way in a killed process
-                assert killed and "ended within the answer" in str(error), error
+                assert any(killed) and "ended within the answer" in str(error), error
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -183,7 +188,7 @@ def many_in_random_order(s):
 def killed_while_idle(s):
     chat(s, "one")
     before = process_of(s, "one")
-    os.kill(before, signal.SIGKILL)
+    kill(before)
     assert chat(s, "one")[0] == 200 and process_of(s, "one") != before
 
 
@@ -194,7 +199,7 @@ def killed_within_an_answer(s):
     with ThreadPoolExecutor(2) as pool:
         whole = pool.submit(chat, s, "one", **wait)
         wait_for(lambda: process_of(s, "one"))
-        os.kill(process_of(s, "one"), signal.SIGKILL)
+        kill(process_of(s, "one"))
         status, reply = whole.result()
         assert status == 200 and reply["usage"]["completion_tokens"] > 0, reply
 
@@ -327,9 +332,7 @@ def dies_at_each_point(s):
             waiting = [pool.submit(chat, s, "one", max_tokens=30) for _ in range(3)]
             wait_for(lambda: process_of(s, "one"))
             time.sleep(chance.random() * 0.1)
-            child = process_of(s, "one")
-            if child:
-                os.kill(child, signal.SIGKILL)
+            kill(process_of(s, "one"))
             assert all(w.result()[0] == 200 for w in waiting), [w.result() for w in waiting]
 
 
@@ -338,13 +341,13 @@ def a_request_that_kills(s):
     """It is asked again some times, not for ever."""
     done = threading.Event()
 
-    def kill():
+    def kill_all():
         while not done.is_set():
             if running(s).get("one", {}).get("status") == "loaded" and (child := process_of(s, "one")):
-                os.kill(child, signal.SIGKILL)
+                kill(child)
                 wait_for(lambda: process_of(s, "one") != child)
 
-    killer = threading.Thread(target=kill)
+    killer = threading.Thread(target=kill_all)
     killer.start()
     try:
         status, reply = chat(s, "one", max_tokens=100, ignore_eos=True, n=100)

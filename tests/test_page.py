@@ -4,13 +4,14 @@ tabs, the engine's panel, narrow windows; and with a real server. Skipped where 
 QUIPU_PICTURES if that is set. Ends with "N passed, N failed"."""
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from chromium import CHROMIUM, Browser  # noqa: E402
 from fake_server import FakeServer, libraries  # noqa: E402
-from server_process import Server  # noqa: E402
+from server_process import MODEL, Server  # noqa: E402
 
 PAGE = Path(__file__).resolve().parent.parent / "src" / "server" / "page"
 ENGINE = {
@@ -326,6 +327,56 @@ def test_models(browser, server):
     browser.problems = [p for p in browser.problems if "503" not in p]
 
 
+def test_several_models(browser):
+    """Before `quipu serve --models`: opening the page loads nothing, a question loads its model, and a model that cannot be loaded says why."""
+    folder = Path(browser.folder.name) / "models"
+    folder.mkdir()
+    for name in ("one", "two"):
+        (folder / (name + ".gguf")).symlink_to(MODEL)
+    (folder / "broken.gguf").write_bytes(b"GGUF")
+    with Server(model=None, models=folder) as server:
+        def loaded():
+            return [m["id"] for m in server.get("/v1/models")[1]["data"] if m["status"]["value"] != "unloaded"]
+
+        open_page(browser, f"http://127.0.0.1:{server.port}/")
+        check("all are there", browser.until("$('models').options.length === 3") and browser.run("[...$('models').options].map((o) => o.text)") == ["broken", "one", "two"])
+        browser.run("$('models').value = 'two'; $('models').onchange()")
+        browser.until("model.model === 'two'")
+        check("none is loaded yet", loaded() == [], loaded())
+        browser.run("settings.settings.max_tokens = '8'")
+        say(browser, "hello")
+        check("a question loads its model", answered(browser, 2) and browser.run("tree.pathTo(state.current)[1].finish !== undefined") and loaded() == ["two"],
+              (browser.run("tree.pathTo(state.current)"), loaded()))
+        check("which is shown", browser.until("$('models').selectedOptions[0].text === 'two (loaded)'"), browser.run("$('models').selectedOptions[0].text"))
+        browser.run("$('engine-toggle').click()")
+        check("and how much of it is used", browser.until("/^.*B of weights, .*B of KV cache, .*B the process$/.test($('memory-text').textContent)") and
+              browser.until("/^[1-9]\\d* of [1-9][\\d,]* positions in this conversation$/.test($('context-text').textContent)"), browser.run("$('engine').textContent"))
+        browser.run("$('engine-toggle').click()")
+        browser.run("$('models').value = 'broken'; $('models').onchange()")
+        browser.until("model.model === 'broken'")
+        say(browser, "hello")
+        check("one that cannot be loaded says why", answered(browser, 4) and "broken was not loaded" in browser.run("tree.pathTo(state.current)[3].failure ?? ''"), browser.run("tree.pathTo(state.current)"))
+    browser.problems = [p for p in browser.problems if "503" not in p]
+
+
+def test_dying_server(browser):
+    """A server that is killed within an answer, and one that comes back."""
+    with Server(wait=True) as server:
+        open_page(browser, f"http://127.0.0.1:{server.port}/")
+        browser.until("model.model !== ''")
+        browser.run("settings.settings.max_tokens = ''; settings.settings.other = '{\"ignore_eos\": true, \"n_predict\": 100000}'")
+        browser.run("window.before = fetch; window.fetch = async (...a) => { const r = await before(...a); if (String(a[0]).includes('completions')) setTimeout(() => window.asked = true); return r; }")
+        say(browser, "go on")
+        browser.until("window.asked")
+        os.kill(server.process.pid, signal.SIGSTOP)
+        os.kill(server.process.pid, signal.SIGKILL)
+        check("an answer that is cut says so", answered(browser, 2) and browser.run("(({ failure, finish }) => failure ?? finish)(tree.pathTo(state.current)[1])") in
+              ("The connection ended before the answer did.", "length"), browser.run("tree.pathTo(state.current)[1]"))
+    say(browser, "are you there?")
+    check("a server that is gone, too", answered(browser, 4) and browser.run("tree.pathTo(state.current)[3].failure") == "The server does not answer.", browser.run("tree.pathTo(state.current)[3]"))
+    browser.problems = []
+
+
 def test_old_page(browser, server):
     """Conversations that an older page has left in localStorage."""
     browser.run("localStorage['quipu.conversations'] = JSON.stringify([{ id: 'a', messages: [{ role: 'user', content: 'of old' }, { role: 'assistant', content: 'yes' }] }, { id: 'b' }, null])")
@@ -427,6 +478,7 @@ def test_looks(browser, server):
             browser.look(width, height, dark)
             name = f"{width}_{'dark' if dark else 'light'}"
             check(f"nothing stands out at the side, {width} px", not browser.run("document.documentElement.scrollWidth > innerWidth"))
+            check(f"nor below, {width} px", not browser.run("document.documentElement.scrollHeight > innerHeight"))
             check(f"nothing is cut off, {width} px", browser.run("$('log').scrollWidth <= $('log').clientWidth && $('form').getBoundingClientRect().bottom <= innerHeight"))
             picture(browser, "chat_" + name)
             if width < 900:
@@ -441,6 +493,22 @@ def test_looks(browser, server):
             browser.run("$('engine-toggle').click()")
 
 
+def test_long_conversation(browser, server):
+    """200 turns: what is shown stays in its place when something is added."""
+    messages = [{"id": str(i), "parent": str(i - 1) if i else None, "role": ("user", "assistant")[i % 2], "made": i + 1, "finish": "stop",
+                 "content": f"**Message** {i}\n\n```c\nint x = {i};\n```\n\n" + "word " * 60} for i in range(400)]
+    text = json.dumps({"format": "quipu conversations", "version": 1, "conversations": [{"title": "long", "messages": messages, "leaf": "399"}]})
+    browser.run(f"list.importText({json.dumps(text)})")
+    check("200 turns are shown", browser.until("tree.pathTo(state.current).length === 400 && $('messages').children.length === 400"))
+    browser.run("window.kept = [...$('messages').children]; model.model = 'script'")
+    server.script = [f"word{i} " for i in range(3000)]
+    say(browser, "more")
+    answered(browser, 402)
+    check("and stay as they are", browser.run("kept.every((node, i) => $('messages').children[i] === node) && $('messages').children.length === 402"))
+    check("the answer is whole", contents(browser)[-1].endswith("word2999 ") and browser.run("$('messages').lastChild.textContent.includes('word2999')"))
+    server.script = []
+
+
 def test_real_server(browser):
     """Under its own policy, with a key and a prefix."""
     keys = Path(browser.folder.name) / "keys"
@@ -450,7 +518,7 @@ def test_real_server(browser):
         check("the address gets its slash", browser.run("location.pathname") == "/llm/")
         browser.until("$('settings').open")
         browser.run("document.activeElement.value = 'sesame'; $('settings').querySelector('[name=max_tokens]').value = 4; $('settings').querySelector('button.main').click()")
-        check("its model", browser.until("model.model !== '' && 'temperature' in model.defaults"))
+        check("its model", browser.until("model.defaults?.temperature !== undefined"))
         browser.problems = [p for p in browser.problems if "401" not in p and "503" not in p]
         say(browser, "hello")
         check("its answer", answered(browser, 2) and browser.run("tree.pathTo(state.current)[1].finish !== undefined"), browser.run("tree.pathTo(state.current)"))
@@ -501,8 +569,11 @@ def main():
         test_models(browser, server)
         test_key(browser, server)
         check("no errors in the console", not browser.problems, browser.problems)
+        test_long_conversation(browser, server)
         test_real_server(browser)
+        test_several_models(browser)
         check("nor with a real server", not browser.problems, browser.problems)
+        test_dying_server(browser)
     finally:
         browser.close()
     print(f"{passed} passed, {failed} failed")

@@ -12,7 +12,7 @@ static const char prefix[] = "hf:";
 
 qp_status hub_of_environment(hub *out, qp_error *error)
 {
-    static option_hub settings;
+    static _Thread_local option_hub settings; /* pulls run on threads of their own */
     if (!option_hub_read(&settings))
         return error_set(error, QP_INVALID,
                          "without HOME, HF_HOME or HF_HUB_CACHE there is no folder for models");

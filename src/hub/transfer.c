@@ -9,6 +9,7 @@
 #include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -57,11 +58,15 @@ static const char *find_certificates(CURL *curl)
     return NULL;
 }
 
+static void init_curl(void)
+{
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
 static CURL *begin_request(const hub *hub, const char *url)
 {
-    static bool ready;
-    if (!ready) curl_global_init(CURL_GLOBAL_DEFAULT);
-    ready = true;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, init_curl);
     CURL *curl = curl_easy_init();
     if (!curl) return NULL;
     curl_easy_setopt(curl, CURLOPT_URL, url);

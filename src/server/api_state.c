@@ -1,6 +1,8 @@
 /* GET /engine, /slots and /timeline: see api_state.h. */
 #include "server/api_state.h"
 
+#include "engine/engine.h"
+#include "server/process.h"
 #include "server/server_state.h"
 #include "server/statistics.h"
 #include "text/json_string.h"
@@ -58,8 +60,13 @@ static void put_lists(const batcher_stats *stats, strbuf *out)
 
 static void put_engine(const call *c, const batcher_stats *stats, strbuf *out)
 {
-    json_put(out, "{'model':%q,'device':%q,'slots':%i,'time':%g", c->server->options->alias,
-             c->server->info.device, (int64_t)stats->slots, (double)stats->time * 1e-9);
+    const server *s = c->server;
+    json_put(out, "{'model':%q,'device':%q,'slots':%i,'time':%g", s->options->alias, s->info.device,
+             (int64_t)stats->slots, (double)stats->time * 1e-9);
+    json_put(out, ",'context':%i,'memory':{'weights':%i,'kv_cache':%i,'process':%g}",
+             s->info.context, (int64_t)s->info.weight_bytes,
+             (int64_t)(machine_page_bytes(&s->engine->program) * stats->pages_total),
+             process_measure().resident_bytes);
     put_numbers(stats, out);
     put_lists(stats, out);
     strbuf_putc(out, '}');

@@ -2,7 +2,8 @@
 import { requestSettings, settings, askForKey } from "./settings.js";
 import { fenced } from "./transfer.js";
 
-export const server = { models: [], model: "", defaults: {} }; /* defaults: the server's settings of sampling */
+/* models: {id, loaded, managed}; defaults: the model's settings of sampling, and context: positions; null: not yet asked for. */
+export const server = { models: [], model: "", defaults: null, context: 0 };
 
 export const headers = () => ({
   "Content-Type": "application/json",
@@ -28,23 +29,35 @@ async function call(path, options) {
   }
 }
 
-export async function get(path) {
-  const response = await call(path, { headers: headers() });
+export async function get(path, signal) {
+  const response = await call(path, { headers: headers(), signal });
   if (!response.ok) throw await refusal(response);
   return response.json();
 }
 
-/* Fills `server`; waits while the model is loaded. `wanted`: the name of a model, if the server has it. */
+/* A model with a status is one of several, which the server loads when they are asked for. */
+const modelOf = ({ id, status }) => ({ id, loaded: !status || status.value === "loaded", managed: Boolean(status) });
+
+export const forModel = (path) => path + (server.models.length > 1 ? "?model=" + encodeURIComponent(server.model) : "");
+
+/* Fills `server`. `wanted`: the name of a model, if the server has it; else one that runs. */
 export async function findModel(wanted, told) {
-  server.models = (await get("v1/models")).data.map(({ id }) => id);
-  server.model = server.models.includes(wanted) ? wanted : server.models[0] ?? "";
-  for (;;) {
+  const before = server.model;
+  server.models = (await get("v1/models")).data.map(modelOf);
+  server.model = [({ id }) => id === wanted, ({ loaded }) => loaded, () => true].map((is) => server.models.find(is)).find(Boolean)?.id ?? "";
+  if (server.model !== before) server.defaults = null;
+  if (server.models.find(({ id }) => id === server.model)?.loaded) await findDefaults(told);
+}
+
+/* Waits while the model is loaded; one of several is loaded by this. */
+export async function findDefaults(told, signal) {
+  while (!server.defaults) {
+    const asked = server.model;
     try {
-      const query = server.models.length > 1 ? "?model=" + encodeURIComponent(server.model) : "";
-      server.defaults = (await get("props" + query)).default_generation_settings.params;
-      return;
+      const { params, n_ctx } = (await get(forModel("props"), signal)).default_generation_settings;
+      if (asked === server.model) Object.assign(server, { defaults: params, context: n_ctx });
     } catch (error) {
-      if (error.status !== 503) throw error;
+      if (error.status !== 503 || server.models.some(({ managed }) => managed)) throw error; /* or it says why it cannot be loaded */
       told(error.message);
       await new Promise((done) => setTimeout(done, 1000));
     }
@@ -61,7 +74,7 @@ function requestBody(path, continues) {
   const messages = path.map(withFiles);
   const body = { model: server.model, messages, stream: true, stream_options: { include_usage: true }, return_progress: true };
   for (const name of ["temperature", "top_p", "top_k", "min_p"])
-    if (name in server.defaults) body[name] = server.defaults[name];
+    if (name in (server.defaults ?? {})) body[name] = server.defaults[name];
   if (settings.system) messages.unshift({ role: "system", content: settings.system });
   if (continues) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
   return JSON.stringify(Object.assign(body, requestSettings()));
@@ -71,7 +84,10 @@ function requestBody(path, continues) {
 async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let text = ""; ; ) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch((error) => { /* the server has gone */
+      if (error.name === "AbortError") throw error;
+      return { done: true };
+    });
     if (done) return;
     const parts = (text + value).split("\n\n");
     text = parts.pop();
@@ -89,6 +105,7 @@ function take(event, answer, begun) {
   if (choice?.finish_reason) answer.finish = choice.finish_reason;
   if (event.usage) {
     answer.tokens = event.usage.completion_tokens;
+    answer.positions = event.usage.prompt_tokens + event.usage.completion_tokens;
     answer.cached = event.usage.prompt_tokens_details?.cached_tokens;
   }
   answer.took = performance.now() - begun;

@@ -1,6 +1,6 @@
 /* The conversation that is shown, and the answers under way: there may be one in each conversation. */
 import { $, say } from "./dom.js";
-import { ask, findModel, server } from "./api.js";
+import { ask, findDefaults, findModel, server } from "./api.js";
 import { startComposing } from "./compose.js";
 import { showList, startList } from "./list.js";
 import { editView, messageView } from "./message.js";
@@ -10,12 +10,20 @@ import { fromLocalStorage } from "./transfer.js";
 import { addMessage, below, fill, newConversation, newestLeaf, pathTo, siblingsOf } from "./tree.js";
 
 export const state = { current: newConversation(), running: new Map() }; /* running: id of a conversation: {conversation, answer, abort} */
-const views = new Map(); /* id of a message: what messageView() makes */
+const views = new WeakMap(); /* a message: what messageView() makes */
 const KEEP_MS = 400; /* an answer under way is kept so often */
 
 const runningIn = (c) => state.running.get(c.record.id);
 
 /* --- Shown. --- */
+
+/* Those that stay the same are left in their place. */
+function showNodes(box, nodes) {
+  nodes.forEach((node, i) => {
+    if (box.childNodes[i] !== node) box.insertBefore(node, box.childNodes[i] ?? null);
+  });
+  while (box.childNodes.length > nodes.length) box.lastChild.remove();
+}
 
 function contextOf(c, message, path) {
   return { busy: runningIn(c)?.answer === message, siblings: siblingsOf(c, message), isLast: message === path.at(-1) };
@@ -23,10 +31,12 @@ function contextOf(c, message, path) {
 
 export function show(goesToEnd = true) {
   const c = state.current, path = pathTo(c), near = isAtEnd();
-  views.clear();
-  for (const message of path) views.set(message.id, messageView(message, actions));
-  for (const message of path) views.get(message.id).update(contextOf(c, message, path));
-  $("messages").replaceChildren(...[...views.values()].map(({ node }) => node));
+  const nodes = path.map((message) => {
+    if (!views.has(message)) views.set(message, messageView(message, actions));
+    views.get(message).update(contextOf(c, message, path));
+    return views.get(message).node;
+  });
+  showNodes($("messages"), nodes);
   $("empty").hidden = path.length > 0;
   $("send").hidden = Boolean(runningIn(c));
   $("stop").hidden = !runningIn(c);
@@ -41,7 +51,7 @@ function showAnswer(c, answer) {
   drawing = true;
   requestAnimationFrame(() => {
     const begun = performance.now(), near = isAtEnd();
-    if (c === state.current) views.get(answer.id)?.update(contextOf(c, answer, pathTo(c)));
+    if (c === state.current) views.get(answer)?.update(contextOf(c, answer, pathTo(c)));
     follow(near);
     setTimeout(() => { drawing = false; }, 3 * (performance.now() - begun));
   });
@@ -74,6 +84,11 @@ async function answer(c, message, path, continues) {
   showList();
   try {
     if (!server.model) await startModel();
+    message.loading = !server.defaults;
+    showAnswer(c, message);
+    await findDefaults(tell, run.abort.signal);
+    if (message.loading) await startModel(); /* others may have ended for it */
+    delete message.loading;
     await ask(path, message, continues, () => {
       showAnswer(c, message);
       if (performance.now() - kept < KEEP_MS) return;
@@ -85,6 +100,7 @@ async function answer(c, message, path, continues) {
     else message.failure = error.message;
   }
   delete message.reading;
+  delete message.loading;
   state.running.delete(c.record.id);
   if (c === state.current) show(false);
   if (c.messages.has(message.id)) await fails(store.writeMessage(message));
@@ -122,7 +138,7 @@ const actions = {
     await fails(store.write(c.record));
   },
   edit(message) {
-    const c = state.current, view = views.get(message.id);
+    const c = state.current, view = views.get(message);
     const done = async (content, sends) => {
       if (runningIn(c)) return;
       if (!content.trim() || (content === message.content && !sends)) return show(false);
@@ -198,15 +214,17 @@ async function changedElsewhere(id) {
 
 /* --- The start. --- */
 
+const tell = (note) => { $("model").textContent = note; };
+
 function showModel() {
   document.title = server.model ? server.model + " · quipu" : "quipu";
-  $("model").textContent = server.models.length > 1 ? "" : server.model;
+  tell(server.models.length > 1 ? "" : server.model);
   $("models").hidden = server.models.length < 2;
-  $("models").replaceChildren(...server.models.map((name) => new Option(name, name, false, name === server.model)));
+  $("models").replaceChildren(...server.models.map(({ id, loaded, managed }) => new Option(managed && loaded ? id + " (loaded)" : id, id, false, id === server.model)));
 }
 
 async function startModel() {
-  await findModel(settings.model, (note) => { $("model").textContent = note; });
+  await findModel(settings.model, tell);
   showModel();
 }
 
@@ -214,7 +232,7 @@ async function tryModel() {
   try {
     await startModel();
   } catch (error) {
-    $("model").textContent = error.message;
+    tell(error.message);
   }
 }
 
@@ -252,7 +270,7 @@ $("stop").onclick = () => stop();
 $("new").onclick = startNew;
 $("to-end").onclick = () => follow(true);
 $("log").onscroll = () => { $("to-end").hidden = isAtEnd(); };
-$("settings-open").onclick = () => openSettings(server.defaults);
+$("settings-open").onclick = () => openSettings(server.defaults ?? {});
 $("models").onchange = () => replaceSettings({ ...settings, model: $("models").value }).then(tryModel);
 $("side-toggle").onclick = toggleSide;
 $("shade").onclick = leaveSide;

@@ -1,7 +1,9 @@
 /* The engine as it runs, from GET /engine twice a second: figures, pages, the tree of prefixes as a
  * quipu, sequences, passes. What the server does not tell is left out. The panel is closed until it is asked for. */
 import { $ } from "./dom.js";
-import { headers } from "./api.js";
+import { forModel, headers, server } from "./api.js";
+import { state as chat } from "./chat.js";
+import { pathTo } from "./tree.js";
 
 const drawing = (() => {
   const svg = (name, attributes, ...children) => {
@@ -56,6 +58,19 @@ const drawing = (() => {
     bar($("pages"), p.total, [["decode", p.used], ["cached", p.cached]]);
     legend("pages-legend", ["decode", count(p.used) + " in use"], ["cached", count(p.cached) + " kept for prefixes"],
       ["free", count(Math.max(p.total - p.used - p.cached, 0)) + " free"]);
+  }
+
+  const bytes = (n) => n >= 1e9 ? (n / 1e9).toFixed(1) + " GB" : n >= 1e6 ? Math.round(n / 1e6) + " MB" : Math.ceil(n / 1e3) + " kB";
+
+  function memory(m) {
+    $("memory-text").textContent = [m.weights && bytes(m.weights) + " of weights", m.kv_cache && bytes(m.kv_cache) + " of KV cache",
+      m.process && bytes(m.process) + " the process"].filter(Boolean).join(", ");
+  }
+
+  /* Of the conversation that is shown, when its last answer ended. */
+  function context(used, most) {
+    $("context-text").textContent = `${count(used)} of ${count(most)} positions in this conversation`;
+    bar($("context"), most, [["decode", used]]);
   }
 
   /* --- The tree: a cord for each node with a knot for each page; what a sequence has alone hangs from
@@ -149,7 +164,7 @@ const drawing = (() => {
     legend("passes-legend", ["prompt", "tokens of prompts"], ["decode", "tokens of answers"]);
   }
 
-  return { figures, rate, pages, tree, sequences, passes, count };
+  return { figures, rate, pages, memory, context, tree, sequences, passes, count };
 })();
 
 /* --- Asking. --- */
@@ -176,6 +191,8 @@ function showEngine(state) {
     ["waiting", drawing.count(state.queue?.waiting ?? 0)],
   ]);
   drawing.rate(engineState.rates);
+  drawing.memory(state.memory ?? {});
+  drawing.context(pathTo(chat.current).findLast((m) => m.positions)?.positions ?? 0, state.context ?? server.context);
   if (state.pages) drawing.pages(state.pages);
   drawing.tree(state.tree ?? [], state.sequences ?? []);
   drawing.sequences(state.sequences ?? [], state.queue);
@@ -186,7 +203,7 @@ async function poll() {
   if ($("engine").hidden) return;
   try {
     if (!document.hidden) {
-      const response = await fetch("engine", { headers: headers() });
+      const response = await fetch(forModel("engine"), { headers: headers() });
       $("engine-note").hidden = response.ok;
       if (response.ok) showEngine(await response.json());
       else $("engine-note").textContent = "The engine is not shown: " + response.status + " " + response.statusText;

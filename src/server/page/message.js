@@ -16,8 +16,8 @@ function statistics(m) {
 }
 
 /* How much of a prompt is read that takes several passes. */
-const progress = ({ reading }) =>
-  !reading || reading.processed === reading.total ? "" : `reading: ${reading.processed} of ${reading.total} tokens`;
+const progress = ({ reading, loading }) =>
+  loading ? "the model is being loaded" : !reading || reading.processed === reading.total ? "" : `reading: ${reading.processed} of ${reading.total} tokens`;
 
 const fileView = ({ name, text }) =>
   element("details", { class: "file" }, element("summary", {}, `${name} (${text.length.toLocaleString("en")} characters)`),
@@ -53,14 +53,17 @@ export function messageView(message, act) {
   const thinking = element("details", { class: "thinking" }, summary, thoughts), failure = element("p", { class: "failure" });
   const node = element("article", { class: "message " + message.role, "aria-label": user ? "You" : "Answer" },
     ...(message.files ?? []).map(fileView), thinking, text, failure, foot);
+  let drawn = [];
   function update({ busy, siblings, isLast }) {
+    const now = [busy, message.content, message.reasoning];
     thinking.hidden = !message.reasoning;
-    if (message.reasoning) {
-      summary.textContent = busy && !message.content ? "Thinking …" : "Thoughts";
-      showMarkdown(thoughts, message.reasoning, !busy);
+    if (message.reasoning) summary.textContent = busy && !message.content ? "Thinking …" : "Thoughts";
+    if (now.some((value, i) => value !== drawn[i])) {
+      if (message.reasoning) showMarkdown(thoughts, message.reasoning, !busy);
+      if (user) text.textContent = message.content;
+      else showMarkdown(text, message.content, !busy);
     }
-    if (user) text.textContent = message.content;
-    else showMarkdown(text, message.content, !busy);
+    drawn = now;
     text.hidden = user && !message.content;
     text.classList.toggle("waiting", busy);
     failure.hidden = !message.failure;
