@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TABLE, PICTURE = ROOT / "doc" / "fleet-simulation.tsv", ROOT / "doc" / "fleet-simulation.svg"
 COSTS = "bench/costs/h200-llama-3.2-1b-bf16.csv"
-SERVERS = [1, 3, 10]
+SERVERS = [1, 3, 10, 30, 100, 300, 1000]
 RULES = {"round_robin": "#b45309", "power_of_two": "#2563eb", "cache_aware": "#047857"}
 TRACES = {  # what each is asked with: ten minutes of the trace at a pace that loads a server well
     "Azure": ["--replay", "AzureLLMInferenceTrace_conv.csv", "--speed", "16", "--duration", "37.5", "--slo", "ttft:25,tpot:2"],
