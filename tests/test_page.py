@@ -500,6 +500,7 @@ def test_long_conversation(browser, server):
     text = json.dumps({"format": "quipu conversations", "version": 1, "conversations": [{"title": "long", "messages": messages, "leaf": "399"}]})
     browser.run(f"list.importText({json.dumps(text)})")
     check("200 turns are shown", browser.until("tree.pathTo(state.current).length === 400 && $('messages').children.length === 400"))
+    browser.until("model.defaults")
     browser.run("window.kept = [...$('messages').children]; model.model = 'script'")
     server.script = [f"word{i} " for i in range(3000)]
     say(browser, "more")
@@ -533,6 +534,7 @@ def test_real_server(browser):
         check("others are not there", [server.get("/llm/page/" + name)[0] for name in ("nothing.js", "../page.c", "page")] == [404] * 3)
         browser.run("$('engine-toggle').click()")
         check("its engine", browser.until("$('pages-text').textContent.includes('pages')"))
+        browser.run("$('engine-toggle').click()")
 
 
 def main():
