@@ -45,15 +45,19 @@ export function show(goesToEnd = true) {
 }
 
 /* Only the last message changes while it is written: once a frame, and less often where that takes long. */
-let drawing = false;
+let drawing = false, undrawn = null; /* what has come meanwhile is drawn after it */
 function showAnswer(c, answer) {
+  undrawn = drawing ? [c, answer] : null;
   if (drawing || c !== state.current) return;
   drawing = true;
   requestAnimationFrame(() => {
     const begun = performance.now(), near = isAtEnd();
-    if (c === state.current) views.get(answer)?.update(contextOf(c, answer, pathTo(c)));
+    if (c === state.current && runningIn(c)?.answer === answer) views.get(answer)?.update(contextOf(c, answer, pathTo(c)));
     follow(near);
-    setTimeout(() => { drawing = false; }, 3 * (performance.now() - begun));
+    setTimeout(() => {
+      drawing = false;
+      if (undrawn) showAnswer(...undrawn);
+    }, 3 * (performance.now() - begun));
   });
 }
 
