@@ -2,7 +2,7 @@
 """Fleets of 1 to 1,000 servers under recorded traffic, as `quipu load --simulate` computes them: each with as many
 copies of the trace as it has servers, under each of the router's rules.
 
-    fleet_simulation.py run --traces DIR    writes doc/fleet-simulation.tsv (some 15 minutes)
+    fleet_simulation.py run --traces DIR    writes doc/fleet-simulation.tsv (some minutes)
     fleet_simulation.py draw                doc/fleet-simulation.svg from it
 
 DIR has AzureLLMInferenceTrace_conv.csv (github.com/Azure/AzurePublicDataset, data/) and conversation_trace.jsonl
