@@ -123,6 +123,38 @@ static void tables_have_the_windows_width(void **state)
 }
 
 /* Whatever the pieces are, the terminal shows the same in the end. */
+/* The rows that follow fit into a window that became narrower, with all their words. */
+static void tables_follow_a_narrower_window(void **state)
+{
+    (void)state;
+    markdown m = {0};
+    strbuf out = {0};
+    const char *table = "| a | b |\n|---|---|\n| one | some words that have room at first |\n";
+    const char *row = "| two | other words that have less |\n";
+    markdown_put(&m, table, strlen(table), 100, &out);
+    strbuf_clear(&out);
+    markdown_put(&m, row, strlen(row), 24, &out);
+    markdown_end(&m, 24, &out);
+    for (const char *line = strbuf_text(&out); *line; line += strcspn(line, "\n") + 1) {
+        int width = 0;
+        for (const char *at = line; *at != '\n'; at++) {
+            if (*at == '\x1b')
+                at += strcspn(at, "m");
+            else
+                width += (*at & 0xc0) != 0x80;
+        }
+        assert_true(width < 24);
+    }
+    for (const char *word = "other words that have less"; *word; word += strcspn(word, " ")) {
+        word += strspn(word, " ");
+        char one[8] = {0};
+        memcpy(one, word, strcspn(word, " "));
+        assert_non_null(strstr(strbuf_text(&out), one));
+    }
+    strbuf_free(&out);
+    markdown_free(&m);
+}
+
 static void pieces_do_not_matter(void **state)
 {
     (void)state;
@@ -178,6 +210,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(styles_and_blocks),
         cmocka_unit_test(tables_have_the_windows_width),
+        cmocka_unit_test(tables_follow_a_narrower_window),
         cmocka_unit_test(pieces_do_not_matter),
         cmocka_unit_test(text_is_shown_at_once),
     };

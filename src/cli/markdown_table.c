@@ -185,8 +185,23 @@ static void end_drawn(markdown *m, int columns, strbuf *out)
     markdown_show(m, 0, "\n", 1, columns, out);
 }
 
+/* Takes from the widest columns what a window that became narrower does not have. */
+static void narrow(markdown *m, int columns)
+{
+    for (;;) {
+        int widest = 0, total = BETWEEN * (m->n_columns - 1);
+        for (int i = 0; i < m->n_columns; i++) {
+            total += m->widths[i];
+            if (m->widths[i] > m->widths[widest]) widest = i;
+        }
+        if (total < columns || m->widths[widest] <= NARROWEST) return;
+        m->widths[widest]--;
+    }
+}
+
 static void draw_row(markdown *m, row *r, int columns, strbuf *out)
 {
+    narrow(m, columns);
     for (bool more = true; more;) {
         more = false;
         for (int i = 0; i < m->n_columns; i++) {
