@@ -24,7 +24,8 @@ static qp_status take(void *context, int32_t token)
     qp_text_piece piece = {.size = sizeof piece};
     const qp_status status = qp_text_stream_add(l->stream, l->last = token, NULL);
     while (status == QP_OK && qp_text_stream_next(l->stream, &piece))
-        strncat(l->text, piece.text, piece.length);
+        snprintf(l->text + strlen(l->text), sizeof l->text - strlen(l->text), "%.*s",
+                 (int)piece.length, piece.text);
     return qp_text_stream_ended(l->stream, NULL, NULL) ? QP_CANCELLED : status;
 }
 
@@ -33,7 +34,7 @@ static qp_status join(qp_engine *engine, line *l, qp_sequence *s, qp_error *erro
     const qp_vocabulary *v = qp_engine_vocabulary(engine);
     qp_sampling sampling = {.size = sizeof sampling};
     const qp_text_stream_options text = {.size = sizeof text, .sampling = &sampling};
-    l->tokens.count = l->text[0] = l->prompt[strcspn(l->prompt, "\n")] = '\0';
+    l->tokens.count = 0, *l->text = l->prompt[strcspn(l->prompt, "\n")] = '\0';
     *s = (qp_sequence){.size = sizeof *s, .on_token = take, .context = l, .max_tokens = TOKENS};
     qp_status status = qp_tokenize(v, l->prompt, strlen(l->prompt), 0, &l->tokens, error);
     if (status == QP_OK) status = qp_sampling_defaults(engine, &sampling, error);
@@ -67,9 +68,8 @@ int main(int argc, char **argv)
             s->max_tokens -= s->chosen;
             if (s->max_tokens > 0 && !qp_text_stream_ended(l->stream, NULL, NULL)) continue;
             printf("%s%s\n", l->prompt, l->text);
-            qp_text_stream_close(l->stream), l->stream = NULL;
-            qp_session_close(s->session), qp_sampler_close(s->sampler);
-            *s = all[--n];
+            qp_text_stream_close(l->stream), qp_session_close(s->session);
+            qp_sampler_close(s->sampler), l->stream = NULL, *s = all[--n];
         }
     }
     if (status != QP_OK) fprintf(stderr, "batch: %s\n", error.message);
