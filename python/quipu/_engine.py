@@ -129,7 +129,7 @@ class Engine(Owner):
         """Hands on work, whose caller waits for `done`."""
         self.check_open()
         if self.is_current:
-            raise InvalidError("on_logits and on_token are called while the model runs: use the model after the "
+            raise InvalidError("receivers such as on_logits are called while the model runs: use the model after the "
                                "call that they belong to")
         with self._lock:
             if self._closed:
@@ -289,7 +289,7 @@ class Engine(Owner):
                     slot.work = work
                 return
         except BaseException as problem:
-            failure = problem
+            failure = self._take_failure() or problem
         self._end(work, failure)
 
     def _end(self, work: Work, failure: BaseException | None) -> None:

@@ -280,7 +280,7 @@ class Generation:
     def _check_thread(self) -> None:
         self._engine.check_forked()
         if self._engine.is_current:
-            raise InvalidError("on_logits and on_token cannot wait for an answer: the model runs")
+            raise InvalidError("receivers such as on_logits cannot wait for an answer: the model runs")
 
     def text(self) -> str:
         """The whole answer, when it has ended."""

@@ -27,6 +27,8 @@ def test_what_a_receiver_raises_ends_the_call():
     with quipu.Model(TEXT, context=64, device="cpu", on_tensor=refuse) as model:
         with pytest.raises(RuntimeError, match="enough"):
             model.session().eval([5, 9])
+        with pytest.raises(RuntimeError, match="enough"):
+            model.decode([model.session()], [5], 1)
     with pytest.raises(quipu.QuipuError, match="no tensor of the pass is called q"):
         quipu.Model(TEXT, context=64, device="cpu", tensors="q", on_tensor=refuse)
 
