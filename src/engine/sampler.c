@@ -60,7 +60,9 @@ static qp_status copy_breakers(qp_sampler *s, const qp_sampling *sampling, qp_er
     if (s->value[QP_DRY_MULTIPLIER] == 0) return QP_OK;
     s->breakers = calloc(n + 1, sizeof *s->breakers);
     while (s->breakers && s->n_breakers < n) {
+        const size_t length = strlen(texts[s->n_breakers]);
         if (!(s->breakers[s->n_breakers] = strdup(texts[s->n_breakers]))) break;
+        if (length) s->broken.last[(uint8_t)texts[s->n_breakers][length - 1]] = true;
         s->n_breakers++;
     }
     s->broken.tokens = calloc((size_t)s->engine->program.options.context + 1, sizeof(int32_t));

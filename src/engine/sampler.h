@@ -28,6 +28,7 @@ struct qp_sampler {
     struct {
         int32_t *tokens; /* [n] of [context + 1], that were looked at; NULL: no breakers */
         size_t n, end;   /* the last breaker ends before token `end`; 0: there is none */
+        bool last[256];  /* the bytes that breakers end with */
     } broken;
     double mu; /* of mirostat: the surprise that is allowed, in bits */
     bool begun;

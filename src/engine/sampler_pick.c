@@ -55,9 +55,20 @@ static void exclude(const qp_sampler *s, pick_candidate *c, size_t vocab)
         if (!(s->allowed[i / 32] >> i % 32 & 1)) c[i].logit = -INFINITY;
 }
 
+/* Whether a token has a byte that a breaker ends with. */
+static bool may_end_breaker(const qp_sampler *s, int32_t token)
+{
+    size_t length = 0;
+    const char *piece = tokenizer_piece(s->engine->vocabulary->tokenizer, token, &length);
+    for (size_t i = 0; i < length; i++)
+        if (s->broken.last[(uint8_t)piece[i]]) return true;
+    return false;
+}
+
 /* Whether a breaker ends in the text's token i. */
 static bool ends_breaker(const qp_sampler *s, const int32_t *tokens, size_t i)
 {
+    if (!may_end_breaker(s, tokens[i])) return false;
     char text[2 * LONGEST_BREAKER];
     size_t end = sizeof text, own = 0;
     for (size_t k = 0; k <= i && sizeof text - end < own + LONGEST_BREAKER; k++) {
