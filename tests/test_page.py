@@ -349,7 +349,7 @@ def test_several_models(browser):
               (browser.run("tree.pathTo(state.current)"), loaded()))
         check("which is shown", browser.until("$('models').selectedOptions[0].text === 'two (loaded)'"), browser.run("$('models').selectedOptions[0].text"))
         browser.run("$('engine-toggle').click()")
-        check("and how much of it is used", browser.until("/^.*B of weights, .*B of KV cache, .*B the process$/.test($('memory-text').textContent)") and
+        check("and how much of it is used", browser.until("/^weights .*B, KV cache .*B, process .*B$/.test($('memory-text').textContent)") and
               browser.until("/^[1-9]\\d* of [1-9][\\d,]* positions in this conversation$/.test($('context-text').textContent)"), browser.run("$('engine').textContent"))
         browser.run("$('engine-toggle').click()")
         browser.run("$('models').value = 'broken'; $('models').onchange()")

@@ -157,8 +157,10 @@ qp_status load_print(const load_options *options, const load_result *r, strbuf *
     strbuf_printf(out, "%-26s %9.0f   %.1f a second", "tokens in", f.input_tokens,
                   per_second(f.input_tokens, r));
     if (f.cached_tokens) strbuf_printf(out, ", %.0f from the server's cache", f.cached_tokens);
-    strbuf_printf(out, "\n%-26s %9.0f   %.1f a second, in %.0f events\n", "tokens out",
-                  f.output_tokens, per_second(f.output_tokens, r), f.events);
+    strbuf_printf(out, "\n%-26s %9.0f   %.1f a second", "tokens out", f.output_tokens,
+                  per_second(f.output_tokens, r));
+    if (f.events) strbuf_printf(out, ", in %.0f events", f.events);
+    strbuf_putc(out, '\n');
     if (has_limits(options))
         strbuf_printf(out, "%-26s %9zu   %.2f a second\n", "requests within limits", f.good,
                       per_second((double)f.good, r));

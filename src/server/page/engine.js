@@ -63,8 +63,8 @@ const drawing = (() => {
   const bytes = (n) => n >= 1e9 ? (n / 1e9).toFixed(1) + " GB" : n >= 1e6 ? Math.round(n / 1e6) + " MB" : Math.ceil(n / 1e3) + " kB";
 
   function memory(m) {
-    $("memory-text").textContent = [m.weights && bytes(m.weights) + " of weights", m.kv_cache && bytes(m.kv_cache) + " of KV cache",
-      m.process && bytes(m.process) + " the process"].filter(Boolean).join(", ");
+    $("memory-text").textContent = [m.weights && "weights " + bytes(m.weights), m.kv_cache && "KV cache " + bytes(m.kv_cache),
+      m.process && "process " + bytes(m.process)].filter(Boolean).join(", ");
   }
 
   /* Of the conversation that is shown, when its last answer ended. */
