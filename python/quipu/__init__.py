@@ -15,6 +15,7 @@ are numpy arrays. What is refused raises QuipuError.
 from quipu._native import lib as _lib
 from quipu._native import text_of as _text_of
 from quipu._text import ToolCall
+from quipu.convert import convert
 from quipu.errors import CancelledError, InvalidError, NoMemoryError, QuipuError, WrongTokenError, WrongTypeError
 from quipu.generation import Generation, TokenLogprob
 from quipu.grammar import Grammar, Matcher
@@ -33,5 +34,5 @@ __version__: str = _text_of(_lib.qp_version())
 
 __all__ = ["Adapter", "CancelledError", "Generation", "Grammar", "InvalidError", "Matcher", "Model", "ModelInfo",
            "NoMemoryError", "Plan", "QuipuError", "Sampler", "Sampling", "Schedule", "Sequence", "Server", "Session",
-           "Tensor", "TokenLogprob", "ToolCall", "Trace", "Vocabulary", "WrongTokenError", "WrongTypeError", "__version__", "plan", "pull",
-           "serve"]
+           "Tensor", "TokenLogprob", "ToolCall", "Trace", "Vocabulary", "WrongTokenError", "WrongTypeError", "__version__",
+           "convert", "plan", "pull", "serve"]

@@ -7,7 +7,9 @@ locked, and the next thread that needs it hangs. What is here holds no lock whil
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
+from typing import Any
 
 
 class Watched:
@@ -42,3 +44,18 @@ class Watched:
 
     def wait_done(self) -> None:
         self.wait_for(lambda: self.done)
+
+
+def call_apart(function: Callable[[], int], cancel: Any) -> int:
+    """The status of a call of the library, which runs on a thread of its own: KeyboardInterrupt, which comes to this
+    one, sets *cancel and waits for its end."""
+    status: list[int] = []
+    thread = threading.Thread(target=lambda: status.append(function()), daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        cancel[0] = 1
+        thread.join()
+        raise
+    return status[0]

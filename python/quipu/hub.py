@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from quipu._native import check, path_bytes, take_text, text_of
+from quipu._wait import call_apart
 
 
 def is_name(model: str | os.PathLike[str]) -> bool:
@@ -37,15 +37,7 @@ def pull(model: str | os.PathLike[str], *, log: Callable[[str], None] | None = N
     options = net_ffi.new("qp_pull_options *", {"size": net_ffi.sizeof("qp_pull_options"), "model": text,
                                                 "cancel": cancel})
     options.progress = callback = net_ffi.callback("void(void *, const char *, bool)", show)
-    status: list[int] = []
-    thread = threading.Thread(target=lambda: status.append(net_lib.qp_pull(options, out, error)), daemon=True)
-    thread.start()
-    try:
-        thread.join()
-    except BaseException:  # KeyboardInterrupt: what has arrived stays for the next time
-        cancel[0] = 1
-        thread.join()
-        raise
+    status = call_apart(lambda: int(net_lib.qp_pull(options, out, error)), cancel)  # what has arrived stays
     del callback
-    check(status[0], error)
+    check(status, error)
     return os.fsdecode(take_text(out[0]))

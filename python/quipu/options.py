@@ -105,6 +105,17 @@ class ModelOptions(TypedDict, total=False):
     merge_adapters: bool
 
 
+class ConvertOptions(TypedDict, total=False):
+    """Options of a conversion: qp_convert_options of quipu.h."""
+
+    type: str
+    pure: bool
+    clamp: bool
+    threads: int
+    adapters: Sequence[Adapter | str | os.PathLike[str]]
+    log: Callable[[str], None] | None
+
+
 class PlanOptions(TypedDict, total=False):
     """Options of a plan: qp_plan_options of quipu.h."""
 

@@ -46,7 +46,8 @@ def calls_of(model):
         "reschedule": model.reschedule, "Grammar": quipu.Grammar, "Schedule": quipu.Schedule,
         "json_schema": lambda x: quipu.Grammar(vocabulary, json_schema=x),
         "gbnf": lambda x: quipu.Grammar(vocabulary, gbnf=x), "Matcher": lambda x: quipu.Matcher(model, x),
-        "plan": quipu.plan, "Model": lambda x: quipu.Model(x).close(), "pull": lambda x: isinstance(x, str) or quipu.pull(x),
+        "plan": quipu.plan, "convert": lambda x: quipu.convert(x, "made.gguf"),
+        "convert out": lambda x: quipu.convert(TEXT, x), "Model": lambda x: quipu.Model(x).close(), "pull": lambda x: isinstance(x, str) or quipu.pull(x),
         "Adapter": lambda x: quipu.Model(TEXT, adapters=[x], **SMALL).close()}
     for name in (*options.GenerateOptions.__annotations__, *options.SamplingOptions.__annotations__):
         calls[f"generate {name}"] = lambda x, name=name: model.generate("a", **{"max_tokens": 1, name: x}).text()
@@ -54,6 +55,8 @@ def calls_of(model):
         calls[f"Sequence {name}"] = lambda x, name=name: model.step([quipu.Sequence(session, [1], **{name: x})])
     for name in options.ScheduleOptions.__annotations__:
         calls[f"reschedule {name}"] = lambda x, name=name: model.reschedule(**{name: x})
+    for name in options.ConvertOptions.__annotations__:
+        calls[f"convert {name}"] = lambda x, name=name: quipu.convert(TEXT, "made.gguf", **{"threads": 1, name: x})
     for name in options.PlanOptions.__annotations__:
         calls[f"plan {name}"] = lambda x, name=name: quipu.plan("synthetic:tiny", **{name: x})
     for name in options.ModelOptions.__annotations__:

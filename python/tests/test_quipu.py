@@ -226,3 +226,15 @@ def test_a_matcher_says_what_may_come_next(model):
     assert text in (b"ab", b"ac")
     with pytest.raises(quipu.QuipuError, match="not allowed"):
         matcher.take(model.tokenize("b")[0])
+
+
+def test_models_are_converted(tmp_path):
+    out, lines = tmp_path / "model.gguf", []
+    quipu.convert(TEXT, out, type="F32", threads=1, log=lines.append)
+    with quipu.Model(out, threads=1) as model, quipu.Model(TEXT, threads=1) as before:
+        assert model.info.weight_bytes > before.info.weight_bytes
+        assert model.tokenize("the cat") == before.tokenize("the cat")
+    for wrong in ({"type": "Q9"}, {"kind": "F32"}, {"threads": "two"}, {"adapters": ["nosuch"]}):
+        with pytest.raises(quipu.QuipuError):
+            quipu.convert(TEXT, tmp_path / "other.gguf", **wrong)
+    assert not (tmp_path / "other.gguf").exists()
