@@ -84,6 +84,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(404)
         if hub.trouble == "redirect" and not self.path.startswith("/cdn/"):
             return self.answer(302, headers=[("Location", "/cdn" + self.path)])
+        if hub.trouble == "other host" and not self.path.startswith("/cdn/"):
+            return self.answer(302, headers=[("Location", f"http://localhost:{hub.server_address[1]}/cdn" + self.path)])
         if hub.take("busy"):
             return self.answer(429, headers=[("Retry-After", "1")])
         return self.answer_file(hub.files[match[1]])
@@ -212,6 +214,13 @@ def main():
     (Path(place.folder.name) / "token").write_text("right\n")
     code, out, err = place.run("pull", "o/m:tiny-Q8_0.gguf")
     check("a token from its file", code == 0, err)
+
+    place = Place()
+    place.hub.trouble = "other host"
+    (Path(place.folder.name) / "token").write_text("right\n")
+    code, out, err = place.run("pull", "o/m:tiny-Q8_0.gguf")
+    sent = {path.startswith("/cdn/"): token for path, token, _ in place.hub.requests}
+    check("the token goes to the hub only", code == 0 and sent == {False: "Bearer right", True: None}, f"{sent} {err}")
 
     # A broken fetch goes on where it stopped.
     place = Place()
