@@ -3,7 +3,7 @@
 # and those that only tests load.
 #
 #     gpu_image(NAME SOURCE DEFINE...)       in the program
-#     gpu_test_image(NAME SOURCE DEFINE...)  in the programs under tests/ alone
+#     gpu_test_image(NAME SOURCE DEFINE...)  only in the programs under tests/
 #
 # None has PTX: these kernels are for compute capability 9.0 only, and PTX would take a third of the
 # time that they take to compile.

@@ -31,7 +31,7 @@ void rewrite_log_add(rewrite_log *log, const char *rule, const char *label, cons
 
 /* ---- steps --------------------------------------------------------------------------------- */
 
-/* Several kernels, or an exchange, are a graph. A step that a rule left alone stays what it is. */
+/* Several kernels, or an exchange, are a graph. A step that no rule changed stays what it is. */
 static bool is_graph(const plan_builder *b, const program_step *before, int first, int n)
 {
     if (n == before->n_nodes) return before->graph;

@@ -37,7 +37,7 @@ const char *lower_rule_name(int rule);
 /* Whether an operator works on each row by itself: one of those between attention and the end. */
 bool lower_goes_by_rows(op_code op);
 
-/* And whether a node of the program does, with rows alone: not with adapters of tokens. */
+/* And whether a node of the program does, with only its rows: not with adapters of tokens. */
 bool lower_node_goes_by_rows(const program *program, int node);
 
 /* Appends a line: how often a rule was taken, and what it does. */

@@ -89,7 +89,7 @@ typedef struct cuda_kernel {
     int64_t units;  /* of a block */
     uint32_t needs; /* features of the GPU: bits of cuda_feature */
     bool needs_blas;
-    bool needs_ranks; /* the other GPUs of a model; such kernels are not run alone */
+    bool needs_ranks; /* the other GPUs of a model; such kernels do not run by themselves */
     bool (*accepts)(const op_call *call); /* accepted types and shapes */
     /* Chosen where it accepts and pays; NULL: always. */
     bool (*pays)(const cuda_ops *ops, const op_call *call);

@@ -160,7 +160,7 @@ DEVICE_FN void device_take_turn(void)
     device_wait_for_last();
 }
 
-/* Eight neighbours of a row as in memory; 16-bit types have `low` alone. They are converted later,
+/* Eight neighbours of a row as in memory; 16-bit types have only `low`. They are converted later,
  * so that several loads are in flight at once. */
 typedef struct device_eight {
     uint4 low, high;

@@ -6,7 +6,7 @@
  *
  * A batch in which any sequence has several tokens reads prompts: ragged prefill attends to the
  * batch's own keys, before they are rounded to the cache's type; paged prefill attends to the pages
- * of earlier positions; merge_state joins both. Other batches decode, with paged decode alone. The
+ * of earlier positions; merge_state joins both. Other batches decode, with only paged decode. The
  * program has the nodes of both phases, and the rows of one of them are none.
  *
  * The bits of a prompt therefore depend on how it is cut into chunks, which those of llama.c do

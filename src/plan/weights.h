@@ -2,7 +2,7 @@
  * that they lie in. Machines read a model only through this file.
  *
  * A weight's tensor (program_weight.whole) has data where it lies in memory or in a mapped file.
- * Weights of a model that was opened for its sizes alone are read by rows.
+ * Weights of a model that was opened only for its sizes are read by rows.
  */
 #pragma once
 

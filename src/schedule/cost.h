@@ -15,14 +15,14 @@ enum { COST_POINTS = 24, COST_CURVES = 128, COST_READS = 12 };
 typedef struct cost_point {
     double intensity;   /* FLOPs a byte */
     double ns_per_byte; /* of one worker, while all work */
-    double alone;       /* ns_per_byte of a worker that works alone, over that */
+    double alone;       /* ns_per_byte of a worker while no other works, over that */
 } cost_point;
 
 /* Bytes a second of plain reads of memory, which other programs and a host's neighbours change from
  * minute to minute; zeros: not known. */
 typedef struct cost_rates {
     double all; /* of all workers together */
-    double one; /* of a worker that works alone */
+    double one; /* of a worker while no other works */
 } cost_rates;
 
 typedef struct cost_curve {
@@ -75,7 +75,7 @@ dtype cost_type_of(const schedule *schedule, int node, bool *weights);
 double cost_pass_bytes(const schedule *schedule);
 
 /* A point that was measured while plain reads had the rates `from`, as it would be at the rates
- * `to`. A worker alone takes as long as its arithmetic, or as its core reads memory; all take at
+ * `to`. One worker takes as long as its arithmetic, or as its core reads memory; all take at
  * least as long as their bytes do at the rate of all. */
 cost_point cost_at_rates(cost_point point, int workers, cost_rates from, cost_rates to);
 
@@ -91,7 +91,7 @@ typedef struct cost_estimate {
 } cost_estimate;
 
 /* The cost of `work` of an operator, which a pass does in tiles of rows or not; `pass_bytes` of
- * weights are read in a pass. `table` may be NULL: from the limits alone. */
+ * weights are read in a pass. `table` may be NULL: only from the limits. */
 cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *limits, int workers,
                                op_code op, dtype type, op_cost work, double pass_bytes, bool tiled);
 

@@ -3,8 +3,8 @@
  * The K formats choose scales on two levels: a float for each sub-block, then integers times the
  * block's F16. The search follows that order and minimises sum of w[i] * (x[i] - decoded[i])^2:
  *
- *   1. Each sub-block alone: a row of candidate step sizes around (range / levels), each improved
- *      by least squares with its levels held, the best kept.
+ *   1. Each sub-block by itself: a row of candidate step sizes around (range / levels), each
+ * improved by least squares with its levels held, the best kept.
  *   2. The block: F16 factors from the largest scale and minimum; then for each sub-block the best
  *      integers near the quotients; then the factors by least squares with everything else held,
  *      as long as the error falls.

@@ -1,22 +1,15 @@
 /* The codec of MXFP4 (drawn in codec_blocks.h), of the Open Compute Project's microscaling formats.
  * The float operations are gguf-py's, because files are compared bit for bit. */
-#include "tensor/codec_blocks.h"
 #include "tensor/codec_table.h"
-#include "tensor/float16.h"
 #include "tensor/levels.h"
+#include "tensor/stored.h"
 
 #include <math.h>
 #include <string.h>
 
-/* 2^(e - 128), which is subnormal for the two smallest. */
-static float scale_of(uint8_t e)
-{
-    return float_from_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
-}
-
 static void mxfp4_values(const block_mxfp4 *block, float *dst)
 {
-    const float scale = scale_of(block->e);
+    const float scale = stored_mxfp4_scale(block->e);
     for (int i = 0; i < BLOCK_32 / 2; i++) {
         dst[i] = scale * (float)levels_fp4[block->qs[i] & 15];
         dst[BLOCK_32 / 2 + i] = scale * (float)levels_fp4[block->qs[i] >> 4];
@@ -48,7 +41,7 @@ static uint8_t nearest(float x, float scale)
 static void mxfp4_block(const float *src, block_mxfp4 *block)
 {
     block->e = exponent_of(src);
-    const float scale = scale_of(block->e);
+    const float scale = stored_mxfp4_scale(block->e);
     for (int i = 0; i < BLOCK_32 / 2; i++)
         block->qs[i] =
             (uint8_t)(nearest(src[i], scale) | nearest(src[BLOCK_32 / 2 + i], scale) << 4);

@@ -9,6 +9,7 @@
 #include "tensor/codec_blocks.h"
 #include "tensor/float16.h"
 #include "tensor/float8.h"
+#include "tensor/stored.h"
 
 #include <cuda_fp16.h>
 
@@ -43,19 +44,7 @@ DECODE_FN int decode_byte(decode_bytes bytes, int i)
     return (int)((i < 4 ? bytes.low : bytes.high) >> 8 * (i & 3) & 0xff);
 }
 
-/* Q4_K's and Q5_K's scale j and minimum j. */
-DECODE_FN void decode_scale_min(const uint8_t *scales, int j, int *scale, int *min)
-{
-    if (j < 4) {
-        *scale = scales[j] & 63;
-        *min = scales[j + 4] & 63;
-    } else {
-        *scale = (scales[j + 4] & 15) | scales[j - 4] >> 6 << 4;
-        *min = scales[j + 4] >> 4 | scales[j] >> 6 << 4;
-    }
-}
-
-/* The formats of 32 values in 4 or 5 bits; `bytes` of a block, d alone or d and m in front. */
+/* The formats of 32 values in 4 or 5 bits; `bytes` of a block, with d, or d and m, in front. */
 DECODE_FN void decode_nibbles(const uint8_t *row, int64_t i, int bytes, bool min, bool fifth,
                               float *out)
 {
@@ -87,7 +76,7 @@ DECODE_FN void decode_q4_5_k(const uint8_t *row, int64_t i, bool fifth, float *o
 {
     const uint8_t *block = row + i / 256 * (fifth ? BLOCK_BYTES_Q5_K : BLOCK_BYTES_Q4_K);
     int first = (int)(i % 256), group = first / 32, scale, min;
-    decode_scale_min(block + 4, group, &scale, &min);
+    stored_scale_min(block + 4, group, &scale, &min);
     float d = decode_f16(block) * (float)scale, m = decode_f16(block + 2) * (float)min;
     const uint8_t *qs = block + 16 + (fifth ? 32 : 0);
     decode_bytes q = decode_u64(qs + 32 * (first / 64) + first % 32), high = {0, 0};
@@ -255,7 +244,7 @@ template <dtype T> DECODE_FN void decode8(dtype type, const void *data, int64_t 
     }
 }
 
-/* The same where the row of n values, of a plain type, may end inside the eight: zeros behind it.
+/* The same where the row of n values, of a plain type, may end inside the eight: zeros after it.
  */
 template <dtype T>
 DECODE_FN void decode8_of(dtype type, const void *data, int64_t i, int64_t n, float *out)

@@ -37,8 +37,7 @@ DECODE_FN void decode_iq4_xs(const uint8_t *row, int64_t i, float *out)
 DECODE_FN void decode_mxfp4(const uint8_t *row, int64_t i, float *out)
 {
     const uint8_t *block = row + i / 32 * BLOCK_BYTES_MXFP4;
-    const uint32_t e = block[0];
-    const float scale = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+    const float scale = stored_mxfp4_scale(block[0]);
     const decode_bytes bytes = decode_u64(block + 1 + (int)(i % 16));
     for (int j = 0; j < 8; j++)
         out[j] = __fmul_rn(

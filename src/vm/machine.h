@@ -2,7 +2,7 @@
  *
  * A machine holds a model's weights, activations, RoPE table and KV cache in memory of its own and
  * runs a program's passes over batches. Some run the program node by node, others run a schedule of
- * it. The engine, diff, trace, measure and compare use machines through this interface alone.
+ * it. The engine, diff, trace, measure and compare use machines only through this interface.
  *
  *     open -> { accepts -> run -> ... -> wait -> logits, read, write } -> close
  *
@@ -176,7 +176,7 @@ typedef struct machine_kernel {
 struct machine_type {
     const char *name; /* "threads" */
     bool on_gpu;
-    bool references;         /* runs reference kernels alone */
+    bool references;         /* runs only reference kernels */
     bool takes_kernels;      /* those of machine_setup.kernels */
     bool takes_cuda_kernels; /* those of machine_setup.cuda_kernels */
     bool in_parts; /* with timing, it always reports parts of operators, or launches of several

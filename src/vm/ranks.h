@@ -114,7 +114,7 @@ typedef struct rank_schedules {
     int n;               /* 0: they are not timed */
     program *programs;   /* [n]; that of the first rank is empty, because it has its own */
     schedule *schedules; /* [n]; the same */
-    int64_t *ahead_ns;   /* [n]: how far the clock of a rank is ahead of the first one's */
+    int64_t *ahead_ns;   /* [n]: how much the clock of a rank is later than the first one's */
 } rank_schedules;
 
 /* RANK_TIME, on every rank: times its passes, and shares its schedule. The leader gets those of all

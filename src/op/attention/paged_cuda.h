@@ -53,7 +53,7 @@ typedef struct paged_attention {
     float sm_scale;     /* not 0 */
     int32_t n_sequences, n_kv_heads, group, page_size;
     uint32_t group_inverse;   /* 2^32 / group rounded up, 0 for a group of 1 */
-    int32_t causal;           /* paged_prefill alone */
+    int32_t causal;           /* only paged_prefill */
     int32_t search;           /* paged_decode: blocks look for what is theirs, see there */
     int32_t beside;           /* paged_prefill, then paged_decode of other rows: see there */
     int32_t q_type, out_type; /* of dtype */

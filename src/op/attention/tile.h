@@ -36,7 +36,7 @@ typedef struct attention_query {
     attention_range range; /* the positions that are seen */
 } attention_query;
 
-/* What is computed: the outputs; the state of one segment alone; the outputs from the states of
+/* What is computed: the outputs; only the state of one segment; the outputs from the states of
  * segments [0, n_segments). The second and then the third give the bits of the first. */
 typedef enum attention_task { ATTENTION_WHOLE, ATTENTION_STATE, ATTENTION_MERGE } attention_task;
 
@@ -70,7 +70,7 @@ typedef struct attention_slice {
     double sm_scale;       /* 0: 1 / sqrt(head_dim) */
     double soft_cap;       /* 0: none */
     int64_t begin, end;
-    int64_t first_head, end_head; /* of every token, those alone; end_head 0: all */
+    int64_t first_head, end_head; /* of every token, only those; end_head 0: all */
     attention_kernel *kernel;
     void *scratch;
     attention_task task;

@@ -270,7 +270,7 @@ const op_info op_attention_partial = {
         "n_heads / n_kv_heads; keys and values of position j lie "
         "where paged_prefill finds them.",
     .precision = "float32 or wider, the softmax relative to its running maximum; v and s are "
-                 "rounded once. Positions are taken in an order fixed by j and c alone.",
+                 "rounded once. Positions are taken in an order fixed only by j and c.",
     .edge_cases = "A part without positions gives 0, and -inf in s. Sequences may have no tokens, "
                   "or no pages and a last page length of 0. A NaN in q or in a key or value that "
                   "is seen makes the part's output NaN. With one part v may be q.",

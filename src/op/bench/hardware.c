@@ -93,8 +93,8 @@ void hardware_destroy(hardware *hardware)
     free(hardware);
 }
 
-/* Small loads with prefetches further ahead than the hardware's: faster than either alone. Builds
- * with sanitizers read at the machine's rate too, not at that of their checks. */
+/* Small loads with prefetches further ahead than the hardware's: faster than either by itself.
+ * Builds with sanitizers read at the machine's rate too, not at that of their checks. */
 __attribute__((no_sanitize("address"), no_sanitize("undefined"))) static uint64_t
 read_bytes(const char *from, size_t bytes)
 {

@@ -15,7 +15,7 @@ enum {
 
 /* One draw of a token: the distribution that it is drawn from, and its uniform sample. */
 typedef struct chain_draw {
-    const void *target, *draft; /* (vocab_size) rows; draft NULL: the target's alone */
+    const void *target, *draft; /* (vocab_size) rows; draft NULL: only the target's */
     double uniform;
 } chain_draw;
 

@@ -1,6 +1,6 @@
 /* head_norm on the GPU: a warp a head, `units` tokens a block.
  *
- * The order of a head's sum depends on head_dim alone: a lane adds the squares of four neighbours,
+ * The order of a head's sum depends only on head_dim: a lane adds the squares of four neighbours,
  * and of the four that are 128 elements further, and warp_sum() adds the lanes. Code that computes
  * the norm elsewhere (op/linear/chain_rope.cuh) adds them in this order too. Its launch may come
  * before the kernel before it has ended, so it waits for that first.

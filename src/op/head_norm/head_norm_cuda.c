@@ -1,4 +1,4 @@
-/* head_norm on the GPU, alone, and with the rope and the kv_append that follow it. */
+/* head_norm on the GPU, by itself, and with the rope and the kv_append that follow it. */
 #include "op/head_norm/head_norm.h"
 #include "op/head_norm/norm_turn.h"
 #include "op/kv_append/kv_append.h"

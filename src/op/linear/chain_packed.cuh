@@ -258,7 +258,7 @@ DEVICE_FN void packed_steps(const packed_warp &own, bool adds, chain_ring &weigh
 }
 
 /* The n steps of an item, as many at a time as a stage of x has. While the tensor cores multiply
- * for one warpgroup, the other decodes. Low tiles are the first warpgroup's alone. */
+ * for one warpgroup, the other decodes. Only the first warpgroup has low tiles. */
 template <int COLUMNS, int KIND>
 DEVICE_FN void packed_multiply_kind(int n, bool low, int unit, chain_ring &weights, chain_ring &xs,
                                     stream_sums<COLUMNS> &sums)

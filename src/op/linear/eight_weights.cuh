@@ -4,7 +4,8 @@
 
 #include "op/device.cuh"
 #include "op/linear/linear_eight.h"
-#include "tensor/codec_blocks.h"
+#include "op/tensor_core.cuh"
+#include "tensor/stored.h"
 
 #define METHOD __device__ __forceinline__
 
@@ -14,23 +15,6 @@ enum {
     EIGHT_THREADS = LINEAR_EIGHT_WARPS * WARP,
     EIGHT_TILE_SUMS = LINEAR_EIGHT_ROWS * LINEAR_EIGHT_FEATURES,
 };
-
-/* ---- tensor cores -------------------------------------------------------------------------- */
-
-/* c (16, 8) += a (16, 16) b (16, 8), of F16 if HALF, else of BF16. */
-template <bool HALF> DEVICE_FN void eight_multiply(float *c, const uint32_t *a, const uint32_t *b)
-{
-    if (HALF)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 
 /* Two BF16 numbers from the bits of a word's halves that MASK leaves, less `zero`. `base` is 128 in
  * both halves, so that a half is 128 more than its bits. */
@@ -62,8 +46,8 @@ DEVICE_FN float eight_half(const char *at)
 
 /* A step of a tile as a lane has it. Of rows g and g + 8 (0 and 1 here; g is lane / 4, t lane % 4)
  * it has columns 4 t to 4 t + 3 of each half of a block; a word holds two neighbours, or of
- * quantised weights two that are two apart. fragment(): half h of block j. scale(): adds block j's
- * sums of quants times x, c, to r; `sums` are those of x alone. A step of a row is SPAN bytes. */
+ * quantised weights columns i and i + 2. fragment(): half h of block j. scale(): adds block j's
+ * sums of quants times x, c, to r; `sums` are those of only x. A step of a row is SPAN bytes. */
 template <dtype T> struct eight_weights;
 
 struct eight_plain {
@@ -197,11 +181,11 @@ template <> struct eight_weights<DTYPE_Q4_K> : eight_quants {
         uint4 head = *(const uint4 *)at;
         d[row] = __half22float2(*(const __half2 *)&head.x);
         if (step % 2 == 0) {
-            scales[row] = head.y & 0x3f3f3f3f;
-            minima[row] = head.z & 0x3f3f3f3f;
+            scales[row] = stored_first_scales(head.y);
+            minima[row] = stored_first_scales(head.z);
         } else {
-            scales[row] = (head.w & 0x0f0f0f0f) | (head.y >> 2 & 0x30303030);
-            minima[row] = (head.w >> 4 & 0x0f0f0f0f) | (head.z >> 2 & 0x30303030);
+            scales[row] = stored_last_scales(head.y, head.w);
+            minima[row] = stored_last_scales(head.z, head.w >> 4);
         }
 #pragma unroll
         for (int i = 0; i < EIGHT_STEP_BLOCKS; i++)
@@ -253,8 +237,7 @@ template <> struct eight_weights<DTYPE_Q6_K> : eight_quants {
     {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
-            uint32_t word = (low[row][j % 2][h] >> j / 2 * 4 & 0x0f0f0f0f) |
-                            (high[row][h] >> 2 * j & 0x03030303) << 4;
+            uint32_t word = stored_six_bits(low[row][j % 2][h] >> j / 2 * 4, high[row][h] >> 2 * j);
             a[row] = eight_numbers<0x003f003f>(word, base, eight_zero(32));
             a[2 + row] = eight_numbers<0x003f003f>(word >> 8, base, eight_zero(32));
         }
@@ -287,8 +270,7 @@ template <> struct eight_weights<DTYPE_MXFP4> : eight_quants {
     {
 #pragma unroll
         for (int j = 0; j < EIGHT_STEP_BLOCKS; j++, at += BLOCK_BYTES) {
-            const uint32_t e = *(const uint8_t *)at;
-            d[row][j] = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+            d[row][j] = stored_mxfp4_scale(*(const uint8_t *)at);
             q[row][j] = word(at + 1 + 4 * t);
         }
     }
@@ -388,19 +370,14 @@ template <dtype T, int TILES> struct eight_place {
         find(a, last);
     }
 
-    static METHOD void copy(bool there, uint32_t to, const char *at)
-    {
-        if (there)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(at) : "memory");
-    }
     /* Copies the step; `to`: where the lane's first piece goes. */
     template <int PITCH> METHOD void fetch(const linear_eight &a, uint32_t to) const
     {
 #pragma unroll
         for (int i = 0; i < LINEAR_EIGHT_FEATURES; i += pieces::ROWS) {
             const char *at = from + i / 8 * a.below + i % 8 * a.weight_pitch;
-            copy(first, to + i * PITCH, at);
-            if (pieces::N > pieces::LANES) copy(second, to + i * PITCH + 128, at + 128);
+            if (first) copy_16(to + i * PITCH, at);
+            if (pieces::N > pieces::LANES && second) copy_16(to + i * PITCH + 128, at + 128);
         }
     }
 };

@@ -73,6 +73,6 @@ template <dtype T> struct eight_x {
     {
 #pragma unroll
         for (int part = EIGHT_PARTS - 1; part >= 0; part--)
-            eight_multiply<false>(c, a, v[j][h][part]);
+            multiply_tile<false>(c, a, v[j][h][part][0], v[j][h][part][1]);
     }
 };

@@ -184,7 +184,7 @@ const op_info op_linear = {
     .formula = "out[r, o] = sum_i x[r, i] * weight[o, i] + bias[o] + residual[r, o]",
     .precision = "Weights are decoded exactly as their format defines; products are summed in "
                  "float32 or wider, bias and residual are added before the one rounding to the "
-                 "type of out. The sum's order depends on in_features alone: a row's result does "
+                 "type of out. The sum's order depends only on in_features: a row's result does "
                  "not depend on n_rows.",
     .edge_cases = "out may be residual. No rows: nothing is written; no in_features: bias plus "
                   "residual.",

@@ -1,8 +1,8 @@
 /* linear on the GPU, in two forms that take any types and any number of rows.
  *
  * Few rows: one warp per output feature, where linear_eight.cuh does not apply. A lane takes groups
- * of eight elements, 256 apart, and the lanes are added at the end: the order depends on
- * in_features alone. More rows: tiles on the tensor cores. Both sides are split into three BF16
+ * of eight elements, 256 apart, and the lanes are added at the end: the order depends only
+ * on in_features. More rows: tiles on the tensor cores. Both sides are split into three BF16
  * parts, which hold all 24 bits of a float, and the six larger of their nine products are added in
  * float32. If the weight is BF16 three products suffice.
  */
@@ -11,6 +11,7 @@
 #include "op/device.cuh"
 #include "op/linear/linear.h"
 #include "op/linear/linear_sizes.h"
+#include "op/tensor_core.cuh"
 #include "tensor/decode_all.cuh"
 
 /* Adds bias and residual and writes element (row, o). */
@@ -159,15 +160,6 @@ DEVICE_FN uint32_t bf16_take(float *a, float *b)
     return part;
 }
 
-/* d += a b for 16 x 16 by 16 x 8, BF16 in float32. */
-DEVICE_FN void mma_bf16(float *d, const uint32_t *a, const uint32_t *b)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 struct linear_tile {
     uint16_t x[PARTS][TILE_ROWS][TILE_PITCH]; /* from the highest part to the lowest */
     uint16_t w[PARTS][TILE_FEATURES][TILE_PITCH];
@@ -229,7 +221,7 @@ DEVICE_FN void linear_multiply_tile(const linear_tile &tile, bool exact_weight, 
                 load_right(tile.w[part], o + 8 * j, k, w);
                 for (int of_x = PARTS - 1 - part; of_x >= 0; of_x--)
                     for (int i = 0; i < 2; i++)
-                        mma_bf16(sums[i][j], x[of_x][i], w);
+                        multiply_tile<false>(sums[i][j], x[of_x][i], w[0], w[1]);
             }
         }
     }

@@ -5,7 +5,7 @@
  * for the step before. Eight warps multiply, add and norm. Sums of one block that are input of
  * another go through global memory; blocks count in a step's counter when they end it.
  *
- * A row's bits depend on the weights' shapes alone: sums are added in steps along the row, then the
+ * A row's bits depend only on the weights' shapes: sums are added in steps along the row, then the
  * parts in their order, by one thread each.
  */
 #pragma once

@@ -37,7 +37,8 @@ DEVICE_FN void eight_products(const eight_weights<T> &w, const eight_x<T> &x, in
             if (weights::PLAIN) {
 #pragma unroll
                 for (int part = 0; part < EIGHT_PARTS; part++)
-                    eight_multiply<weights::HALF>(c[part], m, x.v[j][h][part]);
+                    multiply_tile<weights::HALF>(c[part], m, x.v[j][h][part][0],
+                                                 x.v[j][h][part][1]);
                 continue;
             }
             x.multiply(sum, m, j, h);
@@ -112,7 +113,7 @@ DEVICE_FN void linear_eight_block(const linear_eight &a)
             ahead.template fetch<PITCH>(a, to + stage * stage_bytes);
             ahead.advance(a, n_steps, last);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        copies_commit();
         stage = stage + 1 < STAGES ? stage + 1 : 0;
     };
 
@@ -135,7 +136,7 @@ DEVICE_FN void linear_eight_block(const linear_eight &a)
                 const char *at = rows + stage * stage_bytes;
                 eight_weights<T> w;
                 float r[4];
-                asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+                copies_arrived<STAGES - 1>();
                 __syncwarp();
                 eight_load<T, PITCH>(a, w, at, step);
                 __syncwarp();

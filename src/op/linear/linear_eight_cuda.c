@@ -9,25 +9,23 @@
 
 #include <stdio.h>
 
-static const struct {
-    dtype type;
-    const char *function;
-    int shared_bytes;
-} formats[] = {
-#define FORMAT(T, pitch, stages, tiles)                                                            \
-    {DTYPE_##T, "run_linear_eight_" #T, LINEAR_EIGHT_SHARED(pitch, stages, tiles)},
-    LINEAR_EIGHT_FORMATS(FORMAT)
-#undef FORMAT
-};
-enum { N_FORMATS = sizeof formats / sizeof *formats };
-
-/* N_FORMATS: there is no kernel. */
-static int format_of(dtype type)
+/* Shared memory of a type's kernel; 0: there is none. */
+static unsigned shared_bytes_of(dtype type)
 {
-    int i = 0;
-    while (i < N_FORMATS && formats[i].type != type)
-        i++;
-    return i;
+    switch (type) {
+#define FORMAT(T, pitch, stages, tiles)                                                            \
+    case DTYPE_##T:                                                                                \
+        return LINEAR_EIGHT_SHARED(pitch, stages, tiles);
+        LINEAR_EIGHT_FORMATS(FORMAT)
+#undef FORMAT
+    default:
+        return 0;
+    }
+}
+
+bool cuda_linear_eight_in_words(dtype type)
+{
+    return type != DTYPE_F16 && type != DTYPE_BF16 && type != DTYPE_Q4_K;
 }
 
 static bool float_rows(const tensor *view)
@@ -40,12 +38,10 @@ bool cuda_linear_eight_accepts(const op_call *call)
     const tensor *t = call->tensors, *x = &t[LINEAR_X], *weight = &t[LINEAR_WEIGHT];
     bool on_vectors = weight->stride[0] % 16 == 0 && (uintptr_t)weight->data % 16 == 0;
     bool in_words = weight->stride[0] % 4 == 0 && (uintptr_t)weight->data % 2 == 0;
-    bool looked_for = weight->type != DTYPE_F16 && weight->type != DTYPE_BF16 &&
-                      weight->type != DTYPE_Q4_K; /* where in 16 bytes a row lies */
-    return op_call_has_no_f64(call) && format_of(weight->type) < N_FORMATS &&
-           (looked_for ? in_words : on_vectors) && weight->shape[0] >= LINEAR_EIGHT_FEATURES &&
-           x->type == DTYPE_F32 && x->shape[0] > 0 && x->shape[1] > 0 &&
-           x->shape[1] % LINEAR_EIGHT_BLOCK == 0 && x->stride[0] % 16 == 0 &&
+    return op_call_has_no_f64(call) && shared_bytes_of(weight->type) &&
+           (cuda_linear_eight_in_words(weight->type) ? in_words : on_vectors) &&
+           weight->shape[0] >= LINEAR_EIGHT_FEATURES && x->type == DTYPE_F32 && x->shape[0] > 0 &&
+           x->shape[1] > 0 && x->shape[1] % LINEAR_EIGHT_BLOCK == 0 && x->stride[0] % 16 == 0 &&
            (uintptr_t)x->data % 16 == 0 && weight->shape[0] < INT32_MAX / 2 &&
            weight->stride[0] < INT32_MAX && x->shape[1] < INT32_MAX / 2 &&
            float_rows(&t[LINEAR_OUT]) && float_rows(&t[LINEAR_RESIDUAL]);
@@ -88,16 +84,16 @@ static linear_eight arguments_of(const op_call *call)
 static qp_status launch(cuda_ops *ops, const linear_eight *run, dtype type, qp_error *error)
 {
     linear_eight own = *run;
-    int format = format_of(type), most = ops->device->n_multiprocessors;
+    int most = ops->device->n_multiprocessors;
     cuda_start start = {
         .image = "linear_eight",
         .shared_most = ops->device->shared_bytes,
         .grid = {(unsigned)(run->tiles < most ? run->tiles : most),
                  (unsigned)((own.n_rows + LINEAR_EIGHT_ROWS - 1) / LINEAR_EIGHT_ROWS), 1},
         .threads = LINEAR_EIGHT_WARPS * 32,
-        .shared_bytes = (unsigned)formats[format].shared_bytes,
+        .shared_bytes = shared_bytes_of(type),
         .cluster = 1};
-    snprintf(start.name, sizeof start.name, "%s", formats[format].function);
+    snprintf(start.name, sizeof start.name, "run_linear_eight_%s", dtype_name(type));
     return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(own)), error);
 }
 

@@ -3,6 +3,10 @@
 
 #include "op/cuda_ops.h"
 
+/* Whether blocks lie at any multiple of two bytes; else the kernel takes rows at multiples of 16.
+ */
+bool cuda_linear_eight_in_words(dtype type);
+
 /* Any number of rows, eight at a time; the weight is read once for each eight. */
 bool cuda_linear_eight_accepts(const op_call *call);
 bool cuda_linear_eight_pays(const cuda_ops *ops, const op_call *call);

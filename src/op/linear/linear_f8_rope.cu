@@ -1,5 +1,5 @@
 /* rope and kv_append of q, k and v that a product of FP8 left in BF16: q is rotated in place, to
- * the type of attention's products; rotated k, and v, go to the cache alone. A block has a token; a
+ * the type of attention's products; rotated k, and v, go only to the cache. A block has a token; a
  * thread has two eights of the same place in several heads.
  */
 #include "op/kv_append/kv_append.cuh"

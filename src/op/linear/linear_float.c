@@ -421,7 +421,7 @@ static void gather_x(const float_job *job, int64_t first, int64_t n_rows, int64_
     }
 }
 
-/* A panel alone, for one row: two of its blocks at a time, then the last. */
+/* One panel, for one row: two of its blocks at a time, then the last. */
 static void run_panel(const float_job *job, int64_t panel)
 {
     const float *row = job->row;

@@ -321,7 +321,7 @@ static const char *panel_at(const amx_job *job, int64_t panel, int64_t step)
            (size_t)(step * STEP_BYTES);
 }
 
-/* A panel alone, for one row: two of its blocks at a time, which is the order of memory, then the
+/* One panel, for one row: two of its blocks at a time, which is the order of memory, then the
  * rest. */
 INLINE void run_panel(const amx_job *job, int parts, int64_t panel, const float *row)
 {

@@ -32,7 +32,7 @@ DEVICE_FN float2 scale_of(int type, const uint8_t *row, int column)
     if (type == DTYPE_Q4_K) {
         const uint8_t *block = row + column / 256 * BLOCK_BYTES_Q4_K;
         int scale, min;
-        decode_scale_min(block + 4, column % 256 / 32, &scale, &min);
+        stored_scale_min(block + 4, column % 256 / 32, &scale, &min);
         return make_float2(decode_f16(block) * (float)scale, -(decode_f16(block + 2) * (float)min));
     }
     const uint8_t *block = row + column / 256 * BLOCK_BYTES_Q6_K;

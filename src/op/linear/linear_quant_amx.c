@@ -119,7 +119,7 @@ INLINE void run_tile_amx(const quant_format *f, int offset, int digits, const ui
                          const float *scales, int count, quant_x x, int rows, int n_groups,
                          float *sums)
 {
-    if (rows < QUANT_TILE) { /* the vector unit alone is as fast */
+    if (rows < QUANT_TILE) { /* the vector unit by itself is as fast */
         run_tile(f, offset, digits, bytes, scales, count, x, rows, n_groups, sums);
         return;
     }

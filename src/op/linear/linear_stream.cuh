@@ -7,7 +7,7 @@
  * of every row; with large weights the blocks of a cluster share x, of which each copies a part for
  * all.
  *
- * A row's sums are added in an order that depends on the weight's shape alone: in steps along the
+ * A row's sums are added in an order that depends only on the weight's shape: in steps along the
  * row, then the parts in the order of their ranks. Neither the number of rows nor their neighbours
  * change a bit.
  */

@@ -98,10 +98,10 @@ DEVICE_FN void experts_fetch_rows(const experts_few &a, const experts_place<UP> 
         const int shift = experts_shift<T>(a.weight[M], row), there = shift + bytes;
         const char *from = matrix + row - shift;
         const uint32_t at = to + (uint32_t)((i + own) * PITCH + 16 * piece);
-        copies::copy(there > 0, at, from);
+        if (there > 0) copy_16(at, from);
         if (pieces::N > pieces::LANES)
-            copies::copy(there > 16 * pieces::LANES, at + 16 * pieces::LANES,
-                         from + 16 * pieces::LANES);
+            if (there > 16 * pieces::LANES)
+                copy_16(at + 16 * pieces::LANES, from + 16 * pieces::LANES);
     }
 }
 
@@ -212,7 +212,7 @@ DEVICE_FN void experts_step(const eight_weights<T> &w, const uint2 *x, const flo
             uint32_t m[4], part[2];
             w.fragment(j, h, m);
             experts_part(from + (j * 2 + h) * 96, g < EIGHT_PARTS, part);
-            eight_multiply<weights::HALF>(weights::PLAIN ? r[h] : c, m, part);
+            multiply_tile<weights::HALF>(weights::PLAIN ? r[h] : c, m, part[0], part[1]);
             if (weights::PLAIN || (!weights::HALVES && h == 0)) continue;
             const float own[2] = {weights::MINIMUM && t == 0 ? sums[j] : 0.0f, 0.0f};
             w.scale(j, h, c, own, r[0]);
@@ -323,7 +323,7 @@ DEVICE_FN void experts_few_block(const experts_few &a)
                                             (uint32_t)(stage * stage_bytes));
             ahead.advance(a, member);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        copies_commit();
         stage = stage + 1 < STAGES ? stage + 1 : 0;
     };
 
@@ -358,7 +358,7 @@ DEVICE_FN void experts_few_block(const experts_few &a)
                 const int lower = UP ? g : g + EXPERTS_FEATURES / 2;
                 eight_weights<T> w;
                 if constexpr (!eight_weights<T>::PLAIN) w.base = (uint32_t)a.number_base;
-                asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+                copies_arrived<STAGES - 1>();
                 __syncwarp();
                 w.load_row(
                     0,

@@ -1,6 +1,7 @@
 /* linear_experts for few tokens: see linear_experts_cuda.h. */
 #include "op/linear_experts/linear_experts_cuda.h"
 
+#include "op/linear/linear_eight_cuda.h"
 #include "op/linear_experts/experts_few.h"
 #include "op/linear_experts/linear_experts.h"
 #include "op/rows_cuda.h"
@@ -8,27 +9,18 @@
 #include <math.h>
 #include <stdio.h>
 
-static const struct {
-    dtype type;
-    const char *name;
-    bool in_words; /* blocks lie anywhere; else rows are at multiples of 16 bytes */
-    int ring_bytes;
-} formats[] = {
-#define FORMAT(T, pitch, stages)                                                                   \
-    {DTYPE_##T, #T, DTYPE_##T != DTYPE_F16 && DTYPE_##T != DTYPE_BF16 && DTYPE_##T != DTYPE_Q4_K,  \
-     EXPERTS_SHARED(pitch, stages, 0)},
-    EXPERTS_FORMATS(FORMAT)
-#undef FORMAT
-};
-enum { N_FORMATS = sizeof formats / sizeof *formats };
-
-/* N_FORMATS: there is no kernel. */
-static int format_of(dtype type)
+/* The rings of a type's kernel; 0: there is none. */
+static int ring_bytes_of(dtype type)
 {
-    int i = 0;
-    while (i < N_FORMATS && formats[i].type != type)
-        i++;
-    return i;
+    switch (type) {
+#define FORMAT(T, pitch, stages)                                                                   \
+    case DTYPE_##T:                                                                                \
+        return EXPERTS_SHARED(pitch, stages, 0);
+        EXPERTS_FORMATS(FORMAT)
+#undef FORMAT
+    default:
+        return 0;
+    }
 }
 
 static int64_t steps_of(const op_call *call)
@@ -47,8 +39,7 @@ static int64_t x_rows(const op_call *call)
 
 static int64_t shared_bytes(const op_call *call)
 {
-    const int format = format_of(call->tensors[LINEAR_EXPERTS_WEIGHT].type);
-    return formats[format].ring_bytes +
+    return ring_bytes_of(call->tensors[LINEAR_EXPERTS_WEIGHT].type) +
            x_rows(call) * steps_of(call) * (EXPERTS_STEP_BYTES + EXPERTS_SUM_BYTES);
 }
 
@@ -56,7 +47,7 @@ static int64_t shared_bytes(const op_call *call)
 static bool lies_well(const tensor *weight, const tensor *like)
 {
     if (!weight->rank) return true;
-    const int64_t mask = formats[format_of(like->type)].in_words ? 1 : 15;
+    const int64_t mask = cuda_linear_eight_in_words(like->type) ? 1 : 15;
     const bool even =
         like->type == DTYPE_MXFP4 || /* bytes */
         (((int64_t)(uintptr_t)weight->data | weight->stride[0] | weight->stride[1]) & mask) == 0;
@@ -71,7 +62,7 @@ bool cuda_experts_few_accepts(const op_call *call)
     const tensor *weight = &t[LINEAR_EXPERTS_WEIGHT], *ids = &t[LINEAR_EXPERTS_IDS];
     const int64_t outputs = weight->shape[1] * ids->shape[1];
     const bool half = t[LINEAR_EXPERTS_UP_WEIGHT].rank || t[LINEAR_EXPERTS_SHARES].rank;
-    return half && cuda_experts_in_f32(call) && format_of(weight->type) < N_FORMATS &&
+    return half && cuda_experts_in_f32(call) && ring_bytes_of(weight->type) &&
            lies_well(weight, weight) && lies_well(&t[LINEAR_EXPERTS_UP_WEIGHT], weight) &&
            weight->shape[2] > 0 && weight->shape[2] % LINEAR_EIGHT_BLOCK == 0 &&
            weight->shape[2] < INT32_MAX / 8 && outputs < INT32_MAX / 2 &&
@@ -154,7 +145,7 @@ static qp_status launch(cuda_ops *ops, const op_call *call, bool early, qp_error
                         .shared_bytes = (unsigned)shared_bytes(call),
                         .cluster = 1};
     snprintf(start.name, sizeof start.name, "run_experts_%s_%s", run.weight[1] ? "up" : "down",
-             formats[format_of(call->tensors[LINEAR_EXPERTS_WEIGHT].type)].name);
+             dtype_name(call->tensors[LINEAR_EXPERTS_WEIGHT].type));
     return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(run)), error);
 }
 

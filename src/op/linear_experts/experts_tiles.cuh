@@ -13,6 +13,7 @@
 #include "op/linear_experts/activate.cuh"
 #include "op/linear_experts/experts_tiles.h"
 #include "op/linear_experts/tile_decode.cuh"
+#include "op/tensor_core.cuh"
 #include "tensor/decode_all.cuh"
 
 enum {
@@ -45,14 +46,6 @@ DEVICE_FN uint32_t tile_address(uint32_t rows, int row, int piece)
     return rows + (uint32_t)(row * TILE_ROW_BYTES + (piece ^ (row & 7)) * 16);
 }
 
-/* Copies 16 bytes, or stores as many zeros. */
-DEVICE_FN void tile_copy(uint32_t to, const void *from, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-}
-
 /* Rows of x at columns from k on; `rows`: of x for each row of the tile. */
 template <int M>
 DEVICE_FN void tile_copy_x(const experts_tiles &a, const int32_t *rows, int count, int k,
@@ -61,8 +54,8 @@ DEVICE_FN void tile_copy_x(const experts_tiles &a, const int32_t *rows, int coun
     for (int i = (int)threadIdx.x; i < M * TILE_PIECES; i += EXPERTS_TILE_THREADS) {
         const int r = i / TILE_PIECES, piece = i % TILE_PIECES, column = k + 8 * piece;
         const bool there = r < count && column < a.n_columns;
-        tile_copy(tile_address(to, r, piece), there ? a.x + rows[r] * a.x_pitch + column : a.x,
-                  there);
+        copy_16_or_zeros(tile_address(to, r, piece),
+                         there ? a.x + rows[r] * a.x_pitch + column : a.x, there);
     }
 }
 
@@ -149,28 +142,12 @@ DEVICE_FN void tile_copy_weights(const experts_tiles &a, const experts_tile &til
         int type;
         const char *row = tile_weight<UP>(a, tile, n, &type);
         const bool there = row && column < a.n_columns;
-        tile_copy(tile_address(to, n, piece), there ? row + (int64_t)column * 2 : (const char *)a.x,
-                  there);
+        copy_16_or_zeros(tile_address(to, n, piece),
+                         there ? row + (int64_t)column * 2 : (const char *)a.x, there);
     }
 }
 
 /* ---- products ------------------------------------------------------------------------------- */
-
-DEVICE_FN void tile_matrices(uint32_t at, uint32_t (&r)[4])
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-DEVICE_FN void tile_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 /* A warp's products of a stage. */
 template <int M>
@@ -186,15 +163,15 @@ DEVICE_FN void tile_products(uint32_t x, uint32_t weights,
         uint32_t left[shape::M16][4];
 #pragma unroll
         for (int i = 0; i < shape::M16; i++)
-            tile_matrices(tile_address(x, row + 16 * i, 2 * k + lane / 16), left[i]);
+            load_matrices(left[i], tile_address(x, row + 16 * i, 2 * k + lane / 16));
 #pragma unroll
         for (int j = 0; j < shape::N8; j += 2) {
             uint32_t right[4];
-            tile_matrices(tile_address(weights, n + 8 * j, 2 * k + lane / 8 % 2), right);
+            load_matrices(right, tile_address(weights, n + 8 * j, 2 * k + lane / 8 % 2));
 #pragma unroll
             for (int i = 0; i < shape::M16; i++) {
-                tile_multiply(c[i][j], left[i], right[0], right[1]);
-                tile_multiply(c[i][j + 1], left[i], right[2], right[3]);
+                multiply_tile<false>(c[i][j], left[i], right[0], right[1]);
+                multiply_tile<false>(c[i][j + 1], left[i], right[2], right[3]);
             }
         }
     }
@@ -311,7 +288,7 @@ template <int M, dtype T, bool UP> DEVICE_FN void experts_tile_block(const exper
                 tile_copy_weights<UP>(a, tile, step * EXPERTS_TILE_DEPTH,
                                       stage(step) + M * TILE_ROW_BYTES);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        copies_commit();
     };
 
     for (int step = 0; step < EXPERTS_TILE_STAGES - 1; step++) {
@@ -323,7 +300,7 @@ template <int M, dtype T, bool UP> DEVICE_FN void experts_tile_block(const exper
 #pragma unroll 1
     for (int step = 0; step < n_steps; step++) {
         const int next = step + EXPERTS_TILE_STAGES - 1;
-        asm volatile("cp.async.wait_group %0;" ::"n"(EXPERTS_TILE_STAGES - 2) : "memory");
+        copies_arrived<EXPERTS_TILE_STAGES - 2>();
         __syncthreads(); /* the stage has come, and the one before it has been multiplied */
         copy(next);
         if (!copies && next < n_steps)

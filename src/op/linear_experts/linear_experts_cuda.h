@@ -10,7 +10,7 @@
 
 enum { CUDA_EXPERTS_STATIC = 2048 }; /* at least the kernels' static shared memory */
 
-/* Whether a call is gate and up with their activation, products alone, or their sums; and all but
+/* Whether a call is gate and up with their activation, only products, or their sums; and all but
  * its weights, biases and ids is in F32. */
 bool cuda_experts_in_f32(const op_call *call);
 

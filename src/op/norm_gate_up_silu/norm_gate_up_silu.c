@@ -106,7 +106,7 @@ const op_info op_norm_gate_up_silu = {
                "up_weight[o, i] + up_bias[o]: out[t, o] = g / (1 + exp(-g)) * u",
     .precision = "The normalised row, g and u are not rounded below float32; weights are decoded "
                  "exactly as their format defines; products are summed in float32 or wider, one "
-                 "rounding to the type of out. The sum's order depends on hidden_size alone.",
+                 "rounding to the type of out. The sum's order depends only on hidden_size.",
     .edge_cases = "Large gates, of either sign, must not overflow: the limits are g and 0. No "
                   "tokens: nothing is written.",
     .source = "rms_norm, linear and silu_and_mul, fused",

@@ -120,7 +120,7 @@ const op_info op_norm_linear = {
                "+ eps) * norm_weight[i]: out[r, o] = sum_i y[i] * weight[o, i] + bias[o]",
     .precision = "The normalised row is not rounded below float32; weights are decoded exactly as "
                  "their format defines; products are summed in float32 or wider, one rounding to "
-                 "the type of out. The sum's order depends on hidden_size alone.",
+                 "the type of out. The sum's order depends only on hidden_size.",
     .edge_cases = "rows may repeat, in any order. No rows of out: nothing is written.",
     .source = "rms_norm and linear, fused",
     .unit = "an output feature (a weight row), for all rows of out",

@@ -176,7 +176,7 @@ const op_info op_norm_mlp = {
                "up_weight[m, i] + up_bias[m], h[m] = g / (1 + exp(-g)) * u: x_out[t, f] += x[t, f] "
                "+ round(2^32 * down_bias[f]) + sum_m round(2^32 * h[m] * down_weight[f, m])",
     .precision = "h is not rounded below float32. What a feature adds is rounded by itself, or "
-                 "that of a slice of features together, to fixed point with 32 bits behind the "
+                 "that of a slice of features together, to fixed point with 32 bits after the "
                  "point (op/fixed.h). Sums of integers are the same in any order. Counts on top of "
                  "x are not handed on.",
     .edge_cases = "What is NaN adds 0. No tokens: nothing is written.",

@@ -299,9 +299,10 @@ const op_info op_norm_qkv_rope = {
                "queries; k_cache[p, s], v_cache[p, s] <- keys and values, with p = "
                "kv_indices[kv_indptr[b] + positions[t] / page_size] and s = positions[t] % "
                "page_size, as kv_append does",
-    .precision = "Nothing is rounded below float32 before q and the caches, each rounded once; "
-                 "weights are decoded exactly as their format defines. The sums' order depends on "
-                 "hidden_size alone.",
+    .precision =
+        "Nothing is rounded below float32 before q and the caches, each rounded once; "
+        "weights are decoded exactly as their format defines. The sums' order depends only on "
+        "hidden_size.",
     .edge_cases = "As rope and kv_append: features from rotary_dim on do not turn, a row outside "
                   "the table or a position outside its sequence's pages is refused before the "
                   "call, slots that no token goes to are not touched. head_dim must be even.",

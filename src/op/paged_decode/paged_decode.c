@@ -190,7 +190,7 @@ const op_info op_paged_decode = {
                "[kv_indices[kv_indptr[b] + j / page_size], j % page_size, h / group] of the "
                "caches.",
     .precision = "float32 or wider, the softmax relative to its running maximum; out is rounded "
-                 "once. Positions are taken in an order fixed by j alone: the value does not "
+                 "once. Positions are taken in an order fixed only by j: the value does not "
                  "depend on page_size or on other sequences.",
     .edge_cases = "An empty sequence (no pages, last page length 0) gives 0, and -inf in lse. A "
                   "NaN in q or in a key or value makes the head's output NaN. out may be q. "

@@ -5,7 +5,7 @@
  *
  * The warps' parts, and then the chunks' if a sequence has several, are merged in the order of
  * positions by the block that ends last; each block counts itself in `arrived`. How a sequence is
- * cut depends on its length alone, so its result does not depend on the batch. A remainder of less
+ * cut depends only on its length, so its result does not depend on the batch. A remainder of less
  * than half a chunk belongs to the last chunk, because a block for it would cost more than it
  * reads.
  *

@@ -278,7 +278,7 @@ const op_info op_paged_prefill = {
         "logits_soft_cap c, c * tanh(s / c). Position j lies at [kv_indices[kv_indptr[b] "
         "+ j / page_size], j % page_size, h / group] of the caches.",
     .precision = "float32 or wider, the softmax relative to its running maximum; out is rounded "
-                 "once. Positions are taken in an order fixed by j alone: the value does not "
+                 "once. Positions are taken in an order fixed only by j: the value does not "
                  "depend on page_size, on how a prompt was cut, or on other sequences.",
     .edge_cases = "A token that sees nothing (an empty sequence; causal with more queries than "
                   "positions; a row of zeros in the mask) gives 0, and -inf in lse. Sequences may "

@@ -1,5 +1,5 @@
 /* The warps of paged_prefill with wgmma that do not compute: one looks for tiles, one copies keys,
- * one copies values. Copies are ahead of the warps that compute as far as these rings have room; a
+ * one copies values. Copies run before the warps that compute as far as these rings have room; a
  * tile is looked for when its first copies are wanted:
  *
  *     tiles    4 slots    which rows a tile has; n_tokens -1: there are no more

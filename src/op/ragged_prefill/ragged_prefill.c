@@ -216,7 +216,7 @@ const op_info op_ragged_prefill = {
         "also j + qo_len + window > kv_len + i. cap(s) = s, or with a logits_soft_cap c, c "
         "* tanh(s / c).",
     .precision = "float32 or wider, the softmax relative to its running maximum; out is rounded "
-                 "once. Positions are taken in an order fixed by j alone: the value does not "
+                 "once. Positions are taken in an order fixed only by j: the value does not "
                  "depend on other sequences and is that of paged_prefill.",
     .edge_cases = "A token that sees nothing (an empty sequence; causal with more queries than "
                   "keys; a row of zeros in the mask) gives 0, and -inf in lse. Sequences may have "

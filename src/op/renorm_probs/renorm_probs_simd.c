@@ -1,5 +1,5 @@
 /* renorm_probs in vectors. A histogram over the upper bits of the probabilities finds the bin that
- * holds the threshold; the search of the reference then looks at that bin alone. */
+ * holds the threshold; the search of the reference then looks only at that bin. */
 #include "op/renorm_probs/renorm_probs.h"
 
 #include "op/prob_weight.h"

@@ -2,7 +2,7 @@
  *
  * A row of up to 8 * blockDim.x elements stays in registers between its sum and its scaling; the
  * rest of a longer one is read twice. Many rows have small blocks with several eights per thread.
- * The order of the sum depends on the row's length alone: four neighbours, two fours, the eights of
+ * The order of the sum depends only on the row's length: four neighbours, two fours, the eights of
  * 256 neighbours in warp_sum()'s order of lanes, and in the same order those sums, of up to 8192
  * elements. Code that computes a norm elsewhere must add its squares in this order too.
  */

@@ -1,6 +1,6 @@
 /* rope: rotates pairs of elements of each query and key head by angles that grow with the position.
  *
- * The cosines and sines come from a table, so the model alone decides about the scaling of the
+ * The cosines and sines come from a table, so only the model decides about the scaling of the
  * frequencies. Two pairings exist: NeoX (i, i + rotary_dim / 2), as Hugging Face stores weights,
  * and interleaved (2i, 2i + 1), as GGUF's llama weights are permuted.
  */

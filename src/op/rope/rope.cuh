@@ -42,7 +42,7 @@ DEVICE_FN void rope_turn8(bool interleaved, float (&a)[8], float (&b)[8], const 
     }
 }
 
-/* For rope alone: rotated elements are stored in place, and nothing else. */
+/* For only rope: rotated elements are stored in place, and nothing else. */
 struct rope_in_place {
     DEVICE_METHOD void begin() const {}
     DEVICE_METHOD void turned(int, int, const float (&)[8]) const {}

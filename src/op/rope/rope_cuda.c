@@ -1,5 +1,5 @@
-/* rope on the GPU, alone and with the kv_append of the k that it rotated: by eights where heads are
- * aligned for it, else by pairs. See rows_cuda.h. */
+/* rope on the GPU, by itself and with the kv_append of the k that it rotated: by eights where heads
+ * are aligned for it, else by pairs. See rows_cuda.h. */
 #include "op/kv_append/kv_append.h"
 #include "op/rope/rope.h"
 #include "op/rows_cuda.h"

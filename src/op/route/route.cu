@@ -1,4 +1,4 @@
-/* Kernels of route: alone, and after the norm and the router's product in one launch. */
+/* Kernels of route: by itself, and after the norm and the router's product in one launch. */
 #include "op/rms_norm/rms_norm.cuh"
 #include "op/route/route.cuh"
 

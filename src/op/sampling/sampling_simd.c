@@ -13,7 +13,7 @@
 
 /* One row. */
 typedef struct fast_row {
-    float *logits;    /* (n + LANES) NaN and -0 replaced; minus infinity behind the last */
+    float *logits;    /* (n + LANES) NaN and -0 replaced; minus infinity after the last */
     float *picked;    /* (n + LANES) candidates */
     uint64_t *shares; /* (n + LANES) their weights */
     uint32_t *keys;   /* (n) their keys */

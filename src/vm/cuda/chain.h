@@ -65,7 +65,7 @@ bool cuda_chain_attention(cuda_chain *chain, const op_call *decode);
 /* The last call of a chain, for logits that nothing else reads: they are not written. */
 bool cuda_chain_likeliest(cuda_chain *chain, const op_call *argmax);
 
-/* Whether the steps so far can be launched alone: another kernel can read their results. */
+/* Whether the steps so far can be launched by themselves: another kernel can read their results. */
 bool cuda_chain_is_whole(const cuda_chain *chain);
 
 /* Whether the chain is full; and whether its last step is a norm. A chain may end with a norm where

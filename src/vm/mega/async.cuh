@@ -3,6 +3,7 @@
 #pragma once
 
 #include "op/barrier.cuh"
+#include "op/tensor_core.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -47,35 +48,21 @@ MEGA_FN void copy_box(uint32_t to, uint64_t map, int c0, int c1, int c2, uint32_
                  "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(policy)
                  : "memory");
 }
-/* Copies 16 bytes for one thread; copies_arrived<N>() waits until at most N of its later groups are
- * in flight. */
-MEGA_FN void copy_16(uint32_t to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
 MEGA_FN void copy_4(uint32_t to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
-/* The same, and brings the 256 bytes around them into L2. */
+/* As copy_16(), and brings the 256 bytes around them into L2. */
 MEGA_FN void copy_16_of_256(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from)
                  : "memory");
 }
-MEGA_FN void copies_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int N> MEGA_FN void copies_arrived(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
 MEGA_FN void fence_async(void)
 {
     asm volatile("fence.proxy.async;" ::: "memory");
 }
-/* The same for shared memory alone: it does not wait for stores to global memory. */
+/* The same for only shared memory: it does not wait for stores to global memory. */
 MEGA_FN void fence_async_shared(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -223,20 +210,6 @@ MEGA_FN void load_shared_words(uint32_t *v, uint32_t at)
 MEGA_FN void load_shared_8(uint32_t *v, uint32_t at)
 {
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(at) : "memory");
-}
-MEGA_FN void load_matrices(uint32_t *m, uint32_t at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"(at)
-                 : "memory");
-}
-MEGA_FN void load_matrices_transposed(uint32_t *m, uint32_t at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"(at)
-                 : "memory");
 }
 /* c (16, 8) += a (16, 16) * b (16, 8) */
 MEGA_FN void multiply(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,

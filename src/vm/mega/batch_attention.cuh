@@ -3,7 +3,7 @@
  * Neighbouring rows may be tokens of one sequence at consecutive positions. The cache then lacks
  * the positions of the rows before, which this pass makes. A row's attention takes those from the
  * lists of q, k and v, and writes them to their places in the chunks that came from the cache, so
- * that it adds in the same order as a pass of this row alone.
+ * that it adds in the same order as a pass of only this row.
  */
 #pragma once
 

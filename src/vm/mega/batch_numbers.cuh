@@ -20,15 +20,6 @@ enum {
     NUMBER_OFFSET = MEGA_QUANT_TYPES == 1 << FRAGMENT_Q4_0 ? 136 : 128,
 };
 
-/* c (16, 8) += a (16, 16) * b (16, 8) */
-MEGA_FN void multiply_numbers(float *c, const uint32_t *a, const uint32_t *b)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 /* d = c + a (16, 16) * b (16, 8) */
 MEGA_FN void multiply_numbers_to(float *d, const float *c, const uint32_t *a, const uint32_t *b)
 {
@@ -54,7 +45,7 @@ template <int SUMS> struct offset_sums {
         for (int p = PARTS - 1; p >= 0; p--)
 #pragma unroll
             for (int f = 0; f < 2; f++)
-                multiply_numbers(c, a, x[f][p]);
+                multiply_tile<false>(c, a, x[f][p][0], x[f][p][1]);
 #pragma unroll
         for (int i = 0; i < SUMS; i++)
             of[i] = c[i];
@@ -257,7 +248,7 @@ MEGA_FN void add_block(const number_pair<KIND> &w, uint32_t mask, int k,
             if (p == 0 && (f == 0 || pair::HALVES))
                 multiply_numbers_to(c[f], first, a, x[f][p]);
             else
-                multiply_numbers(c[pair::HALVES ? f : 0], a, x[f][p]);
+                multiply_tile<false>(c[pair::HALVES ? f : 0], a, x[f][p][0], x[f][p][1]);
     }
     add_scaled(r, c[0], w.scales(k, 0));
     if (pair::HALVES) add_scaled(r, c[1], w.scales(k, 1));

@@ -268,9 +268,9 @@ MEGA_FN void multiply_down(const mega_arguments &a, const mega_block &b, uint32_
 
 /* W_down^T times the features of every row of x: product_transposed() of each. Peers multiply each
  * other's features too, each for a share of the columns, so that all peers' parts of a column need
- * one addition to the next residual; each block's part is rounded to fixed point before, as alone.
- * Half the warps have the odd chunks of the share, half the even ones. Additions overlap with the
- * next chunks. */
+ * one addition to the next residual; each block's part is first rounded to fixed point, as for one
+ * row. Half the warps have the odd chunks of the share, half the even ones. Additions overlap with
+ * the next chunks. */
 template <int BLOCKS>
 MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega_entry &e,
                               uint32_t tag)

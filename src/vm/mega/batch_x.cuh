@@ -105,7 +105,7 @@ MEGA_FN void signal_added(const mega_arguments &a, const mega_block &b)
  * L2 bandwidth from others. The consumer warps watch the time.
  *
  * A block goes on to the next step only when all of this step is published, so a publishing warp is
- * at most one phase behind its block, which is what an mbarrier can distinguish. The lanes of a
+ * at most one phase later than its block, which is what an mbarrier can distinguish. The lanes of a
  * warp stay together.
  */
 MEGA_FN void publish_residual(const mega_arguments &a, uint32_t flow, int publisher)
@@ -119,7 +119,7 @@ MEGA_FN void publish_residual(const mega_arguments &a, uint32_t flow, int publis
         there[i] = published_element(a, i * MEGA_PUBLISHERS + publisher, &places[i], &tos[i]);
         any = any || there[i];
     }
-    /* A warp without elements might fall more than a phase behind. */
+    /* A warp without elements might be late by more than a phase. */
     if (!__any_sync(~0u, any)) return;
     uint32_t phase = 0;
 #pragma unroll 1

@@ -72,7 +72,7 @@ struct ring_place {
 enum { MEGA_PACKS = MEGA_SEVERAL && !MEGA_QUANT_TYPES };
 
 /* The state of a consumer thread. All functions that use it are inlined, so that it stays in
- * registers: local memory would wait behind the stream of weights. */
+ * registers: local memory would wait for the stream of weights. */
 struct mega_block {
     char *memory;       /* shared memory after the ring */
     uint32_t ring, own; /* addresses in shared memory: of the ring, and of what follows it */

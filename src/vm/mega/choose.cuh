@@ -4,7 +4,7 @@
  * Kernels that make the likeliest token have none of this code: see MEGA_CHOOSES in kernels.cu.
  *
  * Blocks exchange data through slots of words. Half of each word is the number of the exchange, so
- * a reader needs no counter and no fence. Two slots alternate: a block may be one exchange ahead of
+ * a reader needs no counter and no fence. Two slots alternate: a block may be one exchange before
  * another that still reads, but not two. Of several ranks a block posts into the slots of each (see
  * mega_ranks). Bias and penalties change the logits first. The block that
  * computed a token's logit counts the token, because no other block uses that count.

@@ -94,7 +94,7 @@ template <int FACTOR> MEGA_FN int sum_digits(const uint32_t *v)
 
 /* A block's four registers of quants: of rows g, of rows g + 8, then the same of its second half.
  * joined_nibbles(): row g's bytes have row g + 8's nibbles 16 times over, row g + 8's bytes have
- * those alone; row g's sum is the difference. plain_nibbles(): one row each. */
+ * only those; row g's sum is the difference. plain_nibbles(): one row each. */
 MEGA_FN void joined_nibbles(const uint32_t *w, uint32_t *a)
 {
 #pragma unroll

@@ -73,7 +73,7 @@ enum {
 
 typedef struct fragment_matrix {
     uint64_t from, to; /* addresses: of the rows as stored, of the fragments */
-    uint64_t scales;   /* F8: of float [rows], the scales of rows, which are numbers alone */
+    uint64_t scales;   /* F8: of float [rows], the scales of rows, which are only numbers */
     int32_t kind, form;
     /* Rows: a multiple of 16, or the last tile is not full; columns: a multiple of 32. */
     int32_t rows, columns;

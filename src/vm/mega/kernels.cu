@@ -14,7 +14,7 @@
  *
  *     MEGA_CHOOSES   1: tokens are sampled; 0: always the likeliest. Two kernels, because warps
  *                    that sample take registers from those that copy: with both in one, a pass that
- *                    needs the likeliest token alone took 8 us more
+ *                    needs only the likeliest token took 8 us more
  *
  *     MEGA_RANKS     1: one of several ranks, each on a GPU of its own
  *

@@ -62,7 +62,7 @@ MEGA_FN int token_of_ranks(const mega_arguments &a, const mega_block &b, const i
 #endif
 
 /* Finds the token that this pass reads; or stops the block, if that is a stop token or the host has
- * asked the launch to stop. One thread of each block. All blocks decide alike: block 0 alone reads
+ * asked the launch to stop. One thread of each block. All blocks decide alike: only block 0 reads
  * the host's request, and the launch then ends after the pass that follows. */
 MEGA_FN void find_token(const mega_arguments &a, const mega_block &b, const instruction &in)
 {

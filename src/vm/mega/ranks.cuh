@@ -1,7 +1,7 @@
 /* Several ranks, each a GPU with a megakernel of its own over its heads, features and tokens.
  *
  * Each rank's x has the rank's part of the sums: the products that it computes itself, the
- * embedding on rank 0 alone, and its own x of the step before. The residual is the sum over ranks
+ * embedding only on rank 0, and its own x of the step before. The residual is the sum over ranks
  * of integers, so all ranks have the same bits. A warp of each block owns a share of the columns.
  * Where an element of the rank's x is complete, the warp pushes it to all other ranks, with the
  * pass's tag in place of the count. A reader adds what has arrived from the others to the rank's
@@ -189,7 +189,7 @@ MEGA_FN void push_key(const mega_arguments &a, uint32_t pass)
 enum { LINE = 16 /* elements: whole lines of 128 bytes */ };
 
 /* What the pushing warp does. A block begins a pass only when all ranks have its columns of all
- * steps of the pass before, so the warp is at most one phase behind. */
+ * steps of the pass before, so the warp is at most one phase late. */
 MEGA_FN void push_sums(const mega_arguments &a, uint32_t flow)
 {
     const int lane = threadIdx.x & 31, lines = a.hidden / LINE;

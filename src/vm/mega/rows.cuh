@@ -204,7 +204,7 @@ struct entry_rows {
         at_once = logits ? (int)(a.shared.sum_pitch - 4) / MEGA_TILE : tiles;
     }
     /* Reads it from the entry again where fragments leave no registers for it: local memory would
-     * wait behind the stream of weights. */
+     * wait for the stream of weights. */
     MEGA_FN void read_again(const mega_arguments &a, mega_block &b)
     {
         if (!MEGA_QUANT_TYPES) return;

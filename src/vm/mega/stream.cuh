@@ -1,4 +1,4 @@
-/* The producer warp walks the block's queue ahead of the consumers and fills the ring, so that
+/* The producer warp walks the block's queue before the consumers and fills the ring, so that
  * weights are there, or in flight, when a wait for activations ends.
  *
  * While the ring is full a prefetch warp goes on: it walks the same queue and requests 16 bytes of
