@@ -674,7 +674,8 @@ qp_status qp_sampler_allow(qp_sampler *sampler, const uint32_t *allowed, qp_erro
 typedef struct qp_matcher qp_matcher;
 
 /* A text at its beginning, whose form is sampling->grammar. QP_INVALID if there is no stop token,
- * with which it could end. */
+ * with which it could end, or if the grammar is of a vocabulary with other texts than the model's.
+ */
 qp_status qp_matcher_open(const qp_engine *engine, const qp_sampling *sampling, qp_matcher **out,
                           qp_error *error);
 void qp_matcher_close(qp_matcher *matcher);

@@ -1,7 +1,9 @@
 /* What an engine, a sampler and a matcher refuse, each with one thing wrong. */
 #include "engine_test.h"
 
+#include <limits.h>
 #include <math.h>
+#include <unistd.h>
 
 static const qp_adapter unnamed = {0}, nowhere = {.path = "/nowhere"},
                         waiting = {.path = "/nowhere", .waits = true};
@@ -72,11 +74,53 @@ static void samplers_and_grammars_that_cannot_be_are_refused(void **state)
     qp_engine_close(engine);
 }
 
+/* The bits of its masks would be those of other tokens, or beyond the mask's end. */
+static void grammars_of_another_vocabulary_are_refused(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/quipu-grammar-XXXXXX", file[64], bytes[PATH_MAX];
+    assert_non_null(mkdtemp(folder));
+    assert_non_null(realpath("golden/tokenizer/bytes.json", bytes));
+    snprintf(file, sizeof file, "%s/tokenizer.json", folder);
+    assert_int_equal(symlink(bytes, file), 0);
+    const struct {
+        const char *model, *vocabulary, *said;
+    } cases[] = {
+        {"golden/models/llama-text.gguf", folder, "is not the same text"},
+        {"golden/models/llama-mlp-bias.gguf", "golden/models/llama-text.gguf", "rows of logits"},
+        {"golden/models/llama-text.gguf", "golden/models/llama-text", NULL}, /* the same texts */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qp_error error;
+        qp_matcher *matcher;
+        qp_grammar *grammar;
+        qp_vocabulary *vocabulary;
+        qp_engine *engine =
+            open_engine((qp_engine_options){.model = cases[i].model, .context = 16});
+        qp_sampling sampling = {.size = sizeof sampling};
+        assert_ok(qp_sampling_defaults(engine, &sampling, &error));
+        assert_ok(qp_vocabulary_open(cases[i].vocabulary, &vocabulary, &error));
+        assert_ok(qp_grammar_open(vocabulary, QP_GRAMMAR_JSON, "", 0, &grammar, &error));
+        sampling.grammar = grammar;
+        sampling.stop_tokens[0] = 0;
+        sampling.n_stop_tokens = 1;
+        const qp_status status = qp_matcher_open(engine, &sampling, &matcher, &error);
+        assert_int_equal(status, cases[i].said ? QP_INVALID : QP_OK);
+        if (cases[i].said) assert_non_null(strstr(error.message, cases[i].said));
+        qp_matcher_close(matcher);
+        qp_grammar_close(grammar);
+        qp_vocabulary_close(vocabulary);
+        qp_engine_close(engine);
+    }
+    assert_int_equal(unlink(file) | rmdir(folder), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(engines_that_cannot_be_are_refused),
         cmocka_unit_test(samplers_and_grammars_that_cannot_be_are_refused),
+        cmocka_unit_test(grammars_of_another_vocabulary_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

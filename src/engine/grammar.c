@@ -31,6 +31,23 @@ void qp_grammar_close(qp_grammar *grammar)
     form_release(grammar);
 }
 
+/* The masks of a form have bits for the ids of its own vocabulary. */
+static qp_status check_vocabulary(const qp_engine *e, const tokenizer *t, qp_error *error)
+{
+    const int32_t size = tokenizer_vocab_size(t);
+    if (!e->vocabulary && size > e->program.config.vocab_size)
+        return error_set(error, QP_INVALID,
+                         "the grammar is of a vocabulary with %d tokens, and the model has only "
+                         "%lld rows of logits",
+                         size, (long long)e->program.config.vocab_size);
+    const int32_t id = e->vocabulary ? tokenizer_difference(e->vocabulary->tokenizer, t) : -1;
+    if (id < 0) return QP_OK;
+    return error_set(error, QP_INVALID,
+                     "the grammar is of another vocabulary than the model's, in which token %d is "
+                     "not the same text: open it with qp_engine_vocabulary()",
+                     id);
+}
+
 qp_status qp_matcher_open(const qp_engine *e, const qp_sampling *given, qp_matcher **out,
                           qp_error *error)
 {
@@ -39,6 +56,7 @@ qp_status qp_matcher_open(const qp_engine *e, const qp_sampling *given, qp_match
     TRY(SIZED_READ(qp_sampling, given, &sampling, error));
     if (!sampling.grammar)
         return error_set(error, QP_INVALID, "the settings have no grammar for the matcher");
+    TRY(check_vocabulary(e, form_tokenizer(sampling.grammar), error));
     return matcher_open(sampling.grammar, sampling.stop_tokens, sampling.n_stop_tokens,
                         (size_t)e->program.config.vocab_size, out, error);
 }

@@ -235,6 +235,11 @@ qp_status form_open(grammar *g, const token_trie *trie, form **out, qp_error *er
     return status;
 }
 
+const tokenizer *form_tokenizer(const form *f)
+{
+    return f->trie->tokenizer;
+}
+
 void form_hold(form *f)
 {
     atomic_fetch_add(&f->references, 1);

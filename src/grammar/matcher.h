@@ -25,6 +25,7 @@ typedef struct qp_matcher matcher;
 /* Compiles the grammar, which it takes apart. form_release() the result; the trie must outlive it.
  */
 qp_status form_open(grammar *grammar, const token_trie *trie, form **out, qp_error *error);
+const tokenizer *form_tokenizer(const form *form);
 void form_hold(form *form);
 void form_release(form *form); /* NULL is allowed */
 

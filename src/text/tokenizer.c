@@ -159,6 +159,17 @@ bool tokenizer_is_control(const tokenizer *tokenizer, int32_t id)
            tokenizer->vocabulary.pieces[id].type == PIECE_CONTROL;
 }
 
+int32_t tokenizer_difference(const tokenizer *a, const tokenizer *b)
+{
+    const int32_t na = tokenizer_vocab_size(a), nb = tokenizer_vocab_size(b);
+    for (int32_t id = 0; a != b && (id < na || id < nb); id++) {
+        size_t x, y;
+        const char *one = tokenizer_piece(a, id, &x), *other = tokenizer_piece(b, id, &y);
+        if (x != y || (x > 0 && memcmp(one, other, x) != 0)) return id;
+    }
+    return -1;
+}
+
 tokenizer_special tokenizer_special_ids(const tokenizer *tokenizer)
 {
     return tokenizer->special;

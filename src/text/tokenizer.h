@@ -146,6 +146,9 @@ const char *tokenizer_piece(const tokenizer *tokenizer, int32_t id, size_t *leng
  * tokens have the same bytes, a control token wins, then the lower id. */
 int32_t tokenizer_find(const tokenizer *tokenizer, const char *piece, size_t length);
 
+/* The first token that is another text for each; -1: ids mean the same to both. */
+int32_t tokenizer_difference(const tokenizer *a, const tokenizer *b);
+
 /* Whether the token is markup and never text: BOS, EOS, <|im_start|>, ... */
 bool tokenizer_is_control(const tokenizer *tokenizer, int32_t id);
 
