@@ -171,9 +171,7 @@ static void greet(const chat *c)
 {
     const char *model = NULL;
     if (cli_model_path(c->call, &model) != QP_OK) return;
-    const char *slash = strrchr(model, '/');
-    terminal_say("%s, context %lld. Type a message, or /help.",
-                 slash && slash[1] ? slash + 1 : model,
+    terminal_say("%s, context %lld. Type a message, or /help.", files_last(model),
                  (long long)qp_engine_get_info(c->engine)->context);
 }
 

@@ -59,9 +59,7 @@ static qp_status read_adapter(const cli_call *call, const char *text, bool waits
                          text);
     out->adapter = (qp_adapter){.path = path, .waits = waits};
     TRY(cut_scale(call, path, &out->adapter.scale));
-    if (out->name) return QP_OK;
-    const char *slash = strrchr(path, '/');
-    out->name = slash && slash[1] ? slash + 1 : path;
+    if (!out->name) out->name = files_last(path);
     return QP_OK;
 }
 

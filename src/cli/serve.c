@@ -14,8 +14,7 @@
 /* The name of the model's file, without its folder and ending. */
 static void name_model(const char *path, char *name, size_t size)
 {
-    const char *slash = strrchr(path, '/');
-    snprintf(name, size, "%s", slash && slash[1] ? slash + 1 : path);
+    snprintf(name, size, "%s", files_last(path));
     size_t length = strlen(name);
     if (length > 5 && strcmp(name + length - 5, ".gguf") == 0) name[length - 5] = '\0';
 }

@@ -277,10 +277,7 @@ static qp_status read_config(model *m, const char *path, qp_error *error)
     if (status == QP_OK) status = read_stored_type(json, path, &m->source.synthetic.type, error);
     cJSON_Delete(json);
     TRY(status);
-    if (!*m->config.name) {
-        const char *slash = strrchr(m->path, '/');
-        m->config.name = slash && slash[1] ? slash + 1 : m->path;
-    }
+    if (!*m->config.name) m->config.name = files_last(m->path);
     return QP_OK;
 }
 

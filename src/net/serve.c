@@ -81,8 +81,7 @@ static void *run(void *context)
 /* The name of the model's file, without its folder and ending. */
 static void name_model(qp_server *s)
 {
-    const char *path = s->engine.model ? s->engine.model : "", *slash = strrchr(path, '/');
-    snprintf(s->name, sizeof s->name, "%s", slash && slash[1] ? slash + 1 : path);
+    snprintf(s->name, sizeof s->name, "%s", files_last(s->engine.model ? s->engine.model : ""));
     if (name_ends_with(s->name, ".gguf")) s->name[strlen(s->name) - strlen(".gguf")] = '\0';
 }
 

@@ -3,7 +3,7 @@
  * A message's content is a list of blocks. Blocks of text and calls of tools become messages of
  * OpenAI's form, which is what chat templates read.
  */
-#include "server/api_anthropic.h"
+#include "server/endpoints.h"
 
 #include "server/api_parts.h"
 #include "server/lora.h"
@@ -12,8 +12,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-#define AT(member) .at = offsetof(parameters, member)
 
 static qp_status read_tool_choice(void *out, const char *name, const cJSON *value, api_error *error)
 {
@@ -41,26 +39,25 @@ static qp_status read_output_config(void *out, const char *name, const cJSON *va
 }
 
 static const field message_fields[] = {
-    FIELD("model", .type = FIELD_STRING, AT(model), .help = "any name: the server has one model"),
-    FIELD("system", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY, AT(system),
-          .help = "the system message"),
-    FIELD("tool_choice", .type = FIELD_READ, .types = JSON_OBJECT, .read = read_tool_choice,
+    MODEL_FIELD,
+    FIELD("system", TREE(JSON_STRING | JSON_ARRAY, system), .help = "the system message"),
+    FIELD("tool_choice", READ(JSON_OBJECT, read_tool_choice),
           .schema = "{\"required\": [\"type\"], \"properties\": {\"type\": {\"enum\": [\"none\", "
                     "\"auto\", \"any\", \"tool\"]}}}",
           .help = "of type none, auto, any or tool"),
     {0}};
 
 static const field answer_fields[] = {
-    FIELD("max_tokens", .type = FIELD_INTEGER, AT(max_tokens), .low = 1, .high = 1 << 30,
-          .required = true, .help = "of the answer"),
-    FIELD("stop_sequences", .type = FIELD_READ, .types = JSON_ARRAY, .read = call_read_stop,
-          .items = ITEMS_TEXTS, .help = "texts that end the answer, which does not hold them"),
-    FIELD("stream", .type = FIELD_BOOL, AT(stream), .help = "send the answer as it is made"),
-    FIELD("output_config", .type = FIELD_READ, .types = JSON_OBJECT, .read = read_output_config,
+    FIELD("max_tokens", INTEGER(max_tokens), .low = 1, .high = 1 << 30, .required = true,
+          .help = "of the answer"),
+    FIELD("stop_sequences", READ(JSON_ARRAY, call_read_stop), .items = ITEMS_TEXTS,
+          .help = "texts that end the answer, which does not hold them"),
+    FIELD("stream", BOOLEAN(stream), .help = "send the answer as it is made"),
+    FIELD("output_config", READ(JSON_OBJECT, read_output_config),
           .schema = "{\"properties\": {\"format\": " SCHEMA_FORMAT "}}",
           .help = "with a format of type json_schema"),
-    FIELD("output_format", .type = FIELD_READ, .types = JSON_OBJECT, .read = form_read_response,
-          .schema = SCHEMA_FORMAT, .help = "the format of output_config under its older name"),
+    FIELD("output_format", READ(JSON_OBJECT, form_read_response), .schema = SCHEMA_FORMAT,
+          .help = "the format of output_config under its older name"),
     {0}};
 
 static const field *const message_tables[] = {

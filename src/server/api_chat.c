@@ -1,31 +1,28 @@
 /* POST /v1/chat/completions. */
-#include "server/api_openai.h"
+#include "server/endpoints.h"
 
-#include "server/api_llama_cpp.h"
 #include "server/api_parts.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
 
 #include <string.h>
 
-#define AT(member) .at = offsetof(parameters, member)
-
 static const field chat_fields[] = {
-    FIELD("max_tokens", .type = FIELD_READ, .types = JSON_NUMBER, .read = call_read_length,
-          .schema = SCHEMA_COUNT, .help = "of an answer; none: until the context is full"),
-    FIELD("max_completion_tokens", .type = FIELD_READ, .types = JSON_NUMBER,
-          .read = call_read_length, .schema = SCHEMA_COUNT, .help = "another name of max_tokens"),
-    FIELD("logprobs", .type = FIELD_BOOL, AT(logprobs), .help = "how likely each token was"),
-    FIELD("top_logprobs", .type = FIELD_INTEGER, AT(top_logprobs), .high = REQUEST_MAX_TOP,
+    FIELD("max_tokens", READ(JSON_NUMBER, call_read_length), .schema = SCHEMA_COUNT,
+          .help = "of an answer; none: until the context is full"),
+    FIELD("max_completion_tokens", READ(JSON_NUMBER, call_read_length), .schema = SCHEMA_COUNT,
+          .help = "another name of max_tokens"),
+    FIELD("logprobs", BOOLEAN(logprobs), .help = "how likely each token was"),
+    FIELD("top_logprobs", INTEGER(top_logprobs), .high = REQUEST_MAX_TOP,
           .help = "alternatives of each token"),
     FIELD("stream_options", .type = FIELD_OBJECT, .tables = openai_stream_tables),
-    FIELD("timings_per_token", .type = FIELD_BOOL, AT(timings),
+    FIELD("timings_per_token", BOOLEAN(timings),
           .help =
               "the reply, or the usage of a stream, has the times of the first answer (llama.cpp)"),
-    FIELD("return_progress", .type = FIELD_BOOL, AT(progress),
+    FIELD("return_progress", BOOLEAN(progress),
           .help =
               "a stream begins with chunks that say how much of the prompt is read (llama.cpp)"),
-    FIELD("verbose", .type = FIELD_BOOL, AT(verbose),
+    FIELD("verbose", BOOLEAN(verbose),
           .help = "the reply, or an answer's last chunk, has it as llama.cpp's /completion writes "
                   "it, with "
                   "the prompt as the model has read it, as \"__verbose\""),

@@ -1,5 +1,5 @@
 /* POST /v1/completions: continues text or tokens. */
-#include "server/api_openai.h"
+#include "server/endpoints.h"
 
 #include "server/api_parts.h"
 #include "server/server_state.h"
@@ -8,8 +8,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-#define AT(member) .at = offsetof(parameters, member)
 
 static qp_status read_logprobs(void *out, const char *name, const cJSON *value, api_error *error)
 {
@@ -24,16 +22,16 @@ static qp_status read_logprobs(void *out, const char *name, const cJSON *value, 
 }
 
 static const field completion_fields[] = {
-    FIELD("prompt", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY, AT(prompt),
-          .required = true, .help = "a text, an array of token ids, or an array of these"),
-    FIELD("max_tokens", .type = FIELD_READ, .types = JSON_NUMBER, .read = call_read_length,
-          .schema = SCHEMA_COUNT, .help = "of an answer; none: 16"),
-    FIELD("logprobs", .type = FIELD_READ, .types = JSON_NUMBER | JSON_BOOL, .read = read_logprobs,
+    FIELD("prompt", TREE(JSON_STRING | JSON_ARRAY, prompt), .required = true,
+          .help = "a text, an array of token ids, or an array of these"),
+    FIELD("max_tokens", READ(JSON_NUMBER, call_read_length), .schema = SCHEMA_COUNT,
+          .help = "of an answer; none: 16"),
+    FIELD("logprobs", READ(JSON_NUMBER | JSON_BOOL, read_logprobs),
           .help = "log probabilities of the tokens, and of this many alternatives to each"),
-    FIELD("echo", .type = FIELD_BOOL, AT(echo), .help = "the prompt is part of the text"),
-    FIELD("best_of", .type = FIELD_INTEGER, AT(best_of), .low = 1, .high = REQUEST_MAX_CHOICES,
+    FIELD("echo", BOOLEAN(echo), .help = "the prompt is part of the text"),
+    FIELD("best_of", INTEGER(best_of), .low = 1, .high = REQUEST_MAX_CHOICES,
           .help = "must be n where it is given"),
-    FIELD("suffix", .type = FIELD_STRING, AT(suffix),
+    FIELD("suffix", TEXT(suffix),
           .help = "what follows the text that is filled in, for a model with marks for that"),
     FIELD("stream_options", .type = FIELD_OBJECT, .tables = openai_stream_tables),
     {0}};

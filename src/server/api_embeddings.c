@@ -1,6 +1,6 @@
 /* Embeddings: the mean of the last hidden states of a text, as a vector of length 1. The old
  * endpoint of Ollama, /api/embeddings, gives the mean itself, as Ollama does. */
-#include "server/api_embeddings.h"
+#include "server/endpoints.h"
 
 #include "base/clock.h"
 #include "engine/engine.h"
@@ -9,8 +9,6 @@
 
 #include <math.h>
 #include <string.h>
-
-#define AT(member) .at = offsetof(parameters, member)
 
 static qp_status read_encoding(void *out, const char *name, const cJSON *value, api_error *error)
 {
@@ -22,18 +20,18 @@ static qp_status read_encoding(void *out, const char *name, const cJSON *value, 
 }
 
 static const field common_fields[] = {
-    FIELD("model", .type = FIELD_STRING, AT(model), .help = "any name: the server has one model"),
-    FIELD("dimensions", .type = FIELD_INTEGER, AT(dimensions), .low = 1, .high = 1 << 30,
+    MODEL_FIELD,
+    FIELD("dimensions", INTEGER(dimensions), .low = 1, .high = 1 << 30,
           .help = "the first values of a vector, scaled to length 1 again; fewer than the hidden "
                   "size only with --matryoshka"),
     {0}};
 
 static const field openai_fields[] = {
-    FIELD("input", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY | JSON_OBJECT, AT(prompt),
-          .required = true, .least_items = 1,
+    FIELD("input", TREE(JSON_STRING | JSON_ARRAY | JSON_OBJECT, prompt), .required = true,
+          .least_items = 1,
           .help = "a text, an array of token ids and texts, {\"prompt_string\": text}, or an array "
                   "of these"),
-    FIELD("encoding_format", .type = FIELD_READ, .types = JSON_STRING, .read = read_encoding,
+    FIELD("encoding_format", READ(JSON_STRING, read_encoding),
           .schema = "{\"enum\": [\"float\", \"base64\", null]}",
           .help = "float, or base64: the bytes of float32 values, lowest first"),
     {0}};
@@ -49,25 +47,22 @@ static qp_status read_normalize(void *out, const char *name, const cJSON *value,
 }
 
 static const field llama_cpp_fields[] = {
-    FIELD("content", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY | JSON_OBJECT,
-          AT(prompt), .least_items = 1, .help = "what is embedded, as in input"),
-    FIELD("input", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY | JSON_OBJECT, AT(prompt),
-          .least_items = 1,
+    FIELD("content", TREE(JSON_STRING | JSON_ARRAY | JSON_OBJECT, prompt), .least_items = 1,
+          .help = "what is embedded, as in input"),
+    FIELD("input", TREE(JSON_STRING | JSON_ARRAY | JSON_OBJECT, prompt), .least_items = 1,
           .help = "a text, an array of token ids and texts, {\"prompt_string\": text}, or an array "
                   "of these"),
-    FIELD("embd_normalize", .type = FIELD_READ, .types = JSON_NUMBER, .read = read_normalize,
+    FIELD("embd_normalize", READ(JSON_NUMBER, read_normalize),
           .help = "2: vectors of length 1; -1: vectors as they are"),
     {0}};
 
 static const field embed_fields[] = {
-    FIELD("input", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY, AT(prompt),
-          .required = true, .least_items = 1, .items = ITEMS_NONEMPTY, .schema = SCHEMA_TEXT,
-          .help = "a text, or an array of texts"),
+    FIELD("input", TREE(JSON_STRING | JSON_ARRAY, prompt), .required = true, .least_items = 1,
+          .items = ITEMS_NONEMPTY, .schema = SCHEMA_TEXT, .help = "a text, or an array of texts"),
     {0}};
 
-static const field old_fields[] = {FIELD("prompt", .type = FIELD_JSON, .types = JSON_STRING,
-                                         AT(prompt), .required = true, .schema = SCHEMA_TEXT,
-                                         .help = "a text"),
+static const field old_fields[] = {FIELD("prompt", TREE(JSON_STRING, prompt), .required = true,
+                                         .schema = SCHEMA_TEXT, .help = "a text"),
                                    {0}};
 
 static const field *const openai_tables[] = {openai_fields, common_fields, NULL};

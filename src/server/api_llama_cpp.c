@@ -1,7 +1,7 @@
 /* POST /completion, as llama.cpp's server has it: text that goes on, with the settings that made it
  * and how long it took. Clients written for that server, such as its command-line tools and plugins
  * of editors, use it in place of OpenAI's API. */
-#include "server/api_llama_cpp.h"
+#include "server/endpoints.h"
 
 #include "server/api_parts.h"
 #include "server/lora.h"
@@ -9,8 +9,6 @@
 #include "text/json_string.h"
 
 #include <string.h>
-
-#define AT(member) .at = offsetof(parameters, member)
 
 static qp_status read_n_probs(void *out, const char *name, const cJSON *value, api_error *error)
 {
@@ -26,43 +24,40 @@ static qp_status read_n_probs(void *out, const char *name, const cJSON *value, a
 }
 
 static const field completion_fields[] = {
-    FIELD("n_predict", .type = FIELD_READ, .types = JSON_NUMBER, .read = call_read_length,
-          .schema = SCHEMA_COUNT,
+    FIELD("n_predict", READ(JSON_NUMBER, call_read_length), .schema = SCHEMA_COUNT,
           .help = "tokens of an answer; -1, or none: until the context is full"),
-    FIELD("n_probs", .type = FIELD_READ, .types = JSON_NUMBER, .read = read_n_probs,
+    FIELD("n_probs", READ(JSON_NUMBER, read_n_probs),
           .help = "log probabilities of the tokens, and of this many alternatives to each"),
     FIELD(
-        "logit_bias", .type = FIELD_JSON, .types = JSON_OBJECT | JSON_ARRAY, AT(text_biases),
+        "logit_bias", TREE(JSON_OBJECT | JSON_ARRAY, text_biases),
         .help =
             "added to the logits of tokens: {\"50256\": -1, \" word\": -1}, or arrays of an id or "
             "a text and a number or false"),
-    FIELD("return_tokens", .type = FIELD_BOOL, AT(token_ids),
+    FIELD("return_tokens", BOOLEAN(token_ids),
           .help = "the reply has the ids of the tokens; the events of a stream always do"),
     FIELD(
-        "response_fields", .type = FIELD_JSON, .types = JSON_ARRAY, AT(reply_fields),
+        "response_fields", TREE(JSON_ARRAY, reply_fields),
         .help =
             "the reply has only these fields; \"generation_settings/seed\" is one within another"),
-    FIELD("return_progress", .type = FIELD_BOOL, AT(progress),
+    FIELD("return_progress", BOOLEAN(progress),
           .help = "a stream begins with events that say how much of the prompt is read"),
-    FIELD("timings_per_token", .type = FIELD_BOOL, AT(timings),
+    FIELD("timings_per_token", BOOLEAN(timings),
           .help = "these events have timings; the last event always has them"),
     {0}};
 
 static const field prompt_fields[] = {
-    FIELD("prompt", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY | JSON_OBJECT, AT(prompt),
-          .required = true,
+    FIELD("prompt", TREE(JSON_STRING | JSON_ARRAY | JSON_OBJECT, prompt), .required = true,
           .help =
               "a text, an array of token ids and texts, {\"prompt_string\": text}, or an array of "
               "these"),
     {0}};
 
 static const field fill_fields[] = {
-    FIELD("input_prefix", .type = FIELD_STRING, AT(before),
-          .help = "what comes before the text that is filled in"),
-    FIELD("input_suffix", .type = FIELD_STRING, AT(suffix), .help = "what comes after it"),
-    FIELD("input_extra", .type = FIELD_JSON, .types = JSON_ARRAY, AT(files), .items = ITEMS_OBJECTS,
+    FIELD("input_prefix", TEXT(before), .help = "what comes before the text that is filled in"),
+    FIELD("input_suffix", TEXT(suffix), .help = "what comes after it"),
+    FIELD("input_extra", TREE(JSON_ARRAY, files), .items = ITEMS_OBJECTS,
           .help = "other files of the project: {\"filename\": name, \"text\": text}"),
-    FIELD("prompt", .type = FIELD_STRING, AT(text),
+    FIELD("prompt", TEXT(text),
           .help = "how the text that is filled in begins; it is not repeated"),
     {0}};
 

@@ -1,6 +1,6 @@
 /* POST /api/chat and /api/generate, and the endpoints that describe the model to Ollama's clients.
  * A reply is a stream by default, with one JSON object on each line. */
-#include "server/api_ollama.h"
+#include "server/endpoints.h"
 
 #include "base/clock.h"
 #include "base/hash.h"
@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AT(member) .at = offsetof(parameters, member)
-
 /* ---- Fields -------------------------------------------------------------------------------- */
 
 static qp_status read_length(void *out, const char *name, const cJSON *value, api_error *error)
@@ -28,8 +26,8 @@ static qp_status read_length(void *out, const char *name, const cJSON *value, ap
     return QP_OK;
 }
 
-static const field option_fields[] = {FIELD("num_predict", .type = FIELD_READ, .types = JSON_NUMBER,
-                                            .read = read_length, .schema = SCHEMA_COUNT,
+static const field option_fields[] = {FIELD("num_predict", READ(JSON_NUMBER, read_length),
+                                            .schema = SCHEMA_COUNT,
                                             .help = "tokens of the answer; -1: until it ends"),
                                       {0}};
 
@@ -42,24 +40,22 @@ static const field *const option_tables[] = {option_fields,
                                              NULL};
 
 static const field common_fields[] = {
-    FIELD("model", .type = FIELD_STRING, AT(model), .help = "any name: the server has one model"),
-    FIELD("stream", .type = FIELD_BOOL, AT(stream), .help = "true, if not given"),
+    MODEL_FIELD,
+    FIELD("stream", BOOLEAN(stream), .help = "true, if not given"),
     FIELD("options", .type = FIELD_OBJECT, .tables = option_tables),
-    FIELD("format", .type = FIELD_READ, .types = JSON_STRING | JSON_OBJECT,
-          .read = form_read_ollama, .help = "the form of the answer: \"json\", or a schema"),
+    FIELD("format", READ(JSON_STRING | JSON_OBJECT, form_read_ollama),
+          .help = "the form of the answer: \"json\", or a schema"),
     {0}};
 
 static const field generate_fields[] = {
-    FIELD("prompt", .type = FIELD_STRING, AT(text),
-          .help = "the user's message, or with raw the text that goes on"),
-    FIELD("system", .type = FIELD_STRING, AT(instructions), .help = "the system message"),
-    FIELD("raw", .type = FIELD_BOOL, AT(raw), .help = "without the chat template"),
-    FIELD("suffix", .type = FIELD_STRING, AT(suffix),
-          .help = "what follows the text that is filled in after `prompt`"),
+    FIELD("prompt", TEXT(text), .help = "the user's message, or with raw the text that goes on"),
+    FIELD("system", TEXT(instructions), .help = "the system message"),
+    FIELD("raw", BOOLEAN(raw), .help = "without the chat template"),
+    FIELD("suffix", TEXT(suffix), .help = "what follows the text that is filled in after `prompt`"),
     {0}};
 
-static const field chat_fields[] = {FIELD("messages", .type = FIELD_JSON, .types = JSON_ARRAY,
-                                          AT(messages), .items = ITEMS_MESSAGES,
+static const field chat_fields[] = {FIELD("messages", TREE(JSON_ARRAY, messages),
+                                          .items = ITEMS_MESSAGES,
                                           .help = "the conversation; none: the model is loaded"),
                                     {0}};
 
@@ -316,9 +312,7 @@ void reply_ollama_ps(server *s, exchange *x)
 }
 
 static const field show_fields[] = {
-    FIELD("model", .type = FIELD_STRING, AT(model), .help = "any name: the server has one model"),
-    FIELD("name", .type = FIELD_STRING, AT(model), .help = "another name of model"),
-    {0}};
+    MODEL_FIELD, FIELD("name", TEXT(model), .help = "another name of model"), {0}};
 const field *const ollama_show_tables[] = {show_fields, NULL};
 
 qp_status answer_ollama_show(call *c, api_error *error)

@@ -1,5 +1,5 @@
-/* Health, models, tokens and templates: see api_own.h. */
-#include "server/api_own.h"
+/* Health, models, tokens and templates: see endpoints.h. */
+#include "server/endpoints.h"
 
 #include "base/clock.h"
 #include "engine/engine.h"
@@ -11,8 +11,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-#define AT(member) .at = offsetof(parameters, member)
 
 /* ---- At once ------------------------------------------------------------------------------- */
 
@@ -181,16 +179,15 @@ void reply_tokenizer_info(server *s, exchange *x)
 /* ---- On a worker --------------------------------------------------------------------------- */
 
 static const field tokenize_fields[] = {
-    FIELD("content", .type = FIELD_STRING, AT(text), .help = "the text"),
-    FIELD("prompt", .type = FIELD_STRING, AT(text),
+    FIELD("content", TEXT(text), .help = "the text"),
+    FIELD("prompt", TEXT(text),
           .help = "the text, as vLLM has it: control tokens in it become their ids"),
-    FIELD("add_special_tokens", .type = FIELD_BOOL, AT(add_special),
+    FIELD("add_special_tokens", BOOLEAN(add_special),
           .help = "with \"prompt\": begin with BOS where the model wants it; none: true"),
-    FIELD("add_special", .type = FIELD_BOOL, AT(add_special),
-          .help = "begin with BOS where the model wants it"),
-    FIELD("parse_special", .type = FIELD_BOOL, AT(parse_special),
+    FIELD("add_special", BOOLEAN(add_special), .help = "begin with BOS where the model wants it"),
+    FIELD("parse_special", BOOLEAN(parse_special),
           .help = "control tokens written in the text become their ids"),
-    FIELD("with_pieces", .type = FIELD_BOOL, AT(with_pieces),
+    FIELD("with_pieces", BOOLEAN(with_pieces),
           .help = "objects with \"id\" and \"piece\" in place of ids"),
     {0}};
 const field *const tokenize_tables[] = {tokenize_fields, NULL};
@@ -240,8 +237,8 @@ qp_status answer_tokenize(call *c, api_error *error)
     return QP_OK;
 }
 
-static const field detokenize_fields[] = {FIELD("tokens", .type = FIELD_JSON, .types = JSON_ARRAY,
-                                                AT(prompt), .required = true, .items = ITEMS_TOKENS,
+static const field detokenize_fields[] = {FIELD("tokens", TREE(JSON_ARRAY, prompt),
+                                                .required = true, .items = ITEMS_TOKENS,
                                                 .help = "token ids"),
                                           {0}};
 const field *const detokenize_tables[] = {detokenize_fields, NULL};

@@ -51,8 +51,7 @@ void end_openai_stream(call *c, const char *prefix, const char *object)
     strbuf_puts(&c->out, "data: [DONE]\n\n");
 }
 
-static const field stream_fields[] = {FIELD("include_usage", .type = FIELD_BOOL,
-                                            .at = offsetof(parameters, include_usage),
+static const field stream_fields[] = {FIELD("include_usage", BOOLEAN(include_usage),
                                             .help = "a last chunk has the usage, and no choices"),
                                       {0}};
 const field *const openai_stream_tables[] = {stream_fields, NULL};

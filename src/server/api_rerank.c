@@ -1,6 +1,6 @@
 /* POST /v1/rerank and /v1/score: how near texts are to another, by the cosines of their vectors.
  * See api_embeddings.h. */
-#include "server/api_embeddings.h"
+#include "server/endpoints.h"
 
 #include "engine/engine.h"
 #include "server/api_parts.h"
@@ -11,28 +11,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AT(member) .at = offsetof(parameters, member)
-
 static const field rerank_fields[] = {
-    FIELD("model", .type = FIELD_STRING, AT(model), .help = "any name: the server has one model"),
-    FIELD("query", .type = FIELD_STRING, AT(text), .required = true, .help = "what is looked for"),
-    FIELD("documents", .type = FIELD_JSON, .types = JSON_ARRAY, AT(prompt), .least_items = 1,
+    MODEL_FIELD,
+    FIELD("query", TEXT(text), .required = true, .help = "what is looked for"),
+    FIELD("documents", TREE(JSON_ARRAY, prompt), .least_items = 1,
           .help = "texts, or objects with a text"),
-    FIELD("texts", .type = FIELD_JSON, .types = JSON_ARRAY, AT(input), .least_items = 1,
+    FIELD("texts", TREE(JSON_ARRAY, input), .least_items = 1,
           .help = "the same; the reply is a list, as Hugging Face's text-embeddings-inference has "
                   "it"),
-    FIELD("top_n", .type = FIELD_INTEGER, AT(top_n), .high = 1 << 30,
+    FIELD("top_n", INTEGER(top_n), .high = 1 << 30,
           .help = "how many of the nearest are in the reply; none, or 0: all"),
-    FIELD("return_documents", .type = FIELD_BOOL, AT(echo), .help = "the reply has the texts, too"),
-    FIELD("return_text", .type = FIELD_BOOL, AT(echo), .help = "the same"),
+    FIELD("return_documents", BOOLEAN(echo), .help = "the reply has the texts, too"),
+    FIELD("return_text", BOOLEAN(echo), .help = "the same"),
     {0}};
 
 static const field score_fields[] = {
-    FIELD("model", .type = FIELD_STRING, AT(model), .help = "any name: the server has one model"),
-    FIELD("text_1", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY, AT(input),
-          .required = true, .help = "a text, or texts"),
-    FIELD("text_2", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY, AT(prompt),
-          .required = true,
+    MODEL_FIELD,
+    FIELD("text_1", TREE(JSON_STRING | JSON_ARRAY, input), .required = true,
+          .help = "a text, or texts"),
+    FIELD("text_2", TREE(JSON_STRING | JSON_ARRAY, prompt), .required = true,
           .help = "a text, or texts: as many as in text_1 where that has several"),
     {0}};
 

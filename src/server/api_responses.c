@@ -3,7 +3,7 @@
  * A stream is a list of numbered events. They open, fill and close items of the output; the last
  * event has the whole response.
  */
-#include "server/api_openai.h"
+#include "server/endpoints.h"
 #include "server/api_responses.h"
 
 #include "server/api_parts.h"
@@ -13,8 +13,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-#define AT(member) .at = offsetof(parameters, member)
 
 /* ---- Fields -------------------------------------------------------------------------------- */
 
@@ -74,30 +72,27 @@ static qp_status read_text_format(void *out, const char *name, const cJSON *valu
 }
 
 static const field response_fields[] = {
-    FIELD("input", .type = FIELD_JSON, .types = JSON_STRING | JSON_ARRAY, AT(input),
-          .required = true, .help = "a text, or the items of a conversation"),
-    FIELD("instructions", .type = FIELD_STRING, AT(instructions), .help = "the system message"),
-    FIELD("max_output_tokens", .type = FIELD_READ, .types = JSON_NUMBER, .read = call_read_length,
-          .schema = SCHEMA_COUNT, .help = "of the answer; none: until the context is full"),
-    FIELD("model", .type = FIELD_STRING, AT(model), .help = "any name: the server has one model"),
-    FIELD("stream", .type = FIELD_BOOL, AT(stream), .help = "send the answer as it is made"),
-    FIELD("text", .type = FIELD_READ, .types = JSON_OBJECT, .read = read_text_format,
+    FIELD("input", TREE(JSON_STRING | JSON_ARRAY, input), .required = true,
+          .help = "a text, or the items of a conversation"),
+    FIELD("instructions", TEXT(instructions), .help = "the system message"),
+    FIELD("max_output_tokens", READ(JSON_NUMBER, call_read_length), .schema = SCHEMA_COUNT,
+          .help = "of the answer; none: until the context is full"),
+    MODEL_FIELD,
+    FIELD("stream", BOOLEAN(stream), .help = "send the answer as it is made"),
+    FIELD("text", READ(JSON_OBJECT, read_text_format),
           .schema = "{\"properties\": {\"format\": " SCHEMA_FORMAT "}}",
           .help = "with a format of type text, json_object or json_schema"),
-    FIELD("previous_response_id", .type = FIELD_READ, .types = JSON_STRING, .read = read_previous,
+    FIELD("previous_response_id", READ(JSON_STRING, read_previous),
           .help =
               "the response that this one goes on from: its conversation comes before the input"),
-    FIELD("store", .type = FIELD_READ, .types = JSON_BOOL, .read = read_store,
+    FIELD("store", READ(JSON_BOOL, read_store),
           .help = "false: the response is not kept for previous_response_id"),
-    FIELD("metadata", .type = FIELD_JSON, .types = JSON_OBJECT, AT(metadata),
-          .help = "comes back with the response"),
-    FIELD("include", .type = FIELD_READ, .types = JSON_ARRAY, .read = read_include,
+    FIELD("metadata", TREE(JSON_OBJECT, metadata), .help = "comes back with the response"),
+    FIELD("include", READ(JSON_ARRAY, read_include),
           .help = "with reasoning.encrypted_content, reasoning items have that"),
-    FIELD("prompt", .type = FIELD_READ, .types = JSON_STRING | JSON_OBJECT,
-          .read = refuse_stored_prompt,
+    FIELD("prompt", READ(JSON_STRING | JSON_OBJECT, refuse_stored_prompt),
           .help = "not built: an object names a prompt that the server keeps, and it keeps none"),
-    FIELD("background", .type = FIELD_READ, .types = JSON_BOOL, .read = refuse_state,
-          .schema = "{\"enum\": [false, null]}",
+    FIELD("background", READ(JSON_BOOL, refuse_state), .schema = "{\"enum\": [false, null]}",
           .help = "not built: an answer is made while its client waits"),
     {0}};
 

@@ -1,5 +1,5 @@
-/* GET /engine, /slots and /timeline: see api_state.h. */
-#include "server/api_state.h"
+/* GET /engine, /slots and /timeline: see endpoints.h. */
+#include "server/endpoints.h"
 
 #include "engine/engine.h"
 #include "server/process.h"

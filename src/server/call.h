@@ -65,6 +65,16 @@ typedef struct parameters {
     requested_tool tool;  /* a call that is forced */
 } parameters;
 
+/* Rows of tables whose value is a member of the parameters, or what `read` makes of it. */
+#define MEMBER(kind, member)  .type = (kind), .at = offsetof(parameters, member)
+#define BOOLEAN(member)       MEMBER(FIELD_BOOL, member)
+#define INTEGER(member)       MEMBER(FIELD_INTEGER, member)
+#define NUMBER(member)        MEMBER(FIELD_NUMBER, member)
+#define TEXT(member)          MEMBER(FIELD_STRING, member)
+#define TREE(kinds, member)   MEMBER(FIELD_JSON, member), .types = (kinds)
+#define READ(kinds, function) .type = FIELD_READ, .types = (kinds), .read = (function)
+#define MODEL_FIELD           FIELD("model", TEXT(model), .help = "any name: the server has one model")
+
 /* A token's log-probability, kept until its text is sent. */
 typedef struct token_note {
     int32_t token;

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AT(member)  .at = offsetof(parameters, member)
-#define SETTING(id) .type = FIELD_SETTING, AT(sampling), .setting = (id)
+#define SETTING(id) MEMBER(FIELD_SETTING, sampling), .setting = (id)
 
 #define SCHEMA_MIROSTAT "{\"enum\": [0, 2, false, null]}"
 
@@ -58,7 +57,7 @@ const field call_sampling_fields[] = {
           .help = "divides the logits of tokens seen before"),
     FIELD("repeat_penalty", SETTING(QP_REPETITION_PENALTY), .low = 1e-3, .high = 1e3,
           .help = "another name of repetition_penalty"),
-    FIELD("repeat_last_n", .type = FIELD_INTEGER, AT(penalty_window), .low = -1, .high = 1 << 30,
+    FIELD("repeat_last_n", INTEGER(penalty_window), .low = -1, .high = 1 << 30,
           .help = "0: without the three penalties; -1, or the context's length: they are about all "
                   "tokens, as if it is not given; others only beside no penalty"),
     FIELD("typical_p", SETTING(QP_TYPICAL_P), .high = 1,
@@ -86,13 +85,11 @@ const field call_sampling_fields[] = {
           .help = "the surprise of tokens with mirostat, in bits"),
     FIELD("mirostat_eta", SETTING(QP_MIROSTAT_ETA), .high = 1,
           .help = "how quickly mirostat adapts"),
-    FIELD("mirostat", .type = FIELD_READ, .types = JSON_NUMBER | JSON_BOOL, .read = read_mirostat,
-          .schema = SCHEMA_MIROSTAT,
+    FIELD("mirostat", READ(JSON_NUMBER | JSON_BOOL, read_mirostat), .schema = SCHEMA_MIROSTAT,
           .help = "2: holds the surprise of tokens, without the filters; 0: off"),
-    FIELD("mirostat_mode", .type = FIELD_READ, .types = JSON_NUMBER | JSON_BOOL,
-          .read = read_mirostat, .schema = SCHEMA_MIROSTAT, .help = "another name of mirostat"),
-    FIELD("dry_sequence_breakers", .type = FIELD_READ, .types = JSON_ARRAY, .read = read_breakers,
-          .items = ITEMS_NONEMPTY,
+    FIELD("mirostat_mode", READ(JSON_NUMBER | JSON_BOOL, read_mirostat), .schema = SCHEMA_MIROSTAT,
+          .help = "another name of mirostat"),
+    FIELD("dry_sequence_breakers", READ(JSON_ARRAY, read_breakers), .items = ITEMS_NONEMPTY,
           .help = "texts that no repetition of dry_multiplier goes across"),
     {0}};
 
@@ -232,78 +229,68 @@ static qp_status read_bias_field(void *out, const char *name, const cJSON *value
 }
 
 const field call_ending_fields[] = {
-    FIELD("stop", .type = FIELD_READ, .types = JSON_STRING | JSON_ARRAY, .read = call_read_stop,
-          .items = ITEMS_NONEMPTY, .schema = SCHEMA_TEXT,
-          .help = "texts that end the answer, which does not hold them"),
-    FIELD("seed", .type = FIELD_READ, .types = JSON_NUMBER, .read = read_seed,
-          .schema = SCHEMA_SEED,
+    FIELD("stop", READ(JSON_STRING | JSON_ARRAY, call_read_stop), .items = ITEMS_NONEMPTY,
+          .schema = SCHEMA_TEXT, .help = "texts that end the answer, which does not hold them"),
+    FIELD("seed", READ(JSON_NUMBER, read_seed), .schema = SCHEMA_SEED,
           .help = "the same seed gives the same answer; -1, or none: a random one"),
     {0}};
 
 const field call_openai_fields[] = {
-    FIELD("model", .type = FIELD_STRING, AT(model),
-          .help = "the name of an adapter; any other: the model"),
-    FIELD("stream", .type = FIELD_BOOL, AT(stream), .help = "send the answer as it is made"),
-    FIELD("n", .type = FIELD_INTEGER, AT(n), .low = 1, .high = REQUEST_MAX_CHOICES,
-          .help = "answers to each prompt"),
-    FIELD("return_token_ids", .type = FIELD_BOOL, AT(token_ids),
+    FIELD("model", TEXT(model), .help = "the name of an adapter; any other: the model"),
+    FIELD("stream", BOOLEAN(stream), .help = "send the answer as it is made"),
+    FIELD("n", INTEGER(n), .low = 1, .high = REQUEST_MAX_CHOICES, .help = "answers to each prompt"),
+    FIELD("return_token_ids", BOOLEAN(token_ids),
           .help = "choices have the ids of their tokens as token_ids (vLLM)"),
     {0}};
 
-const field call_bias_fields[] = {FIELD("logit_bias", .type = FIELD_READ,
-                                        .types = JSON_OBJECT | JSON_ARRAY, .read = read_bias_field,
+const field call_bias_fields[] = {FIELD("logit_bias",
+                                        READ(JSON_OBJECT | JSON_ARRAY, read_bias_field),
                                         .help = "added to the logits of tokens"),
                                   {0}};
 
 const field call_vendor_fields[] = {
-    FIELD("stop_token_ids", .type = FIELD_READ, .types = JSON_ARRAY, .read = read_stop_tokens,
-          .items = ITEMS_TOKENS, .help = "tokens that end the answer, besides the model's own"),
-    FIELD("min_tokens", .type = FIELD_INTEGER, AT(min_tokens), .high = 1 << 30,
+    FIELD("stop_token_ids", READ(JSON_ARRAY, read_stop_tokens), .items = ITEMS_TOKENS,
+          .help = "tokens that end the answer, besides the model's own"),
+    FIELD("min_tokens", INTEGER(min_tokens), .high = 1 << 30,
           .help = "tokens before the model may end its answer"),
-    FIELD("ignore_eos", .type = FIELD_BOOL, AT(ignore_eos),
-          .help = "go on when the model ends its answer"),
-    FIELD("timeout", .type = FIELD_NUMBER, AT(timeout), .low = 1e-3, .high = 1e6,
+    FIELD("ignore_eos", BOOLEAN(ignore_eos), .help = "go on when the model ends its answer"),
+    FIELD("timeout", NUMBER(timeout), .low = 1e-3, .high = 1e6,
           .help = "seconds after which the answer ends as it is"),
-    FIELD("response_format", .type = FIELD_READ, .types = JSON_OBJECT, .read = form_read_response,
-          .schema = SCHEMA_FORMAT,
+    FIELD("response_format", READ(JSON_OBJECT, form_read_response), .schema = SCHEMA_FORMAT,
           .help = "the form of the answer: of type text, json_object or "
                   "json_schema"),
-    FIELD("grammar", .type = FIELD_READ, .types = JSON_STRING, .read = form_read_grammar,
+    FIELD("grammar", READ(JSON_STRING, form_read_grammar),
           .help = "the form of the answer, in llama.cpp's notation"),
-    FIELD("json_schema", .type = FIELD_READ, .types = JSON_STRING | JSON_OBJECT,
-          .read = form_read_schema, .help = "the answer is JSON that the schema allows"),
-    FIELD("guided_json", .type = FIELD_READ, .types = JSON_STRING | JSON_OBJECT,
-          .read = form_read_schema, .help = "another name of json_schema"),
-    FIELD("guided_grammar", .type = FIELD_READ, .types = JSON_STRING, .read = form_read_grammar,
+    FIELD("json_schema", READ(JSON_STRING | JSON_OBJECT, form_read_schema),
+          .help = "the answer is JSON that the schema allows"),
+    FIELD("guided_json", READ(JSON_STRING | JSON_OBJECT, form_read_schema),
+          .help = "another name of json_schema"),
+    FIELD("guided_grammar", READ(JSON_STRING, form_read_grammar),
           .help = "another name of grammar"),
-    FIELD("guided_regex", .type = FIELD_READ, .types = JSON_STRING, .read = form_read_regex,
+    FIELD("guided_regex", READ(JSON_STRING, form_read_regex),
           .help = "the answer matches this regular expression, all of it"),
-    FIELD("regex", .type = FIELD_READ, .types = JSON_STRING, .read = form_read_regex,
-          .help = "another name of guided_regex"),
-    FIELD("guided_choice", .type = FIELD_READ, .types = JSON_ARRAY, .read = form_read_words,
-          .items = ITEMS_NONEMPTY, .least_items = 1, .help = "the answer is one of these texts"),
-    FIELD("structured_outputs", .type = FIELD_READ, .types = JSON_OBJECT,
-          .read = form_read_structured,
+    FIELD("regex", READ(JSON_STRING, form_read_regex), .help = "another name of guided_regex"),
+    FIELD("guided_choice", READ(JSON_ARRAY, form_read_words), .items = ITEMS_NONEMPTY,
+          .least_items = 1, .help = "the answer is one of these texts"),
+    FIELD("structured_outputs", READ(JSON_OBJECT, form_read_structured),
           .help = "the form of the answer, as vLLM has it: an object "
                   "with json, json_object, choice, regex or grammar"),
     {0}};
 
-const field call_tool_fields[] = {FIELD("tools", .type = FIELD_JSON, .types = JSON_ARRAY, AT(tools),
-                                        .items = ITEMS_OBJECTS,
+const field call_tool_fields[] = {FIELD("tools", TREE(JSON_ARRAY, tools), .items = ITEMS_OBJECTS,
                                         .help = "functions that the model may call"),
                                   {0}};
 
 const field call_tool_choice_fields[] = {
     FIELD(
-        "tool_choice", .type = FIELD_READ, .types = JSON_STRING | JSON_OBJECT,
-        .read = form_read_tool_choice,
+        "tool_choice", READ(JSON_STRING | JSON_OBJECT, form_read_tool_choice),
         .schema =
             "{\"anyOf\": [{\"enum\": [\"none\", \"auto\", \"required\", null]}, {\"type\": "
             "\"object\", "
             "\"required\": [\"type\"], \"properties\": {\"type\": {\"enum\": [\"none\", \"auto\", "
             "\"required\", \"function\"]}}}]}",
         .help = "auto, none, required, or the function that must be called"),
-    FIELD("parallel_tool_calls", .type = FIELD_READ, .types = JSON_BOOL, .read = form_read_parallel,
+    FIELD("parallel_tool_calls", READ(JSON_BOOL, form_read_parallel),
           .help = "false: of a call that is forced there is only one"),
     {0}};
 
@@ -318,18 +305,16 @@ static qp_status read_generation_prompt(void *out, const char *name, const cJSON
 }
 
 const field call_message_fields[] = {
-    FIELD("messages", .type = FIELD_JSON, .types = JSON_ARRAY, AT(messages), .required = true,
-          .items = ITEMS_MESSAGES, .least_items = 1,
-          .help = "the conversation: objects with a role and a content"),
+    FIELD("messages", TREE(JSON_ARRAY, messages), .required = true, .items = ITEMS_MESSAGES,
+          .least_items = 1, .help = "the conversation: objects with a role and a content"),
     {0}};
 
 const field call_template_fields[] = {
-    FIELD("add_generation_prompt", .type = FIELD_READ, .types = JSON_BOOL,
-          .read = read_generation_prompt,
+    FIELD("add_generation_prompt", READ(JSON_BOOL, read_generation_prompt),
           .help = "false: the conversation does not end with the beginning of an answer"),
-    FIELD("continue_final_message", .type = FIELD_BOOL, AT(continues),
+    FIELD("continue_final_message", BOOLEAN(continues),
           .help = "the answer continues the last message, which is the assistant's, in place of "
                   "beginning another one"),
-    FIELD("chat_template_kwargs", .type = FIELD_JSON, .types = JSON_OBJECT, AT(template_variables),
+    FIELD("chat_template_kwargs", TREE(JSON_OBJECT, template_variables),
           .help = "variables of the model's chat template"),
     {0}};

@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-#define AT(member) .at = offsetof(parameters, member)
-
 /* Tokens of thoughts for a word. Templates that know the word read it, too. */
 static const struct {
     const char *word;
@@ -112,7 +110,6 @@ static qp_status read_separate(void *out, const char *name, const cJSON *value, 
     return QP_OK;
 }
 
-#define READ(kinds, reader) .type = FIELD_READ, .types = (kinds), .read = (reader)
 #define BUDGET(word)                                                                               \
     {                                                                                              \
         .name = (word), READ(JSON_NUMBER, read_budget), .schema = SCHEMA_COUNT,                    \

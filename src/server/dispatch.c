@@ -3,7 +3,7 @@
 
 #include "server/json_memory.h"
 #include "server/origin.h"
-#include "server/page.h"
+#include "server/endpoints.h"
 #include "server/routes.h"
 #include "server/server_state.h"
 

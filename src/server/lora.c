@@ -19,9 +19,7 @@ void lora_begin(server *s)
 const char *lora_name(const server *s, int64_t adapter)
 {
     if (s->options->adapter_names) return s->options->adapter_names[adapter];
-    const char *path = model_get_adapter(s->engine->model, adapter)->path;
-    const char *slash = strrchr(path, '/');
-    return slash && slash[1] ? slash + 1 : path;
+    return files_last(model_get_adapter(s->engine->model, adapter)->path);
 }
 
 int64_t lora_find(const server *s, const char *name)

@@ -1,7 +1,7 @@
 /* GET /metrics: Prometheus' text format. Names are those of vLLM with another prefix, so the same
  * numbers can be given with vLLM's prefix, for its boards and for routers; and llama.cpp's names.
  */
-#include "server/api_state.h"
+#include "server/endpoints.h"
 
 #include "server/lora.h"
 #include "server/process.h"

@@ -1,5 +1,5 @@
-/* OpenAPI 3.1 from the tables: see openapi.h. */
-#include "server/openapi.h"
+/* OpenAPI 3.1 from the tables: see endpoints.h. */
+#include "server/endpoints.h"
 
 #include "server/routes.h"
 #include "server/server_state.h"

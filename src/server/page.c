@@ -1,5 +1,6 @@
-/* The page's files: see page.h. */
-#include "server/page.h"
+/* The page's files: see endpoints.h. */
+#include "server/endpoints.h"
+#include "server/server_state.h"
 
 #include "base/checksum.h"
 #include "base/embedded.h"

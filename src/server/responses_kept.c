@@ -1,6 +1,6 @@
 /* Responses that are kept: what a request goes on from, and the endpoints that show and delete
  * them. See response_store.h and api_responses.h. */
-#include "server/api_openai.h"
+#include "server/endpoints.h"
 #include "server/api_responses.h"
 #include "server/json_memory.h"
 #include "server/server_state.h"

@@ -1,16 +1,9 @@
 /* The table of routes: see routes.h. */
 #include "server/routes.h"
 
-#include "server/api_anthropic.h"
-#include "server/api_embeddings.h"
-#include "server/api_llama_cpp.h"
-#include "server/api_ollama.h"
-#include "server/api_openai.h"
-#include "server/api_own.h"
-#include "server/api_state.h"
+#include "server/endpoints.h"
+#include "server/server_state.h"
 #include "server/lora.h"
-#include "server/openapi.h"
-#include "server/page.h"
 
 #include <string.h>
 

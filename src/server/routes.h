@@ -3,6 +3,9 @@
 
 #include "server/call.h"
 
+typedef void route_reply(server *s, exchange *x);
+typedef qp_status route_answer(call *c, api_error *error);
+
 typedef struct route {
     const char *method, *path;
     const char *summary; /* for /openapi.json */
@@ -10,12 +13,11 @@ typedef struct route {
     bool open;              /* without a key, and while the model is loaded */
     const dialect *dialect; /* makes text; NULL: `reply` answers */
     /* Answers at once, on the I/O thread: what takes no time. */
-    void (*reply)(server *s, exchange *x);
+    route_reply *reply;
     const char *type; /* Content-Type of the reply; NULL: JSON, or the stream of the dialect */
-    /* Answers on a worker, from a body with these fields: a tree of JSON, or with a `type` the text
-     * in c->out. */
+    /* Answers on a worker, from a body with these fields, by what it appends to c->out. */
     field_tables fields;
-    qp_status (*answer)(call *c, api_error *error);
+    route_answer *answer;
 } route;
 
 /* The route of a request; NULL: there is none. *other: the path has another method. */
