@@ -8,6 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+const char *files_last(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
 qp_status files_path_too_long(const char *path, qp_error *error)
 {
     return error_set(error, QP_INVALID, "%.60s...: the path is too long", path);

@@ -10,6 +10,9 @@
 qp_status files_join(const char *folder, const char *name, char *path, size_t size,
                      qp_error *error);
 
+/* The last component of a path; all of it, if it ends in a slash or has none. */
+const char *files_last(const char *path);
+
 /* Refuses a path for its length: the sentence has its beginning only. */
 qp_status files_path_too_long(const char *path, qp_error *error);
 

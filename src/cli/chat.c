@@ -2,6 +2,7 @@
  * the model has read of them are a qp_chat; its commands are in chat_commands.c. */
 #include "cli/chat.h"
 
+#include "base/files.h"
 #include "base/status.h"
 #include "cli/terminal.h"
 

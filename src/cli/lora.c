@@ -1,6 +1,7 @@
 /* --lora, --lora-modules and their kin: the adapters that a command's settings name. */
 #include "cli/cli.h"
 
+#include "base/files.h"
 #include "base/status.h"
 #include "file/mapping.h"
 

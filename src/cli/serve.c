@@ -1,6 +1,7 @@
 /* quipu serve: the server's options; all else is in src/server. */
 #include "cli/cli.h"
 
+#include "base/files.h"
 #include "base/json.h"
 #include "base/platform.h"
 #include "file/mapping.h"

@@ -1,6 +1,7 @@
 /* The server inside a program: see quipu_net.h. A thread runs server_run(). */
 #include "quipu_net.h"
 
+#include "base/files.h"
 #include "base/platform.h"
 #include "base/sized.h"
 #include "base/names.h"

@@ -1,6 +1,7 @@
 /* Adapters of requests: see lora.h. */
 #include "server/lora.h"
 
+#include "base/files.h"
 #include "engine/engine.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
