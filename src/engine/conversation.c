@@ -12,15 +12,9 @@ enum {
     LOOK_AT = 256, /* results of a message's calls, of which the one of a call is looked for */
 };
 
-static const char *text_of(const cJSON *object, const char *name)
-{
-    const char *text = cJSON_GetStringValue(json_get(object, name));
-    return text ? text : "";
-}
-
 static bool is_result(const cJSON *message)
 {
-    return strcmp(text_of(message, "role"), "tool") == 0;
+    return strcmp(json_text(message, "role"), "tool") == 0;
 }
 
 /* ---- ids ----------------------------------------------------------------------------------- */
@@ -54,7 +48,7 @@ static void set_text(cJSON *object, const char *name, const char *text)
 static bool shorten_member(cJSON *object, const char *name)
 {
     char id[ID_LENGTH + 1];
-    const char *given = text_of(object, name);
+    const char *given = json_text(object, name);
     if (!*given || is_short_id(given)) return false;
     shorten(given, id);
     set_text(object, name, id);
@@ -69,7 +63,7 @@ static const cJSON *take_call(const cJSON *message, const char *name, uint64_t *
     uint64_t bit = 1;
     cJSON_ArrayForEach(call, json_get(message, "tool_calls"))
     {
-        const char *own = text_of(json_get(call, "function"), "name");
+        const char *own = json_text(json_get(call, "function"), "name");
         if (!(*taken & bit) && (!name || strcmp(name, own) == 0)) {
             *taken |= bit;
             return call;
@@ -82,12 +76,12 @@ static const cJSON *take_call(const cJSON *message, const char *name, uint64_t *
 
 static bool name_result(const cJSON *message, cJSON *result, uint64_t *taken)
 {
-    const char *name = text_of(result, "name");
-    if (!*name) name = text_of(result, "tool_name");
+    const char *name = json_text(result, "name");
+    if (!*name) name = json_text(result, "tool_name");
     const cJSON *call = *name ? take_call(message, name, taken) : NULL;
     if (!call) call = take_call(message, NULL, taken);
     if (!call) return false;
-    set_text(result, "tool_call_id", text_of(call, "id"));
+    set_text(result, "tool_call_id", json_text(call, "id"));
     return true;
 }
 
@@ -99,7 +93,7 @@ static bool name_calls(const cJSON *message, unsigned *n)
     cJSON_ArrayForEach(call, json_get(message, "tool_calls"))
     {
         char id[32];
-        const bool none = !*text_of(call, "id");
+        const bool none = !*json_text(call, "id");
         snprintf(id, sizeof id, "call%05u", (*n)++ % 100000);
         if (none && cJSON_IsObject(call)) set_text(call, "id", id);
         changed |= shorten_member(call, "id") || none;
@@ -121,7 +115,7 @@ bool conversation_shorten_ids(cJSON *messages)
             taken = 0;
             changed |= name_calls(message, &n);
         } else if (is_result(message)) {
-            const bool none = !*text_of(message, "tool_call_id");
+            const bool none = !*json_text(message, "tool_call_id");
             changed |= none ? name_result(caller, message, &taken)
                             : shorten_member(message, "tool_call_id");
         }
@@ -151,7 +145,7 @@ static cJSON *take_result(cJSON *messages, const cJSON *call)
     cJSON_ArrayForEach(message, messages)
     {
         if (!is_result(message) || looked++ == LOOK_AT) break;
-        if (strcmp(text_of(message, "tool_call_id"), text_of(call, "id")) == 0)
+        if (strcmp(json_text(message, "tool_call_id"), json_text(call, "id")) == 0)
             return cJSON_DetachItemViaPointer(messages, message);
     }
     return NULL;

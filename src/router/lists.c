@@ -3,16 +3,10 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "text/json_string.h"
 
 #include <stdio.h>
 #include <string.h>
-
-static void add_time(cJSON *object, const char *name, time_t when)
-{
-    char text[CLOCK_UTC_SIZE];
-    clock_utc(when, text);
-    cJSON_AddStringToObject(object, name, text);
-}
 
 static const model *state_of(const models *all, const char *name)
 {
@@ -24,13 +18,10 @@ static const model *state_of(const models *all, const char *name)
 static cJSON *entry_of(const models *all, const catalog_entry *e)
 {
     const model *m = state_of(all, e->name);
-    cJSON *entry = cJSON_CreateObject(), *status;
-    cJSON_AddStringToObject(entry, "id", e->name);
-    cJSON_AddStringToObject(entry, "object", "model");
-    cJSON_AddNumberToObject(entry, "created", (double)e->modified);
-    cJSON_AddStringToObject(entry, "owned_by", "quipu");
-    status = cJSON_AddObjectToObject(entry, "status");
-    cJSON_AddStringToObject(status, "value", model_state_name(m));
+    cJSON *entry = json_make("{'id':%q,'object':'model','created':%i,'owned_by':'quipu','status':"
+                             "{'value':%q}}",
+                             e->name, (int64_t)e->modified, model_state_name(m));
+    cJSON *status = cJSON_GetObjectItemCaseSensitive(entry, "status");
     if (m && m->needs) cJSON_AddNumberToObject(status, "memory", (double)m->needs);
     if (m && *m->why) cJSON_AddStringToObject(status, "failure", m->why);
     return entry;
@@ -38,9 +29,8 @@ static cJSON *entry_of(const models *all, const catalog_entry *e)
 
 cJSON *list_openai(models *all)
 {
-    cJSON *tree = cJSON_CreateObject(), *data;
-    cJSON_AddStringToObject(tree, "object", "list");
-    data = cJSON_AddArrayToObject(tree, "data");
+    cJSON *tree = json_make("{'object':'list','data':[]}");
+    cJSON *data = cJSON_GetObjectItemCaseSensitive(tree, "data");
     for (size_t i = 0; i < all->known.count; i++)
         cJSON_AddItemToArray(data, entry_of(all, all->known.entries + i));
     return tree;
@@ -54,34 +44,25 @@ cJSON *list_openai_one(models *all, const char *name)
 
 /* Clients compare digests to tell models apart; reading gigabytes for a hash would take too long,
  * so these are of what names the file's contents: path, size and time. */
-static void add_digest(cJSON *object, const catalog_entry *e)
+static void find_digest(const catalog_entry *e, char digits[65])
 {
-    char digits[65];
     for (int i = 0; i < 4; i++)
         snprintf(digits + 16 * i, 17, "%016llx",
                  (unsigned long long)hash_random(catalog_stamp(e), 1, (uint64_t)i));
-    cJSON_AddStringToObject(object, "digest", digits);
 }
 
 static cJSON *ollama_entry(const catalog_entry *e)
 {
-    cJSON *entry = cJSON_CreateObject(), *details;
-    cJSON_AddStringToObject(entry, "name", e->name);
-    cJSON_AddStringToObject(entry, "model", e->name);
-    add_time(entry, "modified_at", e->modified);
-    cJSON_AddNumberToObject(entry, "size", (double)e->bytes);
-    add_digest(entry, e);
+    char when[CLOCK_UTC_SIZE], digits[65];
     const size_t length = strlen(e->path);
     const bool gguf = length > 5 && strcmp(e->path + length - 5, ".gguf") == 0;
-    details = cJSON_AddObjectToObject(entry, "details");
-    cJSON_AddStringToObject(details, "format", gguf ? "gguf" : "safetensors");
-    for (const char *const *name =
-             (const char *const[]){"family", "parameter_size", "quantization_level", "parent_model",
-                                   NULL};
-         *name; name++)
-        cJSON_AddStringToObject(details, *name, "");
-    cJSON_AddArrayToObject(details, "families");
-    return entry;
+    clock_utc(e->modified, when);
+    find_digest(e, digits);
+    return json_make("{'name':%q,'model':%q,'modified_at':%q,'size':%i,'digest':%q,'details':"
+                     "{'format':%q,'family':'','parameter_size':'','quantization_level':'',"
+                     "'parent_model':'','families':[]}}",
+                     e->name, e->name, when, (int64_t)e->bytes, digits,
+                     gguf ? "gguf" : "safetensors");
 }
 
 cJSON *list_ollama_tags(const models *all)
@@ -105,10 +86,10 @@ cJSON *list_ollama_ps(models *all)
         cJSON_AddNumberToObject(entry, "size_vram", 0);
         const uint64_t since = now - m->used;
         const uint64_t left = m->keep > since ? m->keep - since : 0;
-        if (m->keep == UINT64_MAX)
-            cJSON_AddStringToObject(entry, "expires_at", "9999-12-31T23:59:59Z");
-        else
-            add_time(entry, "expires_at", time(NULL) + (time_t)(left / 1000000000));
+        char until[CLOCK_UTC_SIZE];
+        clock_utc(time(NULL) + (time_t)(left / 1000000000), until);
+        cJSON_AddStringToObject(entry, "expires_at",
+                                m->keep == UINT64_MAX ? "9999-12-31T23:59:59Z" : until);
         cJSON_AddStringToObject(entry, "status", model_state_name(m));
         cJSON_AddItemToArray(list, entry);
     }

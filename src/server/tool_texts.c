@@ -5,12 +5,6 @@
 
 #include <string.h>
 
-static const char *text_of(const cJSON *object, const char *name)
-{
-    const char *text = cJSON_GetStringValue(json_get(object, name));
-    return text ? text : "";
-}
-
 static void put_json(strbuf *out, const cJSON *value)
 {
     char *text = value ? json_print(value) : NULL;
@@ -22,7 +16,7 @@ static void put_json(strbuf *out, const cJSON *value)
 static void extend(cJSON *message, const char *before, const char *after)
 {
     strbuf text = {0};
-    strbuf_printf(&text, "%s%s%s", before, text_of(message, "content"), after);
+    strbuf_printf(&text, "%s%s%s", before, json_text(message, "content"), after);
     cJSON_DeleteItemFromObjectCaseSensitive(message, "content");
     cJSON_AddStringToObject(message, "content", strbuf_text(&text));
     strbuf_free(&text);
@@ -46,7 +40,7 @@ static void add_description(cJSON *messages, const cJSON *tools)
 {
     strbuf text = {0};
     cJSON *first = cJSON_GetArrayItem(messages, 0);
-    const bool system = strcmp(text_of(first, "role"), "system") == 0;
+    const bool system = strcmp(json_text(first, "role"), "system") == 0;
     if (system) strbuf_puts(&text, "\n\n");
     describe(tools, &text);
     if (!system) strbuf_puts(&text, "\n\n");
@@ -81,7 +75,7 @@ static void write_result(cJSON *message)
 
 static bool is_of(const cJSON *message, const char *role)
 {
-    return strcmp(text_of(message, "role"), role) == 0;
+    return strcmp(json_text(message, "role"), role) == 0;
 }
 
 /* Results and what the user says after them become one message: many templates want the user's
@@ -92,7 +86,7 @@ static void write_results(cJSON *messages, cJSON *first)
     write_result(first);
     for (cJSON *next; (next = first->next) && (is_of(next, "tool") || is_of(next, "user"));) {
         if (is_of(next, "tool")) write_result(next);
-        strbuf_printf(&more, "\n\n%s", text_of(next, "content"));
+        strbuf_printf(&more, "\n\n%s", json_text(next, "content"));
         cJSON_Delete(cJSON_DetachItemViaPointer(messages, next));
     }
     extend(first, "", strbuf_text(&more));
