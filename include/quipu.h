@@ -736,9 +736,10 @@ typedef struct qp_sequence {
  * call after that.
  *
  * On a CPU the bits of a sequence's logits do not depend on the other sequences; on a GPU they are
- * as stable as qp_eval() says. QP_INVALID names a token outside the vocabulary, a session that
- * would outgrow its context, or one that is given twice; QP_NO_MEMORY says that pages are missing.
- * Nothing is run then, and `read`, `chosen` and `passes` are 0. */
+ * as stable as qp_eval() says. QP_INVALID names a token outside the vocabulary, a session or a
+ * sampler of another engine, a session that would outgrow its context, or one that is given twice;
+ * QP_NO_MEMORY says that pages are missing. Nothing is run then, and `read`, `chosen` and `passes`
+ * are 0. */
 qp_status qp_step(qp_engine *engine, qp_sequence *sequences, size_t n_sequences, qp_error *error);
 
 /* ---- Text of an answer --------------------------------------------------------------------- */

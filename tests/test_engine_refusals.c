@@ -74,6 +74,29 @@ static void samplers_and_grammars_that_cannot_be_are_refused(void **state)
     qp_engine_close(engine);
 }
 
+static void samplers_of_another_engine_are_refused(void **state)
+{
+    (void)state;
+    qp_error error;
+    qp_sampler *sampler;
+    qp_engine *engines[2];
+    qp_sampling sampling = {.size = sizeof sampling};
+    for (int i = 0; i < 2; i++)
+        engines[i] = open_engine((qp_engine_options){.model = "synthetic:tiny", .context = 16});
+    assert_ok(qp_sampling_defaults(engines[0], &sampling, &error));
+    assert_ok(qp_sampler_open(engines[0], &sampling, &sampler, &error));
+    const int32_t token = 1;
+    qp_sequence sequence = {
+        .size = sizeof sequence, .sampler = sampler, .tokens = &token, .count = 1, .max_tokens = 1};
+    assert_ok(qp_session_open(engines[1], &sequence.session, &error));
+    assert_int_equal(qp_step(engines[1], &sequence, 1, &error), QP_INVALID);
+    assert_string_equal(error.message, "the sampler of sequence 0 is another engine's");
+    qp_sampler_close(sampler);
+    for (int i = 0; i < 2; i++)
+        qp_engine_close(engines[i]);
+    qp_session_close(sequence.session);
+}
+
 /* The bits of its masks would be those of other tokens, or beyond the mask's end. */
 static void grammars_of_another_vocabulary_are_refused(void **state)
 {
@@ -120,6 +143,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(engines_that_cannot_be_are_refused),
         cmocka_unit_test(samplers_and_grammars_that_cannot_be_are_refused),
+        cmocka_unit_test(samplers_of_another_engine_are_refused),
         cmocka_unit_test(grammars_of_another_vocabulary_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,8 @@ static qp_status check_session(qp_engine *e, const qp_sequence *s, size_t i, qp_
 {
     if (s->session->engine != e)
         return error_set(error, QP_INVALID, "the session of sequence %zu is another engine's", i);
+    if (s->sampler && s->sampler->engine != e)
+        return error_set(error, QP_INVALID, "the sampler of sequence %zu is another engine's", i);
     if (s->session->evaluation == e->evaluation)
         return error_set(error, QP_INVALID,
                          "sequence %zu names a session that is given twice; give it all its tokens "
