@@ -40,6 +40,7 @@
 #define KERNELS                                                                                    \
     "which kernels run follows from types, shapes and the device: `quipu plan -v` says why"
 #define NO_MODEL "no model that it runs has such a part"
+#define VECTORS  "`quipu serve` makes vectors of texts at /v1/embeddings; --pooling says how"
 #define EFFORTS  "a request's reasoning_effort goes to the chat template as it is"
 #define STATISTICS                                                                                 \
     "a line of statistics on standard error follows each answer; 2>/dev/null hides it"
@@ -374,7 +375,9 @@ const option_foreign cli_foreign_flags[] = {
     SAID("-np --np --parallel --max-num-seqs",
          "several answers side by side are `quipu run --answers N`"),
     HOLDS("-cb --cont-batching --enable-chunked-prefill --metrics --props --slots --ui --webui "
-          "--embedding --embeddings --enable-auto-tool-choice"),
+          "--enable-auto-tool-choice"),
+    {.names = "--embedding --embeddings", .commands = "serve", .holds = true},
+    SAID("--embedding --embeddings", VECTORS),
     SAID("--no-enable-auto-tool-choice", "a request with tool_choice \"none\" gets no calls"),
     SAID("-nocb --no-cont-batching --no-enable-chunked-prefill --max-num-partial-prefills "
          "--max-long-partial-prefills --long-prefill-token-threshold --scheduling-policy "
@@ -420,7 +423,7 @@ const option_foreign cli_foreign_flags[] = {
     SAID("--rerank --reranking", "`quipu serve` has /v1/rerank and /v1/score for every model"),
     SAID("--runner --convert --task --pooler-config "
          "--override-pooler-config --truncate --dimensions --enable-flash-late-interaction",
-         "`quipu serve` makes vectors of texts at /v1/embeddings; --pooling says how"),
+         VECTORS),
     TAKEN("--models-dir", "models"),
     HOLDS("--models-autoload"),
     SAID("--models-preset --models-max --no-models-autoload --sleep-idle-seconds "
