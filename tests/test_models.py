@@ -185,6 +185,44 @@ def many_in_random_order(s):
 
 
 @test
+def packages_of_clients(s):
+    """The openai and ollama packages, where this Python has them: 200 requests in random order, lists, keep_alive, what is refused."""
+    try:
+        import ollama
+        import openai
+    except ImportError as error:
+        print("skipped packages_of_clients:", error)
+        return
+    one = openai.OpenAI(base_url=f"http://127.0.0.1:{s.port}/v1", api_key="none", max_retries=0)
+    other = ollama.Client(host=f"http://127.0.0.1:{s.port}")
+    chance, hello = random.Random(11), [{"role": "user", "content": "hello"}]
+    assert sorted(m.id for m in one.models.list()) == sorted(m.model for m in other.list().models) == sorted(NAMES)
+
+    def ask(i):
+        name = NAMES[chance.randrange(3)]
+        if i % 4 == 0:
+            assert one.chat.completions.create(model=name, messages=hello, max_tokens=4).usage.completion_tokens > 0
+        elif i % 4 == 1:
+            assert list(one.chat.completions.create(model=name, messages=hello, max_tokens=4, stream=True))[-1].choices[0].finish_reason
+        elif i % 4 == 2:
+            assert other.chat(model=name, messages=hello, options={"num_predict": 4}).done
+        else:
+            assert list(other.generate(model=name, prompt="x", options={"num_predict": 4}, stream=True, keep_alive="5m"))[-1].done
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, range(200)))
+    assert other.generate(model="one", keep_alive=0).done_reason == "unload"
+    wait_for(lambda: "one" not in {m.model for m in other.ps().models})
+    for refused in (lambda: other.create(model="new", from_="one"), lambda: other.copy("one", "new"), lambda: other.delete("one"),
+                    lambda: other.pull("../x"), lambda: other.show("four")):
+        try:
+            refused()
+            raise AssertionError("it was not refused")
+        except ollama.ResponseError as error:
+            assert error.status_code >= 400 and error.error, error
+
+
+@test
 def killed_while_idle(s):
     chat(s, "one")
     before = process_of(s, "one")
