@@ -5,8 +5,10 @@
 #include "op/harness/compare.h"
 
 #include <stdio.h>
+#include <string.h>
 
-const int check_pool_sizes[CHECK_POOLS] = {2, 3, 7}; /* less than FIXTURE_WORKERS */
+/* As in `ways`, and less than FIXTURE_WORKERS. */
+const int check_pool_sizes[CHECK_POOLS] = {2, 3, 7};
 
 /* What is checked, and with which expectations. */
 typedef struct checker {
@@ -141,27 +143,35 @@ static bool check_against_oracle(checker *check, const oracle *expected)
 }
 
 /* The other runs, which must repeat the first. */
+static const struct way {
+    const char *name;
+    poison poison;
+    int n_threads; /* as in check_runner */
+    bool shifted;
+} ways[] = {
+    {"again, with other garbage in the outputs and around the inputs", POISON_LARGE, 1, false},
+    {"unit by unit, backwards", POISON_NAN, 0, false},
+    {"on 2 threads", POISON_LARGE, 2, false},
+    {"on 3 threads", POISON_LARGE, 3, false},
+    {"on 7 threads", POISON_LARGE, 7, false},
+    {"at addresses shifted by one element", POISON_NAN, 1, true},
+};
+
+/* All of them on random inputs. On each other kind of input only foreign code makes all; a kernel
+ * of the program makes one, which differs from kind to kind and from case to case. */
 static bool check_repetitions(checker *check, const snapshot *first)
 {
-    static const char again[] = "again, with other garbage in the outputs and around the inputs",
-                      backwards[] = "unit by unit, backwards",
-                      shifted[] = "at addresses shifted by one element";
-    fixture *fixture = &check->aligned;
-    if (!run_once(check, fixture, POISON_LARGE, 1, again) ||
-        !same_as_before(check, fixture, first, again))
-        return false;
-    if (!run_once(check, fixture, POISON_NAN, 0, backwards) ||
-        !same_as_before(check, fixture, first, backwards))
-        return false;
-    for (int i = 0; i < CHECK_POOLS; i++) {
-        char threads[32];
-        snprintf(threads, sizeof threads, "on %d threads", check_pool_sizes[i]);
-        if (!run_once(check, fixture, POISON_LARGE, check_pool_sizes[i], threads) ||
-            !same_as_before(check, fixture, first, threads))
+    enum { WAYS = sizeof ways / sizeof *ways };
+    const bool all = check->runner->is_elsewhere || check->fill == FILL_NORMAL;
+    const size_t only = ((size_t)check->fill + strlen(check->about.text)) % WAYS;
+    for (size_t i = 0; i < WAYS; i++) {
+        if (!all && i != only) continue;
+        fixture *fixture = ways[i].shifted ? &check->shifted : &check->aligned;
+        if (!run_once(check, fixture, ways[i].poison, ways[i].n_threads, ways[i].name) ||
+            !same_as_before(check, fixture, first, ways[i].name))
             return false;
     }
-    return run_once(check, &check->shifted, POISON_NAN, 1, shifted) &&
-           same_as_before(check, &check->shifted, first, shifted);
+    return true;
 }
 
 /* The scratch memory that a kernel in another process asks for. */

@@ -1,10 +1,11 @@
 /* Checks one variant of an operator on one case, strictly.
  *
- * The kernel runs on every kind of input for which its operator is defined. For each kind it runs
- * whole, again on other garbage, unit by unit from the last to the first, and on 2, 3 and 7
- * threads. All runs must give the same bits; the first is compared with the float64 oracle. After
- * each run every byte outside the outputs' elements must be unchanged. A last run has every tensor
- * at an address that is a multiple of only its element's size.
+ * The kernel runs on every kind of input for which its operator is defined, and is compared with
+ * the float64 oracle. On random inputs it runs again on other garbage, unit by unit from the last
+ * to the first, on 2, 3 and 7 threads, and with every tensor at an address that is a multiple of
+ * only its element's size. On each other kind of input foreign code makes all of these runs too, a
+ * kernel of the program one of them. All runs must give the same bits. After each run every byte
+ * outside the outputs' elements must be unchanged.
  */
 #pragma once
 
