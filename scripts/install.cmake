@@ -81,11 +81,14 @@ else()
 endif()
 add_dependencies(quipu_install_files quipu quipu_shared quipu_net_shared quipu_static quipu_printed)
 
-# The licences of the libraries that were linked in, which go where their code goes.
+# The licences of what the program and the libraries hold: other libraries that were linked in, and those that the
+# server's page takes. Each package has them, because each may be installed without the others.
 set(QUIPU_NOTICES "" CACHE PATH "Folder with the licences of libraries that are linked in; none by default")
-# Those of the libraries that the server's page takes.
 list(REMOVE_DUPLICATES WITH_LIBRARIES)
-function(install_page_licences folder)
+function(install_licences folder)
+  if(QUIPU_NOTICES)
+    install(DIRECTORY ${QUIPU_NOTICES}/ DESTINATION ${folder} ${ARGN})
+  endif()
   foreach(package ${WITH_LIBRARIES})
     install(FILES /usr/share/doc/${package}/copyright DESTINATION ${folder} RENAME ${package} ${ARGN})
   endforeach()
@@ -97,10 +100,7 @@ if(SKBUILD) # the Python package: the libraries and their headers, beside the pa
   install(FILES $<TARGET_FILE:quipu_shared> DESTINATION quipu RENAME libquipu.so)
   install(FILES $<TARGET_FILE:quipu_net_shared> DESTINATION quipu RENAME libquipu_net.so)
   install(FILES ${INTERFACE_HEADERS} DESTINATION quipu)
-  if(QUIPU_NOTICES)
-    install(DIRECTORY ${QUIPU_NOTICES}/ DESTINATION quipu/licenses)
-  endif()
-  install_page_licences(quipu/licenses)
+  install_licences(quipu/licenses)
   return()
 endif()
 
@@ -123,10 +123,8 @@ install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.fish
   DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT program)
 install(FILES README.md CHANGELOG.md CONTRIBUTING.md LICENSE SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT program)
 install(DIRECTORY doc examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT program)
-if(QUIPU_NOTICES)
-  install(DIRECTORY ${QUIPU_NOTICES}/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/licenses COMPONENT library)
-endif()
-install_page_licences(${CMAKE_INSTALL_DOCDIR}/licenses COMPONENT program)
+install_licences(${CMAKE_INSTALL_DOCDIR}/licenses COMPONENT program)
+install_licences(${CMAKE_INSTALL_DATAROOTDIR}/doc/libquipu${QUIPU_SOVERSION}/licenses COMPONENT library)
 
 file(RELATIVE_PATH PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(packaging/quipu.pc.in generated/quipu.pc @ONLY)

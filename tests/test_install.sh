@@ -118,9 +118,15 @@ in_components() {
     all=$(for name in program library development; do component $name; done | sort)
     diff <(cd "$place/usr" && find . ! -type d | sort) <(echo "$all") &&
         test -x "$place/program/bin/quipu" -a -f "$place/development/include/quipu.h" -a ! -e "$place/development/bin" &&
-        [ "$(find "$place/library" ! -type d | grep -vcE '/libquipu(_net)?\.so\.')" = 0 ]
+        [ "$(find "$place/library" ! -type d | grep -vcE '/libquipu(_net)?\.so\.|/licenses/')" = 0 ]
 }
 check "components" in_components
+# The libraries hold what the program holds of others, and may be installed without it.
+same_licences() {
+    diff <(cd "$place/program/share/doc/quipu/licenses" 2>/dev/null && cat ./* || true) \
+        <(cd "$place"/library/share/doc/libquipu*/licenses 2>/dev/null && cat ./* || true)
+}
+check "licences" same_licences
 
 python=/usr/bin/python3
 check "the Python package" env "QUIPU_LIBRARY=$lib/libquipu.so" "QUIPU_HEADER=$place/usr/include/quipu.h" \
