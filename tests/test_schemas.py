@@ -148,6 +148,8 @@ CASES = [
     # members of what stands before "properties" come first
     ({"anyOf": [{"properties": {"z": {}}, "required": ["z"]}], "properties": {"a": {}}, "required": ["a"]}, [{"z": 1, "a": 2}], [{"a": 1}]),
     ({"properties": {"a": {}}, "allOf": [{"properties": {"z": {}}}]}, [{"a": 1, "z": 2}], []),
+    ({"oneOf": [{"properties": {"k": {"const": 1}, "z": {}}, "required": ["k"]}, {"properties": {"k": {"const": 2}}, "required": ["k"]}], "properties": {"a": {}, "k": {"type": "integer"}}},
+     [{"z": 1, "a": 2, "k": 1}, {"a": 1, "k": 2}], [{"k": 3}]),
     ({"allOf": [{"$ref": "#/$defs/p"}, {"properties": {"b": {}}}], "properties": {"a": {}}, "$defs": {"p": {"properties": {"z": {}}}}}, [{"z": 1, "b": 1, "a": 2}], []),
     # alternatives that exclude each other
     ({"oneOf": [{"type": "integer"}, {"enum": ["inf", "Inf"]}]}, [1, "inf"], ["x"]),

@@ -3,9 +3,11 @@
 #include "server/json_memory.h"
 #include "server/http_parser.h"
 #include "server/keys.h"
+#include "text/json_string.h"
 
 #include "test.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- Requests ------------------------------------------------------------------------------ */
@@ -119,6 +121,34 @@ static void keys_are_whole(void **state)
     keys_free(&keys);
 }
 
+static void formats_become_json(void **state)
+{
+    (void)state;
+    strbuf out = {0};
+    cJSON *tree;
+    static const char written[] = "{\"n\":18446744073709551615,\"t\":[1.0]}";
+    assert_int_equal(json_parse_exact(written, strlen(written), "here", &tree, NULL), QP_OK);
+    json_put(&out, "{'q':%q,'Q':%Q,'none':%q,'%s':%b,'d':%d,", "it's \"%\" \n", "a\0b", (size_t)3,
+             (const char *)NULL, "s", true, -7);
+    json_put(&out, "'z':%z,'i':%i,'g':[%g,%g,%g],'j':%j,'no':%j}", (size_t)7, INT64_MIN, 0.1,
+             1.0 / 3, (double)INFINITY, tree, (const cJSON *)NULL);
+    assert_string_equal(
+        strbuf_text(&out),
+        "{\"q\":\"it's \\\"%\\\" \\n\",\"Q\":\"a\\u0000b\",\"none\":null,\"s\":true,"
+        "\"d\":-7,\"z\":7,\"i\":-9223372036854775808,\"g\":[0.1,"
+        "0.33333333333333331,null],\"j\":{\"n\":18446744073709551615,\"t\":[1.0]},"
+        "\"no\":null}");
+    cJSON *made = json_make("{'a':[%j,%q]}", tree, "\xff");
+    char *text = json_print(made);
+    assert_string_equal(text,
+                        "{\"a\":[{\"n\":18446744073709551615,\"t\":[1.0]},\"\xef\xbf\xbd\"]}");
+    cJSON_free(text);
+    cJSON_Delete(made);
+    cJSON_Delete(tree);
+    strbuf_free(&out);
+    assert_null(json_make("{'nul':%Q}", "\0", (size_t)1)); /* a tree cannot hold it */
+}
+
 static void failed_allocations_are_seen(void **state)
 {
     (void)state;
@@ -139,6 +169,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_in_any_pieces), cmocka_unit_test(refused_requests),
-        cmocka_unit_test(keys_are_whole), cmocka_unit_test(failed_allocations_are_seen)};
+        cmocka_unit_test(keys_are_whole), cmocka_unit_test(formats_become_json),
+        cmocka_unit_test(failed_allocations_are_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -158,6 +158,21 @@ static bool stands_first(const cJSON *schema, const char *keyword)
     return false;
 }
 
+/* The schema `rest` with another one, whose keyword has left `schema`. Properties that only the
+ * other one names come before those of the rest where the keyword stood before them. */
+static qp_status join(schema_compiler *c, const cJSON *schema, const char *keyword,
+                      const cJSON *rest, const cJSON *other, const schema_path *path,
+                      const cJSON **out)
+{
+    const cJSON *own = json_get(rest, "properties");
+    TRY(schema_merge(c, rest, other, path, out));
+    cJSON *all = cJSON_GetObjectItemCaseSensitive(*out, "properties");
+    if (!own || *out == rest || *out == other || !stands_first(schema, keyword)) return QP_OK;
+    for (int i = cJSON_GetArraySize(own); i > 0; i--) /* those of the rest, which are first */
+        cJSON_AddItemToArray(all, cJSON_DetachItemViaPointer(all, all->child));
+    return QP_OK;
+}
+
 /* The alternatives, each with what the schema says beside them: *out[n], which the caller frees. */
 static qp_status read_alternatives(schema_compiler *c, const cJSON *schema, const char *name,
                                    const schema_path *path, const cJSON ***out, size_t *n)
@@ -170,15 +185,13 @@ static qp_status read_alternatives(schema_compiler *c, const cJSON *schema, cons
     if (!cJSON_IsArray(all) || !all->child)
         return schema_refuse(c, path, QP_INVALID, "\"%s\" must be a list of schemas", name);
     if (says_more(schema, name)) TRY(schema_without(c, schema, name, path, &rest));
-    const bool first = stands_first(schema, name);
     *out = calloc((size_t)cJSON_GetArraySize(all), sizeof **out);
     if (!*out) return error_no_memory(c->error, "the schema", 0);
     cJSON_ArrayForEach(item, all)
     {
         const schema_path here = {.outer = &at, .index = (int)*n};
         (*out)[*n] = item;
-        if (rest)
-            TRY(schema_merge(c, first ? item : rest, first ? rest : item, &here, &(*out)[*n]));
+        if (rest) TRY(join(c, schema, name, rest, item, &here, &(*out)[*n]));
         ++*n;
     }
     return QP_OK;
@@ -211,21 +224,20 @@ qp_status schema_all_of(schema_compiler *c, const cJSON *schema, const schema_pa
                         grammar_expr *out)
 {
     const cJSON *all = json_get(schema, "allOf"), *item, *joined;
-    const schema_path at = {.outer = path, .name = "allOf"};
     static const cJSON any = {.type = cJSON_True};
+    const schema_path at = {.outer = path, .name = "allOf"};
     cJSON *rest;
     int index = 0;
     if (!cJSON_IsArray(all))
         return schema_refuse(c, path, QP_INVALID, "\"allOf\" must be a list of schemas");
     TRY(schema_without(c, schema, "allOf", path, &rest));
-    const bool first = stands_first(schema, "allOf");
-    joined = first ? &any : rest;
+    joined = &any;
     cJSON_ArrayForEach(item, all)
     {
         const schema_path here = {.outer = &at, .index = index++};
         TRY(schema_merge(c, joined, item, &here, &joined));
     }
-    if (first) TRY(schema_merge(c, joined, rest, path, &joined));
+    TRY(join(c, schema, "allOf", rest, joined, path, &joined));
     return schema_compile(c, joined, path, out);
 }
 
@@ -237,8 +249,7 @@ static qp_status reference_and_more(schema_compiler *c, const cJSON *schema,
     cJSON *rest;
     TRY(schema_resolve(c, schema, path, &target));
     TRY(schema_without(c, schema, "$ref", path, &rest));
-    const bool first = stands_first(schema, "$ref");
-    TRY(schema_merge(c, first ? target : rest, first ? rest : target, path, &joined));
+    TRY(join(c, schema, "$ref", rest, target, path, &joined));
     return schema_compile(c, joined, path, out);
 }
 
