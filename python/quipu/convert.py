@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from quipu._native import check, ffi, known_option, lib, path_bytes, set_option, sized
 from quipu._wait import call_apart
 from quipu.hub import is_name, pull
-from quipu.model import _adapters, _on_log
+from quipu.model import _adapters, _set_log
 from quipu.options import ConvertOptions
 
 if TYPE_CHECKING:
@@ -22,14 +22,13 @@ def convert(model: str | os.PathLike[str], out: str | os.PathLike[str], **option
     are), pure, clamp, threads, adapters, log."""
     if is_name(model):
         model = pull(model, log=options.get("log"))
-    native, keep, cancel = sized("qp_convert_options"), [], ffi.new("int *")
+    keep: list[Any] = []
+    native, cancel = sized("qp_convert_options"), ffi.new("int *")
     paths: dict[str, Any] = {"model": os.fsdecode(path_bytes(model, "a model")), "out": os.fsdecode(path_bytes(out))}
     for name, value in {**options, **paths}.items():
         known_option("convert()", name, [*ConvertOptions.__annotations__, *paths])
         if name == "log":
-            if callable(value):
-                keep.append(handle := ffi.new_handle(value))
-                native.log, native.log_context = _on_log, handle
+            _set_log(native, value, keep)
         elif name == "adapters":
             native.adapters, native.n_adapters = _adapters(keep, options)
         else:

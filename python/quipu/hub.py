@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from quipu._native import check, path_bytes, take_text, text_of
+from quipu._native import check, check_receiver, path_bytes, take_text, text_of
 from quipu._wait import call_apart
 
 
@@ -26,6 +26,7 @@ def pull(model: str | os.PathLike[str], *, log: Callable[[str], None] | None = N
     receives lines of progress. The environment is that of huggingface_hub: HF_HOME, HF_TOKEN, ..."""
     from quipu._net import net
 
+    check_receiver(log, "log")
     net_ffi, net_lib = net()
     text, cancel = net_ffi.new("char[]", path_bytes(model, "a model")), net_ffi.new("int *")
     out, error = net_ffi.new("char **"), net_ffi.new("qp_error *")

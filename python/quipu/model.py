@@ -262,6 +262,13 @@ def _log(context: Any, _level: int, message: Any) -> None:
 _on_log = ffi.callback("void(void *, qp_log_level, const char *)", _log)
 
 
+def _set_log(native: Any, log: Any, keep: list[Any]) -> None:
+    check_receiver(log, "log")
+    if log is not None:
+        keep.append(handle := ffi.new_handle(log))
+        native.log, native.log_context = _on_log, handle
+
+
 def _array_of(native: Any) -> npt.NDArray[Any]:
     kinds: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I32": np.int32, "I64": np.int64}
     dtype = text_of(native.type)
@@ -297,19 +304,19 @@ def _adapters(keep: list[Any], options: Mapping[str, Any]) -> tuple[Any, int]:
 def _engine_options(path: str | os.PathLike[str], options: Mapping[str, Any], sessions: int, keep: list[Any]) -> Any:
     """A qp_engine_options; `keep` holds what it points to."""
     native = sized("qp_engine_options")
+    value: Any
     for name, value in {"max_sessions": sessions, **options, "model": os.fsdecode(path_bytes(path, "a model"))}.items():
         if name == "schedule":
-            if isinstance(value, Mapping):
-                keep.append(schedule := _schedule(keep, value))
+            if value is not None:
+                keep.append(schedule := _schedule(keep, instance(value, Mapping, "Model: schedule")))
                 native.schedule = schedule
         elif name == "log":
-            if callable(value):
-                keep.append(handle := ffi.new_handle(value))
-                native.log, native.log_context = _on_log, handle
+            _set_log(native, value, keep)
         elif name == "adapters":
             native.adapters, native.n_adapters = _adapters(keep, options)
         elif name == "on_tensor":
-            if callable(value):
+            check_receiver(value, "Model: on_tensor")
+            if value is not None:
                 keep.append(handle := ffi.new_handle(receiver := Receiver(value)))
                 keep.append(receiver)
                 native.on_tensor, native.tensor_context = _on_tensor, handle

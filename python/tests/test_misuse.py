@@ -81,6 +81,12 @@ def test_wrong_values_are_refused_by_name(model, tmp_path, monkeypatch):
     assert model.generate("the cat", max_tokens=2).text() is not None
 
 
+def test_nothing_is_ignored():
+    for wrong in ({"log": 3}, {"on_tensor": "print"}, {"schedule": 3}, {"schedule": "dag"}):
+        with pytest.raises(quipu.QuipuError, match=next(iter(wrong))):
+            quipu.Model(TEXT, **SMALL, **wrong)
+
+
 def test_objects_of_another_model_are_refused(model):
     with quipu.Model(TEXT, **SMALL) as other:
         theirs = other.session()
