@@ -127,6 +127,10 @@ def refusals(_):
     for more in (("--streams", "2"), ("--warmup", "1")):
         assert "--simulate needs times" in load(one, *more)[2]
     assert "cannot" in load(one, costs=FOLDER.name + "/none")[2]
+    assert "--url" in load(one, "--url", "http://127.0.0.1:1")[2]
+    for option in ("--servers", "--copies", "--parallel", "--chunk", "--kv-positions"):
+        said = subprocess.run([QUIPU, "load", "--url", "http://127.0.0.1:1", option, "3"], capture_output=True, text=True)
+        assert said.returncode and f"{option} needs --simulate" in said.stderr, said
     assert subprocess.run([QUIPU, "load", "--simulate", file("costs.csv", costs_text())], capture_output=True).returncode
 
 

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/status.h"
+#include "cli/option_groups.h"
 #include "load/load.h"
 #include "text/utf8.h"
 
@@ -42,6 +43,17 @@ static qp_status read_files(const cli_call *call, load_options *o, load_files *f
                              s->api_key_file);
         o->api_key = files->key;
     }
+    return QP_OK;
+}
+
+/* Options of a fleet that is computed, without one. */
+static qp_status check_simulation(const cli_call *call)
+{
+    const char *settings = (const char *)call->settings;
+    for (const option_spec *o = cli_simulation_options.options; o->name; o++)
+        if (!call->settings->costs &&
+            option_source_at(call->options, settings + o->field) == OPTION_FROM_COMMAND_LINE)
+            return error_set(call->error, QP_INVALID, "--%s needs --simulate COSTS", o->name);
     return QP_OK;
 }
 
@@ -90,6 +102,7 @@ static qp_status options_of(const cli_call *call, load_options *o, load_files *f
                         .timeout = s->silence,
                         .cancel = &cli_interrupted,
                         .progress = cli_progress()};
+    TRY(check_simulation(call));
     if (s->limits) TRY(load_parse_limits(s->limits, &o->limits, call->error));
     TRY(read_files(call, o, files));
     complete(o);

@@ -89,7 +89,7 @@ static const char *const routers[] = {"round_robin", "power_of_two", "cache_awar
 
 static const option_spec simulation_options[] = {
     {"simulate", 0, OPTION_STRING_AT(SETTINGS, costs), .argument = "COSTS",
-     .hint = OPTION_HINT_FILE,
+     .hint = OPTION_HINT_FILE, .excludes = "url",
      .help = "ask no server, but compute what a fleet would do, whose passes take what the rows of "
              "`quipu bench -o csv` in this file say"},
     {"servers", 0, OPTION_INTEGER_AT(SETTINGS, servers), .argument = "N", .fallback = "1",
