@@ -31,10 +31,11 @@ def declarations(path: Path) -> str:
 
 def _find(name: str, variable: str, fallback: Path) -> Path:
     named = os.environ.get(variable)
-    for path in ([Path(named)] if named else [_HERE / name, fallback]):
+    paths = [Path(named)] if named else [_HERE / name, fallback]
+    for path in paths:
         if path.exists():
             return path
-    raise ImportError(f"{name} is not beside the package {_HERE} or at {path}; install the package with pip, or "
+    raise ImportError(f"{name} is not beside the package {_HERE} or at {paths[-1]}; install the package with pip, or "
                       f"name the file with {variable}")
 
 

@@ -40,7 +40,7 @@ class Stepped:
     def receive_logits(self, index: int, row: Floats) -> None:
         """The logits after token `index` of those that the step reads."""
 
-    def receive_hidden(self, index: int, row: Floats) -> None:
+    def receive_hidden(self, index: int, pointer: Any) -> None:
         """The last hidden state, of which these logits are made."""
 
     def receive_token(self, token: int) -> bool:
