@@ -292,6 +292,7 @@ static void on_ended(evutil_socket_t number, short events, void *context)
 static void check_time(model *m, uint64_t now)
 {
     const double limit = m->all->options->load_timeout, spent = (double)(now - m->since) * 1e-9;
+    if (m->process <= 0) return;
     if (m->state == MODEL_ENDING && spent >= ENDING_SECONDS) kill(m->process, SIGKILL);
     if ((m->state == MODEL_COUNTING || m->state == MODEL_LOADING) && limit > 0 && spent >= limit) {
         char why[128];
