@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Cycles of loops in objects for aarch64, as llvm-mca estimates them: arm_cycles.py OBJECT:FUNCTION:WEIGHTS...
 
-WEIGHTS is what one turn of the function's loop with most products multiplies. Loops inside it are counted as often
-as a constant says that they run (OBJECT:FUNCTION:WEIGHTS:TURNS), once by default. Prints cycles for 32
+WEIGHTS is what one turn of the function's loop with most products multiplies. The longest loop in it is counted as often
+as a constant says that it runs (OBJECT:FUNCTION:WEIGHTS:TURNS), once by default. Where loops are nested otherwise, the
+constant is a list of them, from the outermost on, as numbers of instructions: 45-259*1,79-243*4. Prints cycles for 32
 weights by processor. llvm-mca assumes that all loads hit the first cache and that branches are predicted.
 """
 import re
@@ -47,25 +48,35 @@ def cycles(code, processor):
     return int(match[1]) / 200
 
 
+def longest_of(rows, turns):
+    """[(first, last, turns)]: the loop with most products, and the longest one inside it if that has several turns."""
+    loops = loops_of(rows)
+    products = [bool(re.match(r"[su]dot|smmla|bfdot|[su]mlal|fmla", row[1])) for row in rows]
+    whole = max(loops, key=lambda loop: (sum(products[loop[0]:loop[1]]), loop[1] - loop[0]))
+    inner = [loop for loop in loops if loop != whole and loop[0] >= whole[0] and loop[1] <= whole[1]]
+    if not inner or turns == 1:
+        return [(*whole, 1)]
+    return [(*whole, 1), (*max(inner, key=lambda loop: loop[1] - loop[0]), turns)]
+
+
+def nest_of(rows, text):
+    if "-" not in text:
+        return longest_of(rows, int(text))
+    return [tuple(map(int, re.split(r"[-*]", part))) for part in text.split(",")]
+
+
 def main():
     print(f"{'loop':44}{'instructions':>13}" + "".join(f"{name:>13}" for name in PROCESSORS))
     for argument in sys.argv[1:]:
-        path, function, weights, turns = (argument.split(":") + ["1"])[:4]
+        path, function, weights, text = (argument.split(":") + ["1"])[:4]
         rows = instructions_of(path, function)
-        loops = loops_of(rows)
-        products = [bool(re.match(r"[su]dot|smmla|bfdot|[su]mlal|fmla", row[1])) for row in rows]
-        whole = max(loops, key=lambda loop: (sum(products[loop[0]:loop[1]]), loop[1] - loop[0]))
-        inner = [loop for loop in loops if loop != whole and loop[0] >= whole[0] and loop[1] <= whole[1]]
-        inner = max(inner, key=lambda loop: loop[1] - loop[0]) if inner and int(turns) > 1 else None
-        code = [rows[i][1] for i in range(whole[0], whole[1] + 1) if not inner or not inner[0] <= i <= inner[1]]
-        again = [rows[i][1] for i in range(inner[0], inner[1] + 1)] if inner else []
-        share = 32 / int(weights)
-        count = (len(code) + len(again) * int(turns)) * share
-        line = f"{function:44}{count:13.1f}"
-        for processor in PROCESSORS:
-            sum_of = cycles(code, processor) + (cycles(again, processor) * int(turns) if inner else 0)
-            line += f"{sum_of * share:13.2f}"
-        print(line)
+        nest, share, count, sums = nest_of(rows, text), 32 / int(weights), 0, dict.fromkeys(PROCESSORS, 0)
+        for (first, last, turns), inner in zip(nest, [*nest[1:], (len(rows), 0, 0)]):
+            code = [rows[i][1] for i in range(first, last + 1) if not inner[0] <= i <= inner[1]]
+            count += len(code) * turns
+            for processor in PROCESSORS:
+                sums[processor] += cycles(code, processor) * turns
+        print(f"{function:44}{count * share:13.1f}" + "".join(f"{sums[name] * share:13.2f}" for name in PROCESSORS))
 
 
 main()

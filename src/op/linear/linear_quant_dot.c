@@ -263,32 +263,35 @@ INLINE_V void store_pairs(const quant_format *f, const vint w[8], uint8_t *bytes
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 
-enum { X_ROWS = 4, X_PAIRS = X_ROWS / 2, W_PAIRS = QUANT_ROWS / 2 };
+/* Vectors of weight rows and rows of x at a time, so that their sums stay in registers. */
+enum { X_ROWS = 4, X_PAIRS = X_ROWS / 2, PART = 2, W_PAIRS = PART * LANES / 2 };
 
-/* Adds the products of eight values, two words from s on, of the group's rows and of four rows of
- * x. */
-INLINE void add_eight(const uint8_t *bytes, const int8_t *q, int s, vint sums[X_PAIRS][W_PAIRS])
+/* Adds the products of 16 values, four words from s on, of the part's rows and of four rows of x.
+ */
+INLINE void add_sixteen(const uint8_t *bytes, const int8_t *q, int s, vint sums[X_PAIRS][W_PAIRS])
 {
-    int8x16_t x[X_PAIRS];
+    int64x2_t x[X_PAIRS][2];
     UNROLL for (int p = 0; p < X_PAIRS; p++)
     {
-        const int8_t *first = q + 2 * p * QUANT_BLOCK + 4 * s;
-        x[p] = vcombine_s8(vld1_s8(first), vld1_s8(first + QUANT_BLOCK));
+        const int8_t *row = q + 2 * p * QUANT_BLOCK + 4 * s;
+        const int64x2_t a = (int64x2_t)v_load(row), b = (int64x2_t)v_load(row + QUANT_BLOCK);
+        x[p][0] = vzip1q_s64(a, b);
+        x[p][1] = vzip2q_s64(a, b);
     }
-    UNROLL for (int i = 0; i < W_PAIRS; i++)
+    UNROLL16 for (int i = 0; i < 2 * W_PAIRS; i++)
     {
-        const int8x16_t w =
-            (int8x16_t)v_load(bytes + (s + i % 2) * WORD_BYTES + i / 2 * HALF_BYTES);
+        const int pair = i % W_PAIRS, at = s + i / W_PAIRS * 2 + pair % 2;
+        const int8x16_t w = (int8x16_t)v_load(bytes + at * WORD_BYTES + pair / 2 * HALF_BYTES);
         UNROLL for (int p = 0; p < X_PAIRS; p++)
         {
-            sums[p][i] = vmmlaq_s32(sums[p][i], w, x[p]);
+            sums[p][pair] = vmmlaq_s32(sums[p][pair], w, (int8x16_t)x[p][i / W_PAIRS]);
         }
     }
 }
 
-/* Of scale group g of a block: dots (4 rows of x, 4 vectors of weight rows). */
+/* Of scale group g of a block: dots (4 rows of x, vectors of the part). */
 INLINE void group_dots(const quant_format *f, int digits, const uint8_t *bytes, quant_x x, int g,
-                       vint dots[X_ROWS][HALVES])
+                       vint dots[X_ROWS][PART])
 {
     const int first = 4 * g, end = f->groups == 2 ? first + 4 : 8;
     vint sums[X_PAIRS][W_PAIRS] = {{{0}}};
@@ -300,27 +303,28 @@ INLINE void group_dots(const quant_format *f, int digits, const uint8_t *bytes, 
             for (int k = 0; k < W_PAIRS; k++)
                 sums[p][k] = join_digits(digits, start, sums[p][k]);
         }
-        UNROLL for (int s = first; s < end; s += 2)
+        UNROLL for (int s = first; s < end; s += 4)
         {
-            add_eight(bytes, x.q + i * QUANT_TILE * QUANT_BLOCK, s, sums);
+            add_sixteen(bytes, x.q + i * QUANT_TILE * QUANT_BLOCK, s, sums);
         }
     }
     for (int r = 0; r < X_ROWS; r += 2)
-        for (int h = 0; h < HALVES; h++) {
+        for (int h = 0; h < PART; h++) {
             const vint *of = &sums[r / 2][2 * h];
             dots[r][h] = vuzp1q_s32(of[0], of[1]);
             dots[r + 1][h] = vuzp2q_s32(of[0], of[1]);
         }
 }
 
-/* A block of four rows of x, of which `rows` are there, and of a group. */
+/* A block of four rows of x and of a part. */
 INLINE void add_four_rows(const quant_format *f, int digits, const uint8_t *bytes,
-                          const float *scales, quant_x x, int rows, float *sums)
+                          const float *scales, quant_x x, vfloat out[X_ROWS][PART])
 {
-    vint dots[2][X_ROWS][HALVES];
+    vint dots[2][X_ROWS][PART];
     for (int g = 0; g < f->groups; g++)
         group_dots(f, digits, bytes, x, g, dots[g]);
-    for (int h = 0; h < HALVES; h++) {
+    UNROLL for (int h = 0; h < PART; h++)
+    {
         vfloat scale[2], minimum[2];
         for (int g = 0; g < f->groups; g++) {
             scale[g] = v_load_floats(scales + g * QUANT_ROWS + h * LANES);
@@ -330,33 +334,43 @@ INLINE void add_four_rows(const quant_format *f, int digits, const uint8_t *byte
         UNROLL for (int r = 0; r < X_ROWS; r++)
         {
             const vint of_row[2] = {dots[0][r][h], dots[f->groups - 1][r][h]};
-            float *to = sums + r * QUANT_SUMS + h * LANES;
-            if (r < rows)
-                v_store_floats(to, add_block(f, of_row, scale, minimum, x.d + r, x.c, r, QUANT_TILE,
-                                             v_load_floats(to)));
+            out[r][h] =
+                add_block(f, of_row, scale, minimum, x.d + r, x.c, r, QUANT_TILE, out[r][h]);
         }
     }
 }
 
 /* Rows that are not there lie in the tile's memory all the same, and nothing is stored of them. */
+INLINE void run_part(const quant_format *f, int digits, const uint8_t *bytes, const float *scales,
+                     int count, quant_x x, int rows, float *sums)
+{
+    vfloat out[X_ROWS][PART];
+    UNROLL for (int i = 0; i < X_ROWS * PART; i++) out[i / PART][i % PART] =
+        i / PART < rows ? v_load_floats(sums + i / PART * QUANT_SUMS + i % PART * LANES)
+                        : v_convert(v_all(0));
+    for (int b = 0; b < count; b++) {
+        add_four_rows(f, digits, bytes, scales, x, out);
+        bytes += 8 * WORD_BYTES;
+        scales += quant_scale_floats(f);
+        x = advance(f, digits, QUANT_TILE, 1, x);
+    }
+    UNROLL for (int i = 0; i < X_ROWS * PART; i++) if (i / PART < rows)
+        v_store_floats(sums + i / PART * QUANT_SUMS + i % PART * LANES, out[i / PART][i % PART]);
+}
+
 INLINE void run_tile_i8mm(const quant_format *f, int offset, int digits, const uint8_t *bytes,
                           const float *scales, int count, quant_x x, int rows, int n_groups,
                           float *sums)
 {
     (void)offset; /* the bytes are as they were unpacked */
     for (int g = 0; g < n_groups; g++)
-        for (int r = 0; r < rows; r += X_ROWS) {
-            const uint8_t *of_block = bytes + g * QUANT_CHUNK_BYTES;
-            const float *of_group = scales + g * QUANT_CHUNK * quant_scale_floats(f);
-            quant_x part = {x.q + r * QUANT_BLOCK, x.d + r, (float *)x.c + r};
-            for (int b = 0; b < count; b++) {
-                add_four_rows(f, digits, of_block, of_group, part, rows - r,
-                              sums + r * QUANT_SUMS + g * QUANT_ROWS);
-                of_block += 8 * WORD_BYTES;
-                of_group += quant_scale_floats(f);
-                part = advance(f, digits, QUANT_TILE, 1, part);
+        for (int r = 0; r < rows; r += X_ROWS)
+            for (int h = 0; h < HALVES; h += PART) {
+                const quant_x part = {x.q + r * QUANT_BLOCK, x.d + r, (float *)x.c + r};
+                run_part(f, digits, bytes + g * QUANT_CHUNK_BYTES + h * HALF_BYTES,
+                         scales + g * QUANT_CHUNK * quant_scale_floats(f) + h * LANES, count, part,
+                         rows - r, sums + r * QUANT_SUMS + g * QUANT_ROWS + h * LANES);
             }
-        }
 }
 
 #define RUN_TILE run_tile_i8mm
