@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
-from quipu._native import check, ffi, lib, listed, path_bytes
+from quipu._native import check, ffi, instance, lib, listed, path_bytes
 from quipu.errors import InvalidError, WrongTypeError
 from quipu.options import Adapter, Lora
 
@@ -19,10 +20,12 @@ def adapters_of(options: Mapping[str, Any]) -> list[Adapter]:
     given = options.get("adapters")
     if isinstance(given, (str, os.PathLike, Adapter)):
         raise InvalidError(f"Model: adapters must be a list of paths or Adapters, found {given!r:.100}")
-    adapters = [a if isinstance(a, Adapter) else Adapter(a) for a in listed(() if given is None else given, "Model: adapters")]
+    adapters = [a if isinstance(a, Adapter) else Adapter(a)
+                for a in listed(() if given is None else given, "Model: adapters")]
     for a in adapters:
         path_bytes(a.path, "Model: the path of an adapter")
-        if not isinstance(a.scale, (int, float)) or a.scale == 0:
+        instance(a.name, str, "Model: the name of an adapter")
+        if instance(a.scale, (int, float), "Model: the scale of an adapter") == 0:
             raise InvalidError(f"Model: the scale of adapter {a.path} must not be 0; leave it out, or let it wait")
     return adapters
 
@@ -40,7 +43,7 @@ class Adapters:
         if lora is None:
             return self.usual
         items: list[tuple[Any, float | None]]
-        if isinstance(lora, (str, int)):
+        if isinstance(lora, (str, int, Integral)):
             items = [(lora, None)]
         elif isinstance(lora, Mapping):
             items = list(lora.items())
@@ -56,12 +59,21 @@ class Adapters:
         return tuple(sorted(found))
 
     def _find(self, what: str, name: Any) -> int:
-        for i, a in enumerate(self._all):
-            path = os.fspath(a.path)
-            if isinstance(name, (int, str)) and (name in (i, a.name, path) or not a.name and name == os.path.basename(path)):
-                return i
+        found = [i for i, a in enumerate(self._all) if isinstance(name, str) and name in _names(a)]
+        if isinstance(name, Integral) and not isinstance(name, bool) and 0 <= int(name) < len(self._all):
+            return int(name)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InvalidError(f"{what}: {len(found)} adapters are called {name!r:.60}; choose one by its number")
         names = ", ".join(a.name or os.path.basename(os.fspath(a.path)) for a in self._all) or "none"
         raise InvalidError(f"{what}: the model has no adapter {name!r:.60}; it has {names}")
+
+
+def _names(adapter: Adapter) -> tuple[str, ...]:
+    """What an adapter is called: its name and its path; without a name, also the last part of the path."""
+    path = os.fspath(adapter.path)
+    return (adapter.name, path) if adapter.name else (path, os.path.basename(path))
 
 
 def adapt(session: Any, uses: Uses) -> None:

@@ -81,6 +81,18 @@ def test_what_is_wrong_is_named(adapters):
             model.generate(PROMPT, lora="first").text()
 
 
+def test_names_of_adapters_are_clear(adapters):
+    for wrong in (quipu.Adapter(adapters[0], scale="2"), quipu.Adapter(adapters[0], name=3)):
+        with pytest.raises(quipu.QuipuError, match="of an adapter is a"):
+            quipu.Model(TEXT, adapters=[wrong])
+    same = [quipu.Adapter(path, name="x") for path in adapters]
+    with quipu.Model(TEXT, threads=1, context=256, adapters=same) as model:
+        assert answer(model, lora=np.int64(1)) == answer(model, lora=1) != answer(model, lora=0)
+        for lora, words in (("x", "2 adapters are called 'x'"), (True, "no adapter True"), (-1, "no adapter -1")):
+            with pytest.raises(quipu.QuipuError, match=words):
+                model.generate(PROMPT, lora=lora)
+
+
 def test_options_are_checked(adapters):
     first, second = adapters
     for options, words in (({"adapters": [first, second], "adapters_at_once": 1}, "at once must be 2"),
