@@ -292,6 +292,19 @@ def templates_have_variables_of_the_server(_):
 
 
 @test
+def keys_share_no_cached_prompts(_):
+    """The time of an answer would tell what another client has asked."""
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as file:
+        file.write("a\nb\n")
+        file.flush()
+        for shared in (False, True):
+            with Server("--api-key-file", file.name, *["--shared-cache"] * shared) as s:
+                cached = [s.post("/v1/completions", {"prompt": list(range(10, 90)), "max_tokens": 1}, Authorization=f"Bearer {key}")[1]
+                          ["usage"]["prompt_tokens_details"]["cached_tokens"] for key in "aabb"]
+                assert cached[0] == 0 < cached[1] == cached[3] and (cached[2] > 0) == shared, cached
+
+
+@test
 def cached_prompts_outlive_the_server(_):
     with tempfile.TemporaryDirectory() as top:
         folder = Path(top) / "of" / "prompts"
