@@ -246,8 +246,8 @@ def gpu_functions():
     return re.findall(r"^EXPORT (cu\w+)", (HERE / "fake_cuda/driver.c").read_text(), re.M)
 
 
-def hangs_at(function, *command):
-    """Whether the command calls the function, which does not return; then it ends after SIGINT."""
+def hangs_at(function, *command, closes=False):
+    """Whether the command calls the function, which does not return; then it ends after SIGINT, or when nobody reads its output."""
     child = start(*command, "--device", "cuda", environment={"LD_LIBRARY_PATH": str(FAKE_CUDA), "QUIPU_FAKE_CUDA_HANGS": function})
     child.stdin.close()
     said = b""
@@ -257,7 +257,9 @@ def hangs_at(function, *command):
         if not line or b"without GPU code" in line or b" ready" in line:
             break
     reached = b" hangs\n" in said
-    if reached:
+    if reached and closes:
+        ends(f"{command[0]}, {function}, closed pipe", child, lambda child: child.stdout.close())
+    elif reached:
         ends(f"{command[0]}, {function}", child, lambda child: child.send_signal(signal.SIGINT))
         check(child.returncode != 0, f"{command} after SIGINT: status 0")
     child.kill()
@@ -278,6 +280,7 @@ def waits_for_gpus():
     runs += [(function, *command) for command in others for function in ("cuInit", "cuMemAlloc_v2", "cuLaunchKernelEx", "cuStreamSynchronize", "cuStreamSynchronize:8")]
     with ThreadPoolExecutor(8) as pool:
         reached = sum(pool.map(lambda run: hangs_at(*run), runs))
+        reached += sum(pool.map(lambda run: hangs_at("cuStreamSynchronize:8", *run, closes=True), (every, *others[1:2], *others[3:6])))
     print(f"{reached} hanging calls in {len(runs)} runs" if reached else "skipped: a GPU that hangs: the build has no GPU code")
 
 

@@ -290,7 +290,8 @@ void cli_handle_signals(void);
 void cli_fill_descriptors(void);
 
 /* Set by SIGINT between cli_catch_interrupt() and cli_release_interrupt(). The process is ended 1.5
- * s after the signal if it has not ended by itself, whatever it waits for. */
+ * s after the signal if it has not ended by itself, whatever it waits for. The same when standard
+ * output is a pipe that nobody reads any more. */
 extern volatile int cli_interrupted;
 void cli_catch_interrupt(void);
 void cli_release_interrupt(void);

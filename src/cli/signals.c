@@ -4,9 +4,13 @@
 #include "base/replace_file.h"
 #include "file/mapping.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -116,9 +120,36 @@ static void catch_interrupt(int how)
     catching = how;
 }
 
+/* Waits until standard output, a pipe, has no reader any more. A command that hangs would not write
+ * to it, and so never notice. */
+static void *watch_reader(void *unused)
+{
+    struct pollfd output = {.fd = STDOUT_FILENO};
+    (void)unused;
+    while (poll(&output, 1, -1) < 0 && errno == EINTR) {
+    }
+    if (!(output.revents & POLLERR)) return NULL;
+    const struct timespec grace = {GRACE_MS / 1000, GRACE_MS % 1000 * 1000000};
+    nanosleep(&grace, NULL); /* in which a command that writes ends by itself */
+    file_replacement_drop_all();
+    end_by(SIGPIPE);
+    return NULL;
+}
+
+static void start_watch(void)
+{
+    pthread_t thread;
+    struct stat about;
+    if (fstat(STDOUT_FILENO, &about) == 0 && S_ISFIFO(about.st_mode) &&
+        pthread_create(&thread, NULL, watch_reader, NULL) == 0)
+        pthread_detach(thread);
+}
+
 void cli_catch_interrupt(void)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     catch_interrupt(1);
+    pthread_once(&once, start_watch);
 }
 
 void cli_catch_answers_interrupt(void)
@@ -143,7 +174,7 @@ static void on_ending(int number)
 
 void cli_catch_endings(void)
 {
-    cli_catch_interrupt();
+    catch_interrupt(1);
     for (int i = 0; i < N_ENDINGS; i++) {
         struct sigaction action, found;
         sigaction(endings[i], NULL, &found);
