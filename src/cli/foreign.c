@@ -113,7 +113,7 @@ const option_foreign cli_foreign_flags[] = {
          "--allow-deprecated-quantization",
          DTYPE),
     HOLDS("--mmap"),
-    SAID("--mlock --no-mmap -dio --direct-io --no-direct-io -lm --load-mode -lzm --lazy-mode "
+    SAID("--mlock --no-mmap -dio --direct-io -lm --load-mode -lzm --lazy-mode "
          "--safetensors-load-strategy --use-tqdm-on-load --pt-load-map-location "
          "--model-loader-extra-config --max-parallel-loading-workers "
          "--safetensors-prefetch-num-threads --safetensors-prefetch-block-size",
@@ -141,22 +141,22 @@ const option_foreign cli_foreign_flags[] = {
          "--logits-processors --logits-processor-pattern --io-processor-plugin --plugins "
          "--middleware --additional-config --external_parameters --model-class-overrides",
          NO_CODE),
-    SAID("-mm --mmproj -mmdev --mmproj-device -mmu --mmproj-url --mmproj-auto --no-mmproj "
-         "--no-mmproj-auto "
-         "--mmproj-offload --no-mmproj-offload --image --audio --video --image-min-tokens "
-         "--image-max-tokens --mtmd-batch-max-tokens --video-fps --video-timestamp-interval "
+    SAID("-mm --mmproj -mmdev --mmproj-device -mmu --mmproj-url --mmproj-auto "
+         "--mmproj-offload --image --audio --video --image-min-tokens --image-max-tokens "
+         "--mtmd-batch-max-tokens --video-fps --video-timestamp-interval "
          "--video-ffmpeg-dir --media-path --limit-mm-per-prompt --enable-mm-embeds "
          "--media-io-kwargs --mm-processor-kwargs --mm-processor-cache-gb "
          "--disable-mm-preprocessor-cache --mm-processor-cache-type "
          "--mm-shm-cache-max-object-size-mb --mm-encoder-tp-mode --mm-encoder-attn-backend "
          "--interleave-mm-strings --skip-mm-profiling --video-pruning-rate "
          "--allowed-local-media-path --allowed-media-domains --disable-chunked-mm-input "
-         "--enable-multimodal-encoder-data-parallel --enable-prompt-embeds --mm-hasher-algorithm "
-         "--mm-encoder-only --mm-encoder-attn-dtype --mm-encoder-fp8-scale-path "
-         "--mm-encoder-fp8-scale-save-path --mm-encoder-fp8-scale-save-margin "
-         "--video-pruning-method --mm-tensor-ipc --mm-processor-device --mm-ipc-gpu-memory-gb "
-         "--mm-device-do-normalize --trust-request-mm-kwargs --enable-shm-tensor-arena "
-         "--ec-transfer-config --ec-manager-config",
+         "--enable-multimodal-encoder-data-parallel --enable-prompt-embeds "
+         "--mm-hasher-algorithm --mm-encoder-only --mm-encoder-attn-dtype "
+         "--mm-encoder-fp8-scale-path --mm-encoder-fp8-scale-save-path "
+         "--mm-encoder-fp8-scale-save-margin --video-pruning-method --mm-tensor-ipc "
+         "--mm-processor-device --mm-ipc-gpu-memory-gb --mm-device-do-normalize "
+         "--trust-request-mm-kwargs --enable-shm-tensor-arena --ec-transfer-config "
+         "--ec-manager-config",
          MEDIA),
     HOLDS("--language-model-only"),
     SAID("--no-language-model-only", MEDIA),
@@ -172,17 +172,17 @@ const option_foreign cli_foreign_flags[] = {
               "0=cpu -1=cuda 99=cuda 100=cuda 999=cuda all=cuda auto=auto", .text = LAYERS),
     MAPPED_TO("-dev", "device", "none=cpu cpu=cpu cuda=cuda CUDA0=cuda auto=auto",
               .text = "the device is --device cpu, cuda or auto"),
-    SAID("--cpu-offload-gb -ot --override-tensor --op-offload --no-op-offload --no-host "
-         "-nkvo --no-kv-offload --swap-space --offload-backend --cpu-offload-params "
-         "--offload-group-size --offload-num-in-group --offload-prefetch-step --offload-params",
+    SAID("--cpu-offload-gb -ot --override-tensor --op-offload --no-host -nkvo "
+         "--no-kv-offload --swap-space --offload-backend --cpu-offload-params "
+         "--offload-group-size --offload-num-in-group --offload-prefetch-step "
+         "--offload-params",
          LAYERS),
     HOLDS("-kvo --kv-offload --repack"),
     SAID("-nr --no-repack", "weights are kept in the form that kernels read"),
-    SAID("-cmoe --cpu-moe -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn --enable-expert-parallel -ep "
-         "--all2all-backend --enable-eplb --eplb-config --expert-placement-strategy "
+    SAID("-cmoe --cpu-moe -ncmoe --n-cpu-moe -ncffn --n-cpu-ffn --enable-expert-parallel "
+         "-ep --all2all-backend --enable-eplb --eplb-config --expert-placement-strategy "
          "--num-redundant-experts --eplb-window-size --eplb-step-interval "
-         "--eplb-log-balancedness --no-eplb-log-balancedness --moe-backend "
-         "--enable-ep-weight-filter",
+         "--eplb-log-balancedness --moe-backend --enable-ep-weight-filter",
          MOE),
     SAID("--list-devices --gpu-discover", "`quipu doctor` shows the devices and what quipu uses"),
     IS("-mg --main-gpu", "0=", GPUS),
@@ -316,9 +316,8 @@ const option_foreign cli_foreign_flags[] = {
     TAKEN("--chat-template-file", "chat-template"),
     SAID("--chat-template",
          "only `quipu serve` takes a template; `quipu template` shows the model's"),
-    SAID("--no-jinja --chat-template-content-format "
-         "--trust-request-chat-template --response-role --skip-chat-parsing "
-         "--no-skip-chat-parsing --cohere-format --cohere-is-reasoning-model",
+    SAID("--no-jinja --chat-template-content-format --trust-request-chat-template "
+         "--response-role --skip-chat-parsing --cohere-format --cohere-is-reasoning-model",
          TEMPLATE),
     TAKEN("--default-chat-template-kwargs", "chat-template-kwargs"),
     MAPPED_TO("--think", "chat-template-kwargs",
@@ -332,10 +331,9 @@ const option_foreign cli_foreign_flags[] = {
     IS("--reasoning-format", "auto= deepseek=", THOUGHTS),
     IS("--reasoning-budget", "-1=", "-n N limits an answer with its thoughts"),
     SAID("--reasoning-budget-message --reasoning-parser --reasoning-preserve "
-         "--no-reasoning-preserve --enable-reasoning --reasoning-config "
-         "--reasoning-parser-plugin",
+         "--enable-reasoning --reasoning-config --reasoning-parser-plugin",
          THOUGHTS),
-    SAID("--prefill-assistant --no-prefill-assistant",
+    SAID("--prefill-assistant",
          "`quipu run --raw` continues a text; the server answers each message with a new one"),
     /* speculation */
     TAKEN("-md --model-draft --spec-draft-model --spec-model", "draft"),
@@ -353,15 +351,16 @@ const option_foreign cli_foreign_flags[] = {
          "--threads-batch-draft --spec-draft-cpu-mask -Cd --cpu-mask-draft "
          "--spec-draft-cpu-range -Crd --cpu-range-draft --spec-draft-cpu-strict "
          "--cpu-strict-draft --spec-draft-prio --prio-draft --spec-draft-poll --poll-draft "
-         "--spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft --spec-draft-cpu-strict-batch "
-         "--cpu-strict-batch-draft --spec-draft-prio-batch --prio-batch-draft "
-         "--spec-draft-poll-batch --poll-batch-draft --spec-draft-type-k -ctkd "
-         "--cache-type-k-draft --spec-draft-type-v -ctvd --cache-type-v-draft "
-         "--spec-draft-override-tensor -otd --override-tensor-draft --spec-draft-cpu-moe -cmoed "
-         "--cpu-moe-draft --spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft "
-         "--spec-draft-backend-sampling --no-spec-draft-backend-sampling --spec-draft-device "
-         "-devd --device-draft --spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft "
-         "--spec-draft-cpu-range-batch -Crbd --cpu-range-batch-draft",
+         "--spec-draft-cpu-mask-batch -Cbd --cpu-mask-batch-draft "
+         "--spec-draft-cpu-strict-batch --cpu-strict-batch-draft --spec-draft-prio-batch "
+         "--prio-batch-draft --spec-draft-poll-batch --poll-batch-draft "
+         "--spec-draft-type-k -ctkd --cache-type-k-draft --spec-draft-type-v -ctvd "
+         "--cache-type-v-draft --spec-draft-override-tensor -otd --override-tensor-draft "
+         "--spec-draft-cpu-moe -cmoed --cpu-moe-draft --spec-draft-n-cpu-moe "
+         "--spec-draft-ncmoe -ncmoed --n-cpu-moe-draft --spec-draft-backend-sampling "
+         "--spec-draft-device -devd --device-draft --spec-draft-ngl -ngld "
+         "--gpu-layers-draft --n-gpu-layers-draft --spec-draft-cpu-range-batch -Crbd "
+         "--cpu-range-batch-draft",
          "a draft model runs on the device, the threads and the cache's type of its model"),
     SAID("-lcs --lookup-cache-static -lcd --lookup-cache-dynamic --spec-ngram-mod-n-min "
          "--spec-ngram-mod-n-max --spec-ngram-mod-n-match --spec-ngram-simple-size-n "
@@ -381,7 +380,7 @@ const option_foreign cli_foreign_flags[] = {
     SAID("--no-enable-auto-tool-choice", "a request with tool_choice \"none\" gets no calls"),
     SAID("-nocb --no-cont-batching --no-enable-chunked-prefill --max-num-partial-prefills "
          "--max-long-partial-prefills --long-prefill-token-threshold --scheduling-policy "
-         "--async-scheduling --no-async-scheduling --stream-interval --max-num-scheduled-tokens "
+         "--async-scheduling --stream-interval --max-num-scheduled-tokens "
          "--long-prefill-token-threshold-adaptive --scheduler-reserve-full-isl "
          "--prefill-schedule-interval",
          "answers that are made share each pass, and prompts are read in chunks: --chunk N"),
@@ -391,11 +390,10 @@ const option_foreign cli_foreign_flags[] = {
     TAKEN("-a --served-model-name", "alias"),
     TAKEN("--shutdown-timeout", "drain"),
     SAID("--grpc --grpc-port", "it speaks HTTP: doc/SERVER.md has the endpoints"),
-    SAID("--tags --tools --tools-runtime --mcp-servers-config --mcp-servers-json -ag --agent "
-         "-no-ag --no-agent --tool-call-parser --tool-parser-plugin --tool-server "
+    SAID("--tags --tools --tools-runtime --mcp-servers-config --mcp-servers-json -ag "
+         "--agent -no-ag --tool-call-parser --tool-parser-plugin --tool-server "
          "--tool-strict-level --exclude-tools-when-tool-choice-none --ui-mcp-proxy "
-         "--webui-mcp-proxy "
-         "--no-ui-mcp-proxy --no-webui-mcp-proxy",
+         "--webui-mcp-proxy",
          TOOLS),
     SAID("--host --port --reuse-port", SERVER),
     SAID("--uds", "a unix socket is --host unix:PATH of `quipu serve`"),
@@ -407,8 +405,7 @@ const option_foreign cli_foreign_flags[] = {
          "--h11-max-header-count",
          PROXY),
     SAID("--cors-origins --cors-methods --cors-headers --cors-credentials "
-         "--no-cors-credentials --allow-credentials --allowed-origins --allowed-methods "
-         "--allowed-headers",
+         "--allow-credentials --allowed-origins --allowed-methods --allowed-headers",
          CORS),
     SAID("--api-key", KEYS),
     TAKEN("--ssl-cert-file --ssl-certfile", "tls-cert"),
@@ -460,12 +457,11 @@ const option_foreign cli_foreign_flags[] = {
     TAKEN("--log-jsonl", "log-json"),
     TAKEN("--enable-log-requests", "access-log"),
     SAID("--log-disable --log-file --no-log-jsonl --log-prompts-dir -lv --verbosity "
-         "--log-verbosity --log-verbose --log-prefix --no-log-prefix --log-timestamps "
-         "--no-log-timestamps --log-colors --color -co --log-config-file --max-log-len "
-         "--no-enable-log-requests --disable-log-requests "
-         "--no-disable-log-requests --enable-log-outputs --enable-log-deltas --log-error-stack "
-         "--logging-config --log-level --uvicorn-log-level --disable-uvicorn-access-log "
-         "--disable-access-log-for-endpoints",
+         "--log-verbosity --log-verbose --log-prefix --log-timestamps --log-colors --color "
+         "-co --log-config-file --max-log-len --no-enable-log-requests "
+         "--disable-log-requests --enable-log-outputs --enable-log-deltas "
+         "--log-error-stack --logging-config --log-level --uvicorn-log-level "
+         "--disable-uvicorn-access-log --disable-access-log-for-endpoints",
          LOGS),
     {.names = "-p --prompt -f --file -bf --binary-file",
      .commands = "chat",
