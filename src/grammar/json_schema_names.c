@@ -14,8 +14,8 @@
 enum { MOST_PATTERNS = 16 };
 
 struct member_names {
-    const cJSON *patterns;        /* "patternProperties": NULL, or with a member at least */
-    text_set sets[MOST_PATTERNS]; /* of their names */
+    const cJSON *patterns; /* "patternProperties": NULL, or with a member at least */
+    text_set *sets;        /* [n_sets]: of their names */
     size_t n_sets;
     const cJSON *wanted; /* "propertyNames", where it excludes some; and its names */
     text_set allowed;
@@ -44,6 +44,8 @@ static qp_status read_patterns(schema_compiler *c, member_names *names, const sc
     if (cJSON_GetArraySize(names->patterns) > MOST_PATTERNS)
         return schema_refuse(c, path, QP_UNSUPPORTED, "\"patternProperties\" may have %d patterns",
                              MOST_PATTERNS);
+    names->sets = calloc(MOST_PATTERNS, sizeof *names->sets);
+    if (!names->sets) return error_no_memory(c->error, "the schema", 0);
     cJSON_ArrayForEach(pattern, names->patterns)
     {
         text_set *set = &names->sets[names->n_sets++];
@@ -114,6 +116,7 @@ void schema_names_close(member_names *names)
     for (size_t i = 0; i < names->n_sets; i++)
         texts_close(&names->sets[i]);
     if (names->wanted) texts_close(&names->allowed);
+    free(names->sets);
     free(names);
 }
 
