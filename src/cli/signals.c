@@ -70,7 +70,7 @@ static void on_caught(int number)
 }
 
 /* While no command catches interrupts, there are no half-written files, so the process may end at
- * once. It ends by the signal itself, so that a shell stops its loop too. */
+ * once. */
 static void on_interrupt(int number)
 {
     static const char message[] = "\nquipu: interrupted\n";
