@@ -7,7 +7,7 @@
 #pragma once
 
 #include "op/device.cuh"
-#include "tensor/stored.h"
+#include "tensor/codec_blocks.h"
 
 template <dtype T> struct tile_half {
     enum { HAS = 0 };
@@ -53,10 +53,11 @@ template <> struct tile_half<DTYPE_Q4_K> {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int group = k % 256 / 32 + i / 2, j = group % 4;
-            const uint32_t scales =
-                group < 4 ? stored_first_scales(head.y) : stored_last_scales(head.y, head.w);
-            const uint32_t minima =
-                group < 4 ? stored_first_scales(head.z) : stored_last_scales(head.z, head.w >> 4);
+            const uint32_t scales = group < 4 ? head.y & 0x3f3f3f3f
+                                              : (head.w & 0x0f0f0f0f) | (head.y >> 2 & 0x30303030);
+            const uint32_t minima = group < 4
+                                        ? head.z & 0x3f3f3f3f
+                                        : (head.w >> 4 & 0x0f0f0f0f) | (head.z >> 2 & 0x30303030);
             const float scale = d.x * (float)tile_byte(scales, j);
             const float min = d.y * (float)tile_byte(minima, j);
             float v[8];
@@ -77,11 +78,12 @@ template <> struct tile_half<DTYPE_MXFP4> {
     static DEVICE_METHOD void decode(const char *row, int k, int half, uint4 *pieces, int *at)
     {
         const char *block = row + (k / 32 + half) * BLOCK_BYTES_MXFP4;
+        const uint32_t e = __ldg((const uint8_t *)block);
         uint32_t word[4];
         tile_words(block + 1, word);
         /* As in eight_weights: numbers as F16 are 2^14 times smaller, and the scale is for twice
          * them. */
-        const float scale = stored_mxfp4_scale(__ldg((const uint8_t *)block)) * 32768.0f;
+        const float scale = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23) * 32768.0f;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float v[8];
@@ -114,8 +116,8 @@ template <> struct tile_half<DTYPE_Q6_K> {
             float v[8];
 #pragma unroll
             for (int n = 0; n < 8; n++) {
-                const uint32_t q = stored_six_bits(low[2 * i + n / 4] >> rest / 64 * 4,
-                                                   high[2 * i + n / 4] >> rest / 32 * 2);
+                const uint32_t q = (low[2 * i + n / 4] >> rest / 64 * 4 & 0x0f0f0f0f) |
+                                   (high[2 * i + n / 4] >> rest / 32 * 2 & 0x03030303) << 4;
                 v[n] = scale * (float)(tile_byte(q, n % 4) - 32);
             }
             pieces[i] = tile_piece(v);
