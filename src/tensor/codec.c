@@ -29,6 +29,12 @@ bool dtype_can_encode(dtype type)
 
 void dtype_encode(dtype type, const float *src, void *dst, int64_t n)
 {
+    dtype_encode_weighted(type, src, NULL, dst, n);
+}
+
+void dtype_encode_weighted(dtype type, const float *src, const float *importance, void *dst,
+                           int64_t n)
+{
     assert(dtype_can_encode(type));
-    codecs[type]->encode(src, dst, count_blocks(type, n));
+    codecs[type]->encode(src, importance, dst, count_blocks(type, n));
 }

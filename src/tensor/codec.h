@@ -24,3 +24,10 @@ bool dtype_can_encode(dtype type);
  * weighted error. Any float is safe. Values that a block's F16 scale cannot hold are lost: the
  * formats of 32 get an infinite scale as in ggml, Q2_K to Q6_K saturate. NaNs become some level. */
 void dtype_encode(dtype type, const float *src, void *dst, int64_t n);
+
+/* The same where importance[n], numbers of at least 0, says how much the squared error of each
+ * value counts: quantised types but Q8_1, Q8_K and F8_128 search for the scales with the least
+ * error then. NULL, and a block whose numbers have no finite sum above 0: all values count alike.
+ */
+void dtype_encode_weighted(dtype type, const float *src, const float *importance, void *dst,
+                           int64_t n);

@@ -13,8 +13,9 @@ static void f8_128_values(const block_f8_128 *block, float *dst)
 }
 
 /* The scale makes the largest magnitude the largest number of the format. */
-static void f8_128_block(const float *src, block_f8_128 *block)
+static void f8_128_block(const float *src, const float *importance, block_f8_128 *block)
 {
+    (void)importance;
     float largest = 0;
     for (int i = 0; i < BLOCK_128; i++)
         if (fabsf(src[i]) > largest) largest = fabsf(src[i]);

@@ -126,13 +126,13 @@ static signed_choice search_block(const signed_format f, const k_values *values)
 
 /* The choice for a block and its levels, counted from the lowest; for a block of zeros, a factor of
  * 0 and the level that means 0. */
-static inline void encode_block(const signed_format f, const float *src, signed_choice *choice,
-                                uint8_t levels[BLOCK_K])
+static inline void encode_block(const signed_format f, const float *src, const float *importance,
+                                signed_choice *choice, uint8_t levels[BLOCK_K])
 {
     k_values values;
     *choice = (signed_choice){0};
     memset(levels, (int)-f.grid.low, BLOCK_K);
-    if (!load(src, f.grid.n, &values)) return;
+    if (!load(src, importance, f.grid.n, &values)) return;
     *choice = search_block(f, &values);
     for (int j = 0; j < sub_blocks(f); j++) {
         float k[MAX_SUB];
@@ -152,11 +152,11 @@ static void pack_q3_scales(const int8_t *scales, uint8_t *packed)
     }
 }
 
-static void q3_k_block(const float *src, block_q3_k *block)
+static void q3_k_block(const float *src, const float *importance, block_q3_k *block)
 {
     signed_choice choice;
     uint8_t levels[BLOCK_K];
-    encode_block(q3_format, src, &choice, levels);
+    encode_block(q3_format, src, importance, &choice, levels);
     block->d = choice.d;
     pack_q3_scales(choice.scales, block->scales);
     k_pack_pairs(levels, block->qs);
@@ -171,11 +171,11 @@ static void pack_q6_level(block_q6_k *block, int i, int level)
     block->qh[half * 32 + within % 32] |= (uint8_t)(level >> 4 << within / 32 * 2);
 }
 
-static void q6_k_block(const float *src, block_q6_k *block)
+static void q6_k_block(const float *src, const float *importance, block_q6_k *block)
 {
     signed_choice choice;
     uint8_t levels[BLOCK_K];
-    encode_block(q6_format, src, &choice, levels);
+    encode_block(q6_format, src, importance, &choice, levels);
     block->d = choice.d;
     memcpy(block->scales, choice.scales, sizeof block->scales);
     for (int i = 0; i < BLOCK_K; i++)
@@ -197,11 +197,11 @@ static void pack_iq4_levels(const uint8_t *levels, uint8_t *qs)
     }
 }
 
-static void iq4_xs_block(const float *src, block_iq4_xs *block)
+static void iq4_xs_block(const float *src, const float *importance, block_iq4_xs *block)
 {
     signed_choice choice;
     uint8_t levels[BLOCK_K];
-    encode_block(iq4_format, src, &choice, levels);
+    encode_block(iq4_format, src, importance, &choice, levels);
     block->d = choice.d;
     for (int j = 0; j < sub_blocks(iq4_format); j++) {
         const int stored = choice.scales[j] + 32;
@@ -213,21 +213,37 @@ static void iq4_xs_block(const float *src, block_iq4_xs *block)
 CODEC_ENCODER(iq4_xs, BLOCK_K)
 
 /* A block of 32 is searched as a sub-block of a block with zeros. */
-static void iq4_nl_block(const float *src, block_iq4_nl *block)
+static uint16_t search_32(const signed_format f, const float *src, const float *importance,
+                          uint8_t *levels)
 {
-    float room[BLOCK_K] = {0}, k[MAX_SUB];
-    uint8_t levels[BLOCK_32];
+    uint16_t d = 0;
+    float room[BLOCK_K] = {0}, weights[BLOCK_K] = {0}, k[MAX_SUB];
     k_values values = {.exponent = 0};
     memcpy(room, src, BLOCK_32 * sizeof *src);
-    const bool any = load(room, BLOCK_32, &values);
-    if (any) block->d = half_of(fit_sub_block(iq4_format, values.x, values.w), values.exponent);
-    const affine fit = {any ? scaled_half(block->d, values.exponent) : 0, 0};
-    choose_levels(values.x, iq4_format.grid, fit, k);
+    if (importance) memcpy(weights, importance, BLOCK_32 * sizeof *src);
+    const bool any = load(room, importance ? weights : NULL, BLOCK_32, &values);
+    if (any) d = half_of(fit_sub_block(f, values.x, values.w), values.exponent);
+    const affine fit = {any ? scaled_half(d, values.exponent) : 0, 0};
+    choose_levels(values.x, f.grid, fit, k);
     for (int i = 0; i < BLOCK_32; i++)
-        levels[i] = (uint8_t)(k[i] - iq4_format.grid.low);
+        levels[i] = (uint8_t)(k[i] - f.grid.low);
+    return d;
+}
+
+static void iq4_nl_block(const float *src, const float *importance, block_iq4_nl *block)
+{
+    uint8_t levels[BLOCK_32];
+    block->d = search_32(iq4_format, src, importance, levels);
     pack_iq4_levels(levels, block->qs);
 }
 CODEC_ENCODER(iq4_nl, BLOCK_32)
+
+uint16_t k_search_signed(int lowest, const float *src, const float *importance, uint8_t *levels)
+{
+    const float low = (float)lowest, high = lowest == -127 ? 127 : -1 - low;
+    const signed_format f = {{BLOCK_32, low, high, NULL}, 0, 9, 0.1f};
+    return search_32(f, src, importance, levels);
+}
 
 /* ---- Q8_K ------------------------------------------------------------------------------------ */
 
@@ -245,8 +261,9 @@ static void encode_q8_block(const float *src, block_q8_k *block)
     }
 }
 
-static void q8_k_block(const float *src, block_q8_k *block)
+static void q8_k_block(const float *src, const float *importance, block_q8_k *block)
 {
+    (void)importance;
     encode_q8_block(src, block);
 }
 CODEC_ENCODER(q8_k, BLOCK_K)

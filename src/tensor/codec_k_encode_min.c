@@ -137,13 +137,13 @@ static min_choice search_block(const min_format f, const k_values *values)
 }
 
 /* The choice for a block and its levels; all zero for a block of zeros. */
-static inline void encode_block(const min_format f, const float *src, min_choice *choice,
-                                uint8_t levels[BLOCK_K])
+static inline void encode_block(const min_format f, const float *src, const float *importance,
+                                min_choice *choice, uint8_t levels[BLOCK_K])
 {
     k_values values;
     *choice = (min_choice){0};
     memset(levels, 0, BLOCK_K);
-    if (!load(src, f.grid.n, &values)) return;
+    if (!load(src, importance, f.grid.n, &values)) return;
     *choice = search_block(f, &values);
     for (int j = 0; j < BLOCK_K / f.grid.n; j++) {
         float k[MAX_SUB];
@@ -153,11 +153,11 @@ static inline void encode_block(const min_format f, const float *src, min_choice
     }
 }
 
-static void q2_k_block(const float *src, block_q2_k *block)
+static void q2_k_block(const float *src, const float *importance, block_q2_k *block)
 {
     min_choice choice;
     uint8_t levels[BLOCK_K];
-    encode_block(q2_format, src, &choice, levels);
+    encode_block(q2_format, src, importance, &choice, levels);
     block->d = choice.d;
     block->dmin = choice.dmin;
     for (int j = 0; j < BLOCK_K / 16; j++)
@@ -166,11 +166,11 @@ static void q2_k_block(const float *src, block_q2_k *block)
 }
 CODEC_ENCODER(q2_k, BLOCK_K)
 
-static void q4_k_block(const float *src, block_q4_k *block)
+static void q4_k_block(const float *src, const float *importance, block_q4_k *block)
 {
     min_choice choice;
     uint8_t levels[BLOCK_K];
-    encode_block(q4_format, src, &choice, levels);
+    encode_block(q4_format, src, importance, &choice, levels);
     block->d = choice.d;
     block->dmin = choice.dmin;
     k_pack_scales(choice.scales, choice.mins, block->scales);
@@ -178,11 +178,11 @@ static void q4_k_block(const float *src, block_q4_k *block)
 }
 CODEC_ENCODER(q4_k, BLOCK_K)
 
-static void q5_k_block(const float *src, block_q5_k *block)
+static void q5_k_block(const float *src, const float *importance, block_q5_k *block)
 {
     min_choice choice;
     uint8_t levels[BLOCK_K];
-    encode_block(q5_format, src, &choice, levels);
+    encode_block(q5_format, src, importance, &choice, levels);
     block->d = choice.d;
     block->dmin = choice.dmin;
     k_pack_scales(choice.scales, choice.mins, block->scales);
@@ -190,3 +190,29 @@ static void q5_k_block(const float *src, block_q5_k *block)
     k_pack_bits(levels, 4, block->qh);
 }
 CODEC_ENCODER(q5_k, BLOCK_K)
+
+/* Values are counted from the largest, so that the smallest is below 0: their minimum is stored as
+ * a number to subtract. */
+uint16_t k_search_affine(int last, const float *src, const float *importance, uint16_t *m,
+                         uint8_t *levels)
+{
+    const level_grid grid = {BLOCK_32, 0, (float)last, NULL};
+    float room[BLOCK_K] = {0}, weights[BLOCK_K] = {0}, most = tame(src[0]), k[MAX_SUB];
+    k_values values;
+    for (int i = 1; i < BLOCK_32; i++)
+        most = fmaxf(most, tame(src[i]));
+    for (int i = 0; i < BLOCK_32; i++)
+        room[i] = tame(src[i]) - most;
+    memcpy(weights, importance, BLOCK_32 * sizeof *importance);
+    memset(levels, 0, BLOCK_32);
+    *m = f32_to_f16(most);
+    if (!load(room, weights, BLOCK_32, &values)) return 0;
+    const affine fit = fit_sub_block(grid, values.x, values.w);
+    const uint16_t d = half_of(fit.scale, values.exponent);
+    *m = f32_to_f16(most - ldexpf(fit.min, values.exponent));
+    const float offset = ldexpf(most - f16_to_f32(*m), -values.exponent);
+    choose_levels(values.x, grid, (affine){scaled_half(d, values.exponent), offset}, k);
+    for (int i = 0; i < BLOCK_32; i++)
+        levels[i] = (uint8_t)k[i];
+    return d;
+}

@@ -9,8 +9,9 @@
  *      integers near the quotients; then the factors by least squares with everything else held,
  *      as long as the error falls.
  *
- * w[i] = |x[i]| + the sub-block's root mean square: large weights matter more, but none is free.
- * Values are first scaled by a power of two into [-1, 1], so that no square overflows or vanishes.
+ * w[i] = |x[i]| + the sub-block's root mean square: large weights matter more, but none is free;
+ * with an importance matrix, times the value's share of the block's importance. Values are first
+ * scaled by a power of two into [-1, 1], so that no square overflows or vanishes.
  */
 #pragma once
 
@@ -57,6 +58,17 @@ static inline float tame(float x)
     return x > 0x1.fffffep127f ? 0x1.fffffep127f : x < -0x1.fffffep127f ? -0x1.fffffep127f : x;
 }
 
+static inline void weigh_by(const float *importance, k_values *values, int n)
+{
+    double sum = 0;
+    for (int i = 0; importance && i < n; i++)
+        sum += importance[i];
+    if (!(sum > 0) || !isfinite(sum)) return;
+    const double factor = n / sum;
+    for (int i = 0; i < n; i++)
+        values->w[i] *= (float)(importance[i] * factor + 1e-9);
+}
+
 static inline void weigh(k_values *values, int n)
 {
     for (int begin = 0; begin < BLOCK_K; begin += n) {
@@ -72,7 +84,7 @@ static inline void weigh(k_values *values, int n)
 
 /* False when every value is below 2^-25, half of the smallest that an F16 scale gives: all are
  * zero then. */
-static inline bool load(const float *src, int sub_block, k_values *values)
+static inline bool load(const float *src, const float *importance, int sub_block, k_values *values)
 {
     float largest = 0;
     for (int i = 0; i < BLOCK_K; i++)
@@ -83,6 +95,7 @@ static inline bool load(const float *src, int sub_block, k_values *values)
     for (int i = 0; i < BLOCK_K; i++)
         values->x[i] = (float)(tame(src[i]) * factor);
     weigh(values, sub_block);
+    weigh_by(importance, values, BLOCK_K);
     return true;
 }
 

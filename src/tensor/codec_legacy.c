@@ -2,9 +2,11 @@
  *
  * Two kinds: "symmetric" ones have a scale, and "affine" ones a scale and a minimum. The scale
  * comes from the block's extremes without a search, and the arithmetic is ggml's step by step in
- * float32, because encoded files are compared bit for bit.
+ * float32, because encoded files are compared bit for bit. With an importance matrix it comes from
+ * the search of the K formats.
  */
 #include "tensor/codec_blocks.h"
+#include "tensor/codec_k.h"
 #include "tensor/codec_table.h"
 #include "tensor/float16.h"
 
@@ -46,21 +48,25 @@ static float extreme_of(const float *x)
     return extreme;
 }
 
-/* d and the levels round(x / d) + (last + 1) / 2: the extreme gets level 0, or `last` when the
- * range is cut there. Returns d. */
-static float quantize_symmetric(const float *x, int last, uint8_t *levels)
+/* d, in F16, and the levels round(x / d) + (last + 1) / 2: the extreme gets level 0, or `last` when
+ * the range is cut there. Returns d. */
+static uint16_t quantize_symmetric(const float *x, const float *importance, int last,
+                                   uint8_t *levels)
 {
     int zero = (last + 1) / 2;
+    if (importance) return k_search_signed(-zero, x, importance, levels);
     float d = extreme_of(x) / (float)-zero;
     float inverse = inverse_of(d);
     for (int i = 0; i < BLOCK_32; i++)
         levels[i] = level_of(x[i] * inverse + ((float)zero + 0.5f), last);
-    return d;
+    return f32_to_f16(d);
 }
 
-/* Levels round((x - *min) / d) in [0, last]. Returns d. */
-static float quantize_affine(const float *x, int last, uint8_t *levels, float *min)
+/* Levels round((x - *min) / d) in [0, last]. Returns d; both are in F16. */
+static uint16_t quantize_affine(const float *x, const float *importance, int last, uint8_t *levels,
+                                uint16_t *min)
 {
+    if (importance) return k_search_affine(last, x, importance, min, levels);
     float low = x[0], high = x[0];
     for (int i = 1; i < BLOCK_32; i++) {
         if (x[i] < low) low = x[i];
@@ -70,8 +76,8 @@ static float quantize_affine(const float *x, int last, uint8_t *levels, float *m
     float inverse = inverse_of(d);
     for (int i = 0; i < BLOCK_32; i++)
         levels[i] = level_of((x[i] - low) * inverse + 0.5f, last);
-    *min = low;
-    return d;
+    *min = f32_to_f16(low);
+    return f32_to_f16(d);
 }
 
 static void pack_nibbles(const uint8_t *levels, uint8_t *qs)
@@ -121,10 +127,10 @@ static void q4_0_values(const block_q4_0 *block, float *dst)
     scale_levels(levels, 8, f16_to_f32(block->d), dst);
 }
 
-static void q4_0_block(const float *src, block_q4_0 *block)
+static void q4_0_block(const float *src, const float *importance, block_q4_0 *block)
 {
     uint8_t levels[BLOCK_32];
-    block->d = f32_to_f16(quantize_symmetric(src, 15, levels));
+    block->d = quantize_symmetric(src, importance, 15, levels);
     pack_nibbles(levels, block->qs);
 }
 
@@ -135,12 +141,10 @@ static void q4_1_values(const block_q4_1 *block, float *dst)
     scale_and_shift_levels(levels, f16_to_f32(block->d), f16_to_f32(block->m), dst);
 }
 
-static void q4_1_block(const float *src, block_q4_1 *block)
+static void q4_1_block(const float *src, const float *importance, block_q4_1 *block)
 {
     uint8_t levels[BLOCK_32];
-    float min;
-    block->d = f32_to_f16(quantize_affine(src, 15, levels, &min));
-    block->m = f32_to_f16(min);
+    block->d = quantize_affine(src, importance, 15, levels, &block->m);
     pack_nibbles(levels, block->qs);
 }
 
@@ -152,10 +156,10 @@ static void q5_0_values(const block_q5_0 *block, float *dst)
     scale_levels(levels, 16, f16_to_f32(block->d), dst);
 }
 
-static void q5_0_block(const float *src, block_q5_0 *block)
+static void q5_0_block(const float *src, const float *importance, block_q5_0 *block)
 {
     uint8_t levels[BLOCK_32];
-    block->d = f32_to_f16(quantize_symmetric(src, 31, levels));
+    block->d = quantize_symmetric(src, importance, 31, levels);
     pack_nibbles(levels, block->qs);
     pack_fifth_bits(levels, block->qh);
 }
@@ -168,12 +172,10 @@ static void q5_1_values(const block_q5_1 *block, float *dst)
     scale_and_shift_levels(levels, f16_to_f32(block->d), f16_to_f32(block->m), dst);
 }
 
-static void q5_1_block(const float *src, block_q5_1 *block)
+static void q5_1_block(const float *src, const float *importance, block_q5_1 *block)
 {
     uint8_t levels[BLOCK_32];
-    float min;
-    block->d = f32_to_f16(quantize_affine(src, 31, levels, &min));
-    block->m = f32_to_f16(min);
+    block->d = quantize_affine(src, importance, 31, levels, &block->m);
     pack_nibbles(levels, block->qs);
     pack_fifth_bits(levels, block->qh);
 }
@@ -195,9 +197,16 @@ static float quantize_bytes(const float *x, int8_t *qs)
     return d;
 }
 
-static void q8_0_block(const float *src, block_q8_0 *block)
+static void q8_0_block(const float *src, const float *importance, block_q8_0 *block)
 {
-    block->d = f32_to_f16(quantize_bytes(src, block->qs));
+    uint8_t levels[BLOCK_32];
+    if (!importance) {
+        block->d = f32_to_f16(quantize_bytes(src, block->qs));
+        return;
+    }
+    block->d = k_search_signed(-127, src, importance, levels);
+    for (int i = 0; i < BLOCK_32; i++)
+        block->qs[i] = (int8_t)(levels[i] - 127);
 }
 
 static void q8_1_values(const block_q8_1 *block, float *dst)
@@ -207,9 +216,10 @@ static void q8_1_values(const block_q8_1 *block, float *dst)
         dst[i] = d * (float)block->qs[i];
 }
 
-static void q8_1_block(const float *src, block_q8_1 *block)
+static void q8_1_block(const float *src, const float *importance, block_q8_1 *block)
 {
     int sum = 0;
+    (void)importance;
     float d = quantize_bytes(src, block->qs);
     for (int i = 0; i < BLOCK_32; i++)
         sum += block->qs[i];

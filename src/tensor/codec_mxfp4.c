@@ -38,13 +38,42 @@ static uint8_t nearest(float x, float scale)
     return (uint8_t)best;
 }
 
-static void mxfp4_block(const float *src, block_mxfp4 *block)
+static void encode_with(const float *src, uint8_t e, block_mxfp4 *block)
 {
-    block->e = exponent_of(src);
-    const float scale = stored_mxfp4_scale(block->e);
+    const float scale = stored_mxfp4_scale(e);
+    block->e = e;
     for (int i = 0; i < BLOCK_32 / 2; i++)
         block->qs[i] =
             (uint8_t)(nearest(src[i], scale) | nearest(src[BLOCK_32 / 2 + i], scale) << 4);
+}
+
+static double error_of(const float *src, const float *importance, const block_mxfp4 *block)
+{
+    double error = 0;
+    float values[BLOCK_32];
+    mxfp4_values(block, values);
+    for (int i = 0; i < BLOCK_32; i++) {
+        const double miss = (double)values[i] - src[i];
+        error += miss * miss * importance[i];
+    }
+    return error;
+}
+
+/* With importance, the best of the usual exponent and its neighbours. */
+static void mxfp4_block(const float *src, const float *importance, block_mxfp4 *block)
+{
+    const uint8_t usual = exponent_of(src);
+    encode_with(src, usual, block);
+    if (!importance) return;
+    double least = error_of(src, importance, block);
+    for (int e = usual > 0 ? usual - 1 : 0; e <= usual + 1 && e < 255; e++) {
+        block_mxfp4 trial;
+        encode_with(src, (uint8_t)e, &trial);
+        const double error = error_of(src, importance, &trial);
+        if (!(error < least)) continue;
+        least = error;
+        *block = trial;
+    }
 }
 CODEC_ENCODER(mxfp4, BLOCK_32)
 

@@ -13,8 +13,9 @@ static void decode_f32(const void *src, float *dst, int64_t n)
     if (n > 0) memcpy(dst, src, (size_t)n * sizeof *dst);
 }
 
-static void encode_f32(const float *src, void *dst, int64_t n)
+static void encode_f32(const float *src, const float *importance, void *dst, int64_t n)
 {
+    (void)importance;
     if (n > 0) memcpy(dst, src, (size_t)n * sizeof *src);
 }
 
@@ -31,8 +32,9 @@ static void encode_f32(const float *src, void *dst, int64_t n)
     }
 
 #define DEFINE_ENCODE(name, stored, convert)                                                       \
-    static void encode_##name(const float *src, void *dst, int64_t n)                              \
+    static void encode_##name(const float *src, const float *importance, void *dst, int64_t n)     \
     {                                                                                              \
+        (void)importance;                                                                          \
         char *bytes = dst;                                                                         \
         for (int64_t i = 0; i < n; i++) {                                                          \
             stored value = convert(src[i]);                                                        \

@@ -10,24 +10,27 @@
 /* Decodes n_blocks blocks from `src` (any alignment) to dst[n_blocks * elements of a block]. */
 typedef void codec_decode_fn(const void *src, float *dst, int64_t n_blocks);
 
-/* The inverse; `dst` may have any alignment. */
-typedef void codec_encode_fn(const float *src, void *dst, int64_t n_blocks);
+/* The inverse; `dst` may have any alignment. importance: how much the error of each value counts,
+ * as in dtype_encode_weighted(); NULL: all alike. */
+typedef void codec_encode_fn(const float *src, const float *importance, void *dst,
+                             int64_t n_blocks);
 
 typedef struct codec {
     codec_decode_fn *decode;
     codec_encode_fn *encode; /* NULL: the type is only decoded */
 } codec;
 
-/* The loops over blocks. CODEC_ENCODER: encode_q4_k() from q4_k_block(src, block), which gets a
- * block of zeros. CODEC: a decoder from q4_k_values(block, dst), and the codec of Q4_K. */
+/* The loops over blocks. CODEC_ENCODER: encode_q4_k() from q4_k_block(src, importance, block),
+ * which gets a block of zeros. CODEC: a decoder from q4_k_values(block, dst), and the codec of
+ * Q4_K. */
 #define CODEC_ENCODER(name, elements)                                                              \
     codec_encode_fn encode_##name;                                                                 \
-    void encode_##name(const float *src, void *dst, int64_t n_blocks)                              \
+    void encode_##name(const float *src, const float *importance, void *dst, int64_t n_blocks)     \
     {                                                                                              \
         char *bytes = dst;                                                                         \
         for (int64_t b = 0; b < n_blocks; b++, src += (elements)) {                                \
             block_##name block = {0};                                                              \
-            name##_block(src, &block);                                                             \
+            name##_block(src, importance ? importance + b *(elements) : NULL, &block);             \
             memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);                        \
         }                                                                                          \
     }
