@@ -180,6 +180,46 @@ static void test_round_trip_error(void **state)
     }
 }
 
+/* Sums of squared errors, each times its importance. */
+static double weighted_error(dtype type, const float *values, const float *importance,
+                             const float *search)
+{
+    double sum = 0;
+    float back[MAX_VALUES];
+    uint8_t blocks[MAX_BYTES];
+    dtype_encode_weighted(type, values, search, blocks, MAX_VALUES);
+    dtype_decode(type, blocks, back, MAX_VALUES);
+    for (int i = 0; i < MAX_VALUES; i++) {
+        assert_true(isfinite(back[i]));
+        sum += importance[i] * pow((double)back[i] - values[i], 2);
+    }
+    return sum;
+}
+
+static void test_importance_lowers_the_error_that_matters(void **state)
+{
+    (void)state;
+    static const dtype types[] = {DTYPE_Q4_0,   DTYPE_Q4_1,   DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0,
+                                  DTYPE_Q2_K,   DTYPE_Q3_K,   DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
+                                  DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
+    float values[MAX_VALUES], importance[MAX_VALUES], useless[MAX_VALUES];
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        double plain = 0, weighted = 0;
+        for (uint64_t round = 0; round < 8; round++) {
+            for (uint64_t i = 0; i < MAX_VALUES; i++) {
+                values[i] = random_value(round, i);
+                importance[i] = expf(4 * random_value(round + 100, i));
+                useless[i] = round == 0 ? 0 : round == 1 ? INFINITY : NAN;
+            }
+            plain += weighted_error(types[t], values, importance, NULL);
+            weighted += weighted_error(types[t], values, importance, importance);
+            weighted_error(types[t], values, importance, useless);
+        }
+        if (!(weighted < 0.995 * plain))
+            fail_msg("%s: %g with importance, %g without", dtype_name(types[t]), weighted, plain);
+    }
+}
+
 static void test_can_encode(void **state)
 {
     (void)state;
@@ -424,6 +464,7 @@ int main(void)
         cmocka_unit_test(test_encode_equals_ggml),
         cmocka_unit_test(test_search_is_no_worse_than_ggml),
         cmocka_unit_test(test_round_trip_error),
+        cmocka_unit_test(test_importance_lowers_the_error_that_matters),
         cmocka_unit_test(test_can_encode),
         cmocka_unit_test(test_zeros),
         cmocka_unit_test(test_extremes_are_defined),

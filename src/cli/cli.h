@@ -45,6 +45,7 @@ typedef struct cli_settings {
     /* convert */
     const char *type;
     bool pure, clamp;
+    const char *imatrix, *imatrix_out;
     /* plan and shapes */
     int64_t tokens, sequences, ranks, rank, batch, kv_partitions;
     int cut, ranks_by; /* indices into cli_cuts, and into auto, threads, mpi, messages */

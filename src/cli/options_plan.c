@@ -351,6 +351,13 @@ static const option_spec convert_options[] = {
              "without it types stay as they are"},
     {"pure", 0, OPTION_FLAG_AT(SETTINGS, pure),
      .help = "all matrices in that type, without the mix"},
+    {"imatrix", 0, OPTION_STRING_AT(SETTINGS, imatrix), .argument = "FILE",
+     .hint = OPTION_HINT_FILE,
+     .help = "an importance matrix of llama.cpp, or a text from which it is made: quantised types "
+             "keep the weights better whose inputs are large"},
+    {"imatrix-out", 0, OPTION_STRING_AT(SETTINGS, imatrix_out), .argument = "FILE",
+     .hint = OPTION_HINT_FILE,
+     .help = "write that importance matrix to a GGUF file, which llama.cpp reads, too"},
     {"clamp", 0, OPTION_FLAG_AT(SETTINGS, clamp),
      .help = "weights that the type cannot hold become the largest of F16, 65504, with a warning; "
              "without it they are refused"},

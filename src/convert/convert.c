@@ -7,7 +7,7 @@
 #include "base/buffer.h"
 #include "base/files.h"
 #include "base/sized.h"
-#include "convert/job.h"
+#include "convert/imatrix.h"
 #include "file/mapping.h"
 #include "file/synthetic.h"
 #include "engine/generation_config.h"
@@ -87,9 +87,11 @@ static bool all_finite(const float *values, int64_t n)
 }
 
 /* Encodes a row; false: the type cannot hold it. F16, and the scales of blocks, end at 65504. */
-static bool encode_row(const target *t, const float *values, char *out, float *decoded)
+static bool encode_row(const target *t, int64_t row, const float *values, char *out, float *decoded)
 {
-    dtype_encode(t->to, values, out, t->columns);
+    const float *importance =
+        t->importance ? t->importance + row / t->matrix_rows * t->columns : NULL;
+    dtype_encode_weighted(t->to, values, importance, out, t->columns);
     dtype_decode(t->to, out, decoded, t->columns);
     return all_finite(decoded, t->columns);
 }
@@ -112,10 +114,10 @@ static void convert_row(piece *p, int64_t row, const char *stored, char *out, fl
     const target *t = p->target;
     dtype_decode(t->from, stored, values, t->columns);
     if (!all_finite(values, t->columns)) p->bad_row = row;
-    bool holds = encode_row(t, values, out, decoded);
+    bool holds = encode_row(t, row, values, out, decoded);
     if (!holds && p->job->options->clamp) {
         p->n_clamped += clamp(values, t->columns);
-        holds = encode_row(t, values, out, decoded);
+        holds = encode_row(t, row, values, out, decoded);
     }
     if (!holds) p->large_row = row;
 }
@@ -328,7 +330,7 @@ static qp_status check_merged(const convert_job *job, qp_error *error)
     return QP_OK;
 }
 
-static qp_status run(convert_job *job, qp_error *error)
+static qp_status run(convert_job *job, imatrix *matrix, qp_error *error)
 {
     const qp_convert_options *options = job->options;
     adapter_choice adapters[ADAPTER_MAX];
@@ -345,6 +347,8 @@ static qp_status run(convert_job *job, qp_error *error)
     TRY(check_out(options, error));
     TRY(gguf_writer_create(options->out, 0, &job->writer, error));
     TRY(convert_list_targets(job, error));
+    if (job->importance.from) TRY(imatrix_open(job, matrix, error));
+    if (job->importance.out) TRY(imatrix_write(matrix, job->importance.out, error));
     TRY(convert_put_keys(job, error));
     tell_warnings(job);
     TRY(write_tensors(job, error));
@@ -354,11 +358,19 @@ static qp_status run(convert_job *job, qp_error *error)
 
 qp_status qp_convert(const qp_convert_options *given, qp_error *error)
 {
+    return convert_model(given, &(convert_importance){0}, error);
+}
+
+qp_status convert_model(const qp_convert_options *given, const convert_importance *importance,
+                        qp_error *error)
+{
     qp_convert_options options;
     TRY(SIZED_READ(qp_convert_options, given, &options, error));
-    convert_job job = {.options = &options};
+    convert_job job = {.options = &options, .importance = *importance};
     if (options.progress) job.progress = (progress){.sink = on_progress, .context = &job};
-    qp_status status = run(&job, error);
+    imatrix matrix = {0};
+    qp_status status = run(&job, &matrix, error);
+    imatrix_free(&matrix);
     gguf_writer_destroy(job.writer);
     thread_pool_destroy(job.pool);
     model_close(job.model);

@@ -4,7 +4,9 @@
 #include "base/progress.h"
 #include "base/arena.h"
 #include "base/threads.h"
+#include "convert/convert.h"
 #include "convert/mix.h"
+#include "engine/importance.h"
 #include "file/gguf_write.h"
 #include "quipu.h"
 
@@ -20,12 +22,16 @@ typedef struct target {
     int rank;
     int64_t shape[TENSOR_MAX_RANK];
     int64_t rows, columns;
+    const float
+        *importance; /* of the columns of each matrix of matrix_rows rows; NULL: all alike */
+    int64_t matrix_rows;
     int64_t turned, head_dim; /* the first `turned` rows of each head are permuted from halves to
                                  pairs; 0: none */
 } target;
 
 typedef struct convert_job {
     const qp_convert_options *options;
+    convert_importance importance;
     model *model;
     const mix *mix; /* NULL: types stay as they are */
     gguf_writer *writer;
