@@ -112,6 +112,8 @@ def types_are_read(f):
     for name, kind in ("BF16", files.bf16), ("F16", lambda v: v.astype(np.float16)):
         files.write_peft(f.path / name, f.pairs, kind=kind)
         close(f.logits(f.model, "--lora", f.path / name), f.merged_logits([(f.pairs, 2.0)]), 0.3)
+    double = files.write_peft(f.path / "F64", f.pairs, kind=lambda v: ("F64", v.astype(np.float64).tobytes(), v.shape))
+    close(f.logits(f.model, "--lora", double), f.merged_logits([(f.pairs, 2.0)]))
     half = {n: (a.astype(np.float16).astype(np.float32), b.astype(np.float16).astype(np.float32))
             for n, (a, b) in f.pairs.items()}
     close(f.logits(f.model, "--lora", f.path / "F16"), f.merged_logits([(half, 2.0)], "half"))
@@ -214,6 +216,8 @@ def what_does_not_fit_is_refused(f):
     attempt(change(f, "size", other_size), name, "another model", "[4, 66]")
     attempt(change(f, "nan", put(np.nan)), "attn_k", "layer 1", "finite", "nan")
     attempt(change(f, "inf", put(np.inf, 1)), "attn_k", "finite", "inf")
+    whole = files.write_peft(f.path / "whole", f.pairs, kind=lambda v: ("I32", v.astype(np.int32).tobytes(), v.shape))
+    attempt(whole, "attn_q", "floating-point numbers", "I32")
     attempt(change(f, "layer", other_layer), "model.layers.7", "another model")
     attempt(change(f, "zero", lambda p: None, alpha=0), "lora_alpha", "found 0")
     attempt(change(f, "alpha", lambda p: None, alpha=float("nan")), "adapter_config.json")

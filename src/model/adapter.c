@@ -67,12 +67,17 @@ static uint32_t adaptable(const model_config *c)
 
 /* ---- What there is --------------------------------------------------------------------------- */
 
-/* Other values make logits that are no numbers, of all sequences in a batch. */
-static qp_status check_finite(const adapter_file *f, weight_slot slot, int64_t layer,
+/* Values that are not finite make logits that are no numbers, of all sequences in a batch. */
+static qp_status check_matrix(const adapter_file *f, weight_slot slot, int64_t layer,
                               const tensor *half, qp_error *error)
 {
-    float *row = malloc((size_t)half->shape[1] * sizeof *row);
     qp_status status = QP_OK;
+    if (half->type == DTYPE_I32 || half->type == DTYPE_I64)
+        return error_set(error, QP_FORMAT,
+                         "%s: A and B of %s in layer %lld must be floating-point numbers, found %s",
+                         f->path, weight_get_info(slot)->name, (long long)layer,
+                         dtype_name(half->type));
+    float *row = malloc((size_t)half->shape[1] * sizeof *row);
     if (!row) return error_no_memory(error, "a row of an adapter", (size_t)half->shape[1]);
     for (int64_t r = 0; status == QP_OK && r < half->shape[0]; r++) {
         dtype_decode(half->type, tensor_row(half, r), row, half->shape[1]);
@@ -95,8 +100,8 @@ static qp_status look_at(adapters *a, int64_t i, weight_slot slot, int64_t layer
     model_adapter *info = &a->infos[i];
     TRY(adapter_file_get(f, slot, layer, &pair, error));
     if (pair.a.rank == 0) return QP_OK;
-    TRY(check_finite(f, slot, layer, &pair.a, error));
-    TRY(check_finite(f, slot, layer, &pair.b, error));
+    TRY(check_matrix(f, slot, layer, &pair.a, error));
+    TRY(check_matrix(f, slot, layer, &pair.b, error));
     info->checksum = checksum(pair.a.data, tensor_bytes(&pair.a), info->checksum);
     info->checksum = checksum(pair.b.data, tensor_bytes(&pair.b), info->checksum);
     a->config->adapters.slots |= 1u << slot;
@@ -104,7 +109,7 @@ static qp_status look_at(adapters *a, int64_t i, weight_slot slot, int64_t layer
     if (first) info->scaling = pair.scaling;
     if (pair.a.shape[0] > info->rank) info->rank = pair.a.shape[0];
     const bool plain = pair.a.type == pair.b.type && !dtype_is_quantized(pair.a.type) &&
-                       pair.scaling == info->scaling;
+                       dtype_can_encode(pair.a.type) && pair.scaling == info->scaling;
     if (!plain || (a->type != DTYPE_COUNT && a->type != pair.a.type))
         a->type = DTYPE_F32;
     else if (a->type == DTYPE_COUNT)
