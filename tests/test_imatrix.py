@@ -211,10 +211,10 @@ def other_models_are_refused(f):
         refused(f.convert("--imatrix", f.write("m", data)), *words)
         assert not (f.path / "out.gguf").exists()
 
-    says(older({DOWN: f.means[DOWN][:31]}), DOWN, "31 values, expected 1 matrices of 32", "another model")
+    says(older({DOWN: f.means[DOWN][:31]}), DOWN, "has 31 values, expected 1 matrices of 32: it is of another model")
     says(newer({DOWN: np.ones(64, np.float32)}), "64 values", "another model")
     says(older({"blk.9.ffn_down.weight": f.means[DOWN]}), "none of its tensors", "blk.9.ffn_down.weight")
-    says(Path(MODEL).read_bytes(), 'expected "imatrix"')
+    says(Path(MODEL).read_bytes(), 'expected "imatrix": it is no importance matrix')
 
 
 @test
@@ -225,25 +225,29 @@ def damaged_files_are_refused(f):
         refused(f.convert("--imatrix", f.write("m", data)), f"{f.path}/m", *words)
 
     for end in 3, 6, 10, 30, 40, 100, len(whole) - 15 - len("wiki.txt"):
-        says(whole[:end] if end > 3 else b"\1\0\0", "cut off")
-    says(struct.pack("<i", 0) + whole[4:], "the number of entries is 0")
+        says(whole[:end] if end > 3 else b"\1\0\0", "is cut off, or no importance matrix of llama.cpp")
+    says(whole[:100], "ends within the values of a tensor")
+    says(struct.pack("<i", 0) + whole[4:], "the number of entries is 0", "is damaged, or no importance matrix of llama.cpp")
     says(struct.pack("<ii", 1, -5) + whole[8:], "the length of a name is -5")
+    says(struct.pack("<ii4sii", 1, 4, b"name", -1, 4), "the number of calls is -1")
+    says(struct.pack("<ii4sii", 1, 4, b"name", 1, 0), "the number of values is 0")
+    says(older(f.means, chunks=-2), "the number of chunks is -2")
     for bad in -1.0, float("nan"), float("inf"):
         means = f.means[DOWN].copy()
         means[7] = bad
-        says(older({DOWN: means}), DOWN, "at 7", "finite")
-        says(newer({DOWN: means}), DOWN, "at 7", "finite")
+        says(older({DOWN: means}), DOWN, "at 7, expected finite numbers of at least 0")
+        says(newer({DOWN: means}), DOWN, "has a sum of squares of", "at 7, expected finite")
     says(new[:200], "m")
-    says(newer(f.means, keys={"general.type": "imatrix"}).replace(b".counts", b".kounts"), "has no", DOWN + ".counts")
-    says(gguf({"a": np.ones(4, np.float32)}, {"general.type": "imatrix"}), "NAME.in_sum2")
+    says(newer(f.means, keys={"general.type": "imatrix"}).replace(b".counts", b".kounts"), f"has no {DOWN}.counts beside it")
+    says(gguf({"a": np.ones(4, np.float32)}, {"general.type": "imatrix"}), "has no tensor NAME.in_sum2")
     says(gguf({DOWN + ".in_sum2": np.ones((1, 32), np.float32), DOWN + ".counts": np.ones((2, 1), np.float32)},
-              {"general.type": "imatrix"}), "(2, 1), expected (1, 1)")
+              {"general.type": "imatrix"}), ".counts is (2, 1), expected (1, 1)")
     says(gguf({DOWN + ".in_sum2": np.ones((1, 1, 32), np.float32)}, {"general.type": "imatrix"}), "no matrix in F32")
 
 
 @test
 def options_are_checked(f):
-    refused(f.convert("--imatrix-out", f.path / "m.gguf"), "--imatrix")
+    refused(f.convert("--imatrix-out", f.path / "m.gguf"), "--imatrix-out needs --imatrix with a text to make it from")
     refused(f.convert("--imatrix", f.path / "absent"), "absent")
     refused(f.convert("--imatrix", f.write("empty", b"")), "empty")
     refused(f.convert("--imatrix", f.write("blank", b" ")), "the text has no words")
