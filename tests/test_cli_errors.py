@@ -150,7 +150,8 @@ def data_and_costs():
     row = lambda depth, test: f"m,cpu,1,1,1,{depth},{test},100,0,0\n"
     expect(2, " needs --simulate COSTS", "load", "--servers", "2")
     for said, text in (("expected a row of quipu bench -o csv", head + "nothing\n"),
-                       ("of the same size at different depths; measure them with quipu bench -p N -d DEPTH", head + row(0, "pp8") + row(0, "pp64") + row(0, "tg8"))):
+                       ("of the same size at different depths; measure them with", head + row(0, "pp8") + row(0, "pp64") + row(0, "tg8")),
+                       ("-p N -d DEPTH", head + row(0, "pp8") + row(0, "pp64") + row(0, "tg8"))):
         costs.write_text(text)
         expect(1, said, "load", "--simulate", str(costs), "-n", "2", "--rate", "1")
 
