@@ -144,6 +144,14 @@ void node_blocks(plan_node *node, const char *name, plan_tensor_id id, int64_t c
     operand_of(node, name)->symbols[1] = symbols[1];
 }
 
+void node_choice(plan_node *node, const char *name, plan_tensor_id id, int64_t choice,
+                 const char *symbol)
+{
+    node_tensor(node, name, id);
+    operand_of(node, name)->choice = 1 + choice;
+    operand_of(node, name)->symbols[0] = symbol;
+}
+
 void node_slots(plan_node *node, const char *name, plan_tensor_id id)
 {
     node_tensor(node, name, id);

@@ -16,9 +16,10 @@ typedef struct plan_operand {
     } kind;
     int id;                        /* plan_tensor_id or weight_slot */
     int64_t first_column, columns; /* a part of the innermost dimension; columns 0: all of it */
-    int64_t heads; /* the innermost dimension then split in `heads` parts; 0: not split */
-    bool one_part; /* with heads: a dimension of 1 before the innermost, attention in one part */
-    bool slots;    /* a cache as [1, n_slots, n_kv_heads, max_seq_len, head_dim] */
+    int64_t heads;  /* the innermost dimension then split in `heads` parts; 0: not split */
+    bool one_part;  /* with heads: a dimension of 1 before the innermost, attention in one part */
+    int64_t choice; /* 1 + which of a token's rows, of a tensor that has several for each; 0: all */
+    bool slots;     /* a cache as [1, n_slots, n_kv_heads, max_seq_len, head_dim] */
     program_axis rows;       /* counts the outermost dimension, in place of the declared axis; 0 */
     const char *rows_symbol; /* what it is called in print */
     int64_t ranks; /* 0, or the first of a new outermost dimension: the tensor on every rank */
@@ -73,6 +74,10 @@ void node_row(plan_node *node, const char *name, plan_tensor_id id, int64_t firs
 void node_blocks(plan_node *node, const char *name, plan_tensor_id id, int64_t count, int64_t size,
                  const char *const symbols[static 2]);
 
+/* One row for each token, of a tensor that has several. */
+void node_choice(plan_node *node, const char *name, plan_tensor_id id, int64_t choice,
+                 const char *symbol);
+
 /* The cache as a padded-batch engine sees it: each sequence has a slot, its only page. */
 void node_slots(plan_node *node, const char *name, plan_tensor_id id);
 
@@ -112,8 +117,25 @@ bool llama_adapts(const plan_builder *b, uint32_t slots);
 void llama_adapt(plan_builder *b, plan_tensor_id in, int64_t count, const char *symbol,
                  const lora_output *outputs, int n_outputs);
 
-/* Whether there are ranks that exchange rows. */
+/* Whether there are several ranks; whether these exchange rows. */
+bool llama_has_ranks(const plan_builder *b);
 bool llama_gathers(const plan_builder *b);
+
+/* out = the columns of all ranks, of which `columns` are this rank's: those of `part` from
+ * first_column on. The same of each choice of a mixture, from PLAN_EXPERTS to PLAN_FFN_ALL. */
+void llama_gather(plan_builder *b, plan_tensor_id part, int64_t first_column, plan_tensor_id out,
+                  program_span columns);
+void llama_gather_choices(plan_builder *b);
+
+/* Heads of all ranks, from attn's columns from `first` on to PLAN_QK_ALL's from all_first on, for
+ * norms that span them; and of these the rank's own back to attn. */
+void llama_gather_heads(plan_builder *b, int64_t first, program_span heads, int64_t all_first,
+                        int64_t all_heads);
+void llama_take_heads(plan_builder *b, int64_t first, program_span heads, int64_t all_first);
+
+/* With several ranks x is whole on all again, at the end of the step that has made the rank's part
+ * of it. */
+void llama_exchange(plan_builder *b, plan_tensor_id x);
 
 /* The output and the down projection, and attention's operands and parameters, which other forms
  * have too. */

@@ -22,22 +22,18 @@
  * of all ranks:
  *
  *     attn_all  [n_tokens, q_hidden_units of all ranks]   gathered before the output projection
- *     ffn_all   [n_tokens, intermediate_size of all]      gathered before the down projection
+ *     ffn_all   [n_tokens, intermediate_size of all]      gathered before the down projection; of a
+ *               mixture [n_tokens, top_k, intermediate_size of all]
  *
- * and x is gathered after both. In the cut `reduce` the output and the down projection make partial
- * sums, which an all-reduce adds; only rank 0 adds residual and bias. The logits' columns are
- * gathered in both.
+ * and x is gathered after both, or x_ where a norm follows. In the cut `reduce` the output and the
+ * down projection make partial sums, which an all-reduce adds; only rank 0 adds residual and bias.
+ * The logits' columns are gathered in both, and q and k where a norm spans the heads of all ranks.
  */
 #include "plan/builder.h"
 
 #include "model/family/family.h"
 
 #include <math.h>
-
-bool llama_gathers(const plan_builder *b)
-{
-    return b->program->options.ranks > 1 && b->program->options.cut == PLAN_GATHER;
-}
 
 /* x_ = the norm of `from`. */
 static void llama_norm_of(plan_builder *b, const char *step, plan_tensor_id from,
@@ -107,17 +103,6 @@ static void adapt_projections(plan_builder *b, const lora_output *outputs, int n
                 outputs, n_outputs);
 }
 
-/* out = the columns of all ranks, of which `columns` are this rank's: those of `part` from
- * first_column on. */
-static void gather(plan_builder *b, plan_tensor_id part, int64_t first_column, plan_tensor_id out,
-                   program_span columns)
-{
-    plan_node *node = builder_node(b, OP_ALL_GATHER);
-    node_columns(node, "part", part, first_column, columns.count, "own_columns");
-    node_tensor(node, "out", out);
-    node_param(node, "first", (double)columns.first);
-}
-
 /* What adapters add to the output or the down projection. */
 static void adapt_output(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
                          const char *symbol, plan_tensor_id out)
@@ -133,27 +118,40 @@ void llama_project_to(plan_builder *b, weight_slot weight, plan_tensor_id in, in
     plan_node *node = builder_node(b, OP_LINEAR);
     node_columns(node, "x", in, 0, count, symbol);
     node_weight(node, "weight", weight);
-    if (bias) node_bias(node, "bias", weight);
+    if (bias && b->program->options.rank == 0) node_bias(node, "bias", weight);
     node_tensor(node, "out", PLAN_X_NORM);
     adapt_output(b, weight, in, count, symbol, PLAN_X_NORM);
 }
 
-static void project_own(plan_builder *b, weight_slot weight, plan_tensor_id in_all)
+/* The rank's columns of `out` from the rows of all ranks, added to it or not. */
+static void project_own(plan_builder *b, weight_slot weight, plan_tensor_id in_all,
+                        plan_tensor_id out)
 {
     const program_span own = b->program->shard.hidden;
     plan_node *node = builder_node(b, OP_LINEAR);
     node_tensor(node, "x", in_all);
     node_weight(node, "weight", weight);
     node_bias(node, "bias", weight);
-    node_columns(node, "residual", PLAN_X, own.first, own.count, "own_hidden_units");
-    node_columns(node, "out", PLAN_X, own.first, own.count, "own_hidden_units");
+    if (out == PLAN_X)
+        node_columns(node, "residual", out, own.first, own.count, "own_hidden_units");
+    node_columns(node, "out", out, own.first, own.count, "own_hidden_units");
+}
+
+/* Whether a norm is of what all ranks have made, which it needs before it is added to x. */
+static bool norms_after_ranks(const plan_builder *b, weight_slot norm)
+{
+    return llama_has_ranks(b) && family_has(b->program->config.family, norm);
 }
 
 /* x += norm(in[:, 0 .. count) weight^T + bias) */
 static void project_and_norm(plan_builder *b, weight_slot weight, weight_slot norm,
                              plan_tensor_id in, int64_t count, const char *symbol)
 {
-    llama_project_to(b, weight, in, count, symbol, true);
+    if (llama_gathers(b))
+        project_own(b, weight, in == PLAN_FFN ? PLAN_FFN_ALL : PLAN_ATTN_ALL, PLAN_X_NORM);
+    else
+        llama_project_to(b, weight, in, count, symbol, true);
+    if (norms_after_ranks(b, norm)) llama_exchange(b, PLAN_X_NORM);
     llama_norm_of(b, norm == WEIGHT_ATTN_POST_NORM ? "attn_post_norm" : "ffn_post_norm",
                   PLAN_X_NORM, norm);
     builder_kernel(b, norm == WEIGHT_ATTN_POST_NORM ? "attn_add" : "ffn_add");
@@ -174,7 +172,7 @@ static void project_back(plan_builder *b, weight_slot weight, plan_tensor_id in,
         return;
     }
     if (llama_gathers(b)) {
-        project_own(b, weight, in == PLAN_FFN ? PLAN_FFN_ALL : PLAN_ATTN_ALL);
+        project_own(b, weight, in == PLAN_FFN ? PLAN_FFN_ALL : PLAN_ATTN_ALL, PLAN_X);
         return;
     }
     plan_node *node = builder_node(b, OP_LINEAR);
@@ -189,17 +187,11 @@ static void project_back(plan_builder *b, weight_slot weight, plan_tensor_id in,
 }
 
 /* x on every rank: the sum over all ranks, or all ranks' columns. With one rank there is nothing to
- * do. */
-static void exchange(plan_builder *b, const char *step)
+ * do, and nothing is left to do where `norm` was of the sum. */
+static void exchange(plan_builder *b, const char *step, weight_slot norm)
 {
     builder_graph(b, step);
-    if (llama_gathers(b)) {
-        gather(b, PLAN_X, b->program->shard.hidden.first, PLAN_X, b->program->shard.hidden);
-        return;
-    }
-    plan_node *node = builder_node(b, OP_ALL_REDUCE);
-    node_parts(node, "parts", PLAN_X, b->program->options.ranks);
-    node_tensor(node, "out", PLAN_X);
+    if (!norms_after_ranks(b, norm)) llama_exchange(b, PLAN_X);
 }
 
 static void gather_attention(plan_builder *b)
@@ -207,12 +199,14 @@ static void gather_attention(plan_builder *b)
     const program_span heads = b->program->shard.heads;
     const int64_t dh = b->program->config.head_dim;
     if (llama_gathers(b))
-        gather(b, PLAN_ATTN, 0, PLAN_ATTN_ALL, (program_span){heads.first * dh, heads.count * dh});
+        llama_gather(b, PLAN_ATTN, 0, PLAN_ATTN_ALL,
+                     (program_span){heads.first * dh, heads.count * dh});
 }
 
 static void gather_ffn(plan_builder *b)
 {
-    if (llama_gathers(b)) gather(b, PLAN_FFN, 0, PLAN_FFN_ALL, b->program->shard.intermediate);
+    if (llama_gathers(b))
+        llama_gather(b, PLAN_FFN, 0, PLAN_FFN_ALL, b->program->shard.intermediate);
 }
 
 /* The rank's columns of the logits, and then those of all ranks. */
@@ -224,7 +218,7 @@ static void logits_columns(plan_builder *b, plan_node *head)
         return;
     }
     node_columns(head, "out", PLAN_LOGITS, own.first, own.count, "own_vocab");
-    gather(b, PLAN_LOGITS, own.first, PLAN_LOGITS, own);
+    llama_gather(b, PLAN_LOGITS, own.first, PLAN_LOGITS, own);
 }
 
 void llama_paging(plan_node *node)
@@ -265,17 +259,36 @@ void llama_qkv(plan_builder *b)
                                    {WEIGHT_ATTN_K, PLAN_ATTN, q, kv, "kv_hidden_units"},
                                    {WEIGHT_ATTN_V, PLAN_ATTN, q + kv, kv, "kv_hidden_units"}};
     adapt_projections(b, outputs, 3);
+    if (!llama_has_ranks(b) || !c->norms_span_heads) return;
+    const model_config *all = &b->program->whole;
+    llama_gather_heads(b, 0, b->program->shard.heads, 0, all->n_heads);
+    llama_gather_heads(b, q, b->program->shard.kv_heads, config_q_hidden_units(all),
+                       all->n_kv_heads);
 }
 
-/* The norm of columns [first, first + count) of attn, in place. */
-static void norm_columns(plan_builder *b, weight_slot weight, int64_t first, int64_t count,
-                         const char *symbol)
+/* The norm of columns [first, first + count) of a tensor, in place. */
+static void norm_columns(plan_builder *b, weight_slot weight, plan_tensor_id id, int64_t first,
+                         int64_t count, const char *symbol)
 {
     plan_node *norm = builder_node(b, OP_RMS_NORM);
-    node_columns(norm, "x", PLAN_ATTN, first, count, symbol);
+    node_columns(norm, "x", id, first, count, symbol);
     node_weight(norm, "weight", weight);
-    node_columns(norm, "out", PLAN_ATTN, first, count, symbol);
+    node_columns(norm, "out", id, first, count, symbol);
     node_param(norm, "eps", b->program->config.rms_norm_eps);
+}
+
+/* Norms of q and of k over all heads: with several ranks each rank normalises those of all. */
+static void norm_all_heads(plan_builder *b)
+{
+    const model_config *c = &b->program->config, *all = &b->program->whole;
+    const program_shard *own = &b->program->shard;
+    const int64_t q = config_q_hidden_units(all), kv = config_kv_hidden_units(all);
+    const plan_tensor_id id = llama_has_ranks(b) ? PLAN_QK_ALL : PLAN_ATTN;
+    norm_columns(b, WEIGHT_ATTN_Q_NORM, id, 0, q, "q_hidden_units");
+    norm_columns(b, WEIGHT_ATTN_K_NORM, id, q, kv, "kv_hidden_units");
+    if (!llama_has_ranks(b)) return;
+    llama_take_heads(b, 0, own->heads, 0);
+    llama_take_heads(b, config_q_hidden_units(c), own->kv_heads, q);
 }
 
 void llama_qk_norm(plan_builder *b)
@@ -285,8 +298,7 @@ void llama_qk_norm(plan_builder *b)
     if (!family_has(c->family, WEIGHT_ATTN_Q_NORM)) return;
     builder_graph_if(b, c->norms_span_heads, "qk_norm");
     if (c->norms_span_heads) {
-        norm_columns(b, WEIGHT_ATTN_Q_NORM, 0, q, "q_hidden_units");
-        norm_columns(b, WEIGHT_ATTN_K_NORM, q, kv, "kv_hidden_units");
+        norm_all_heads(b);
         return;
     }
     plan_node *norms = builder_node(b, OP_HEAD_NORM);
@@ -355,9 +367,11 @@ static void attention(plan_builder *b)
     scale_residual(b, PLAN_ATTN, q, "q_hidden_units");
     gather_attention(b);
 
-    builder_graph_if(b, llama_adapts(b, SLOT(ATTN_OUTPUT)), "attn_output");
+    builder_graph_if(
+        b, norms_after_ranks(b, WEIGHT_ATTN_POST_NORM) || llama_adapts(b, SLOT(ATTN_OUTPUT)),
+        "attn_output");
     project_back(b, WEIGHT_ATTN_OUTPUT, PLAN_ATTN, q, "q_hidden_units");
-    exchange(b, "attn_allreduce");
+    exchange(b, "attn_allreduce", WEIGHT_ATTN_POST_NORM);
 }
 
 /* Gate and up, and the activation over gate. */
@@ -388,9 +402,11 @@ static void feed_forward(plan_builder *b)
     llama_norm_before(b, "ffn_norm", WEIGHT_FFN_NORM);
     llama_up(b);
 
-    builder_graph_if(b, llama_adapts(b, SLOT(FFN_DOWN)), "ffn_down");
+    builder_graph_if(b,
+                     norms_after_ranks(b, WEIGHT_FFN_POST_NORM) || llama_adapts(b, SLOT(FFN_DOWN)),
+                     "ffn_down");
     project_back(b, WEIGHT_FFN_DOWN, PLAN_FFN, di, "intermediate_size");
-    exchange(b, "ffn_allreduce");
+    exchange(b, "ffn_allreduce", WEIGHT_FFN_POST_NORM);
 }
 
 static void llama_layer(plan_builder *b)

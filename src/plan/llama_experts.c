@@ -19,6 +19,27 @@ static void route(plan_builder *b)
     node_param(choose, "normalised", b->program->config.experts_normalised);
 }
 
+/* x += the sum of the experts' outputs; of several ranks the rank's columns of it, or its part. */
+static void add_outputs(plan_builder *b)
+{
+    const bool gathers = llama_gathers(b), first = b->program->options.rank == 0;
+    const program_span own = b->program->shard.hidden;
+    builder_graph_if(b, llama_has_ranks(b), "ffn_down");
+    plan_node *down = builder_node(b, OP_LINEAR_EXPERTS);
+    node_tensor(down, "x", gathers ? PLAN_FFN_ALL : PLAN_EXPERTS);
+    node_tensor(down, "ids", PLAN_EXPERT_IDS);
+    node_weight(down, "weight", WEIGHT_DOWN_EXPERTS);
+    if (gathers || first) node_bias(down, "bias", WEIGHT_DOWN_EXPERTS);
+    node_tensor(down, "shares", PLAN_EXPERT_SHARES);
+    if (gathers)
+        node_columns(down, "residual", PLAN_X, own.first, own.count, "own_hidden_units");
+    else if (first)
+        node_tensor(down, "residual", PLAN_X);
+    node_row(down, "out", PLAN_X, own.first, own.count,
+             gathers ? "own_hidden_units" : "hidden_size");
+    if (llama_has_ranks(b)) llama_exchange(b, PLAN_X);
+}
+
 void llama_mix_experts(plan_builder *b)
 {
     static const char *const one_row[] = {"1", "hidden_size"};
@@ -27,7 +48,7 @@ void llama_mix_experts(plan_builder *b)
     llama_norm_before(b, "ffn_norm", WEIGHT_FFN_NORM);
     route(b);
 
-    builder_kernel(b, "ffn_up");
+    builder_graph_if(b, llama_gathers(b), "ffn_up");
     plan_node *up = builder_node(b, OP_LINEAR_EXPERTS);
     node_blocks(up, "x", PLAN_X_NORM, 1, d, one_row);
     node_tensor(up, "ids", PLAN_EXPERT_IDS);
@@ -41,14 +62,6 @@ void llama_mix_experts(plan_builder *b)
         node_param(up, "limit", swiglu->limit);
         node_param(up, "added", swiglu->added);
     }
-
-    builder_kernel(b, "ffn_down");
-    plan_node *down = builder_node(b, OP_LINEAR_EXPERTS);
-    node_tensor(down, "x", PLAN_EXPERTS);
-    node_tensor(down, "ids", PLAN_EXPERT_IDS);
-    node_weight(down, "weight", WEIGHT_DOWN_EXPERTS);
-    node_bias(down, "bias", WEIGHT_DOWN_EXPERTS);
-    node_tensor(down, "shares", PLAN_EXPERT_SHARES);
-    node_tensor(down, "residual", PLAN_X);
-    node_blocks(down, "out", PLAN_X, 1, d, one_row);
+    if (llama_gathers(b)) llama_gather_choices(b);
+    add_outputs(b);
 }

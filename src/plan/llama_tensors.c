@@ -101,9 +101,18 @@ static void declare_activations(plan_builder *b)
         const model_config *whole = &b->program->whole;
         builder_tensor(b, PLAN_ATTN_ALL, "attn_all", PLAN_ACTIVATION, DTYPE_F32,
                        DIMS(n, {"all_q_hidden_units", "anh dh", config_q_hidden_units(whole)}));
-        builder_tensor(b, PLAN_FFN_ALL, "ffn_all", PLAN_ACTIVATION, DTYPE_F32,
-                       DIMS(n, {"all_intermediate_size", "adi", whole->intermediate_size}));
+        const plan_dim all = {"all_intermediate_size", "adi", whole->intermediate_size};
+        const plan_dim k = {"top_k", "k", c->n_experts_used};
+        if (c->n_experts)
+            builder_tensor(b, PLAN_FFN_ALL, "ffn_all", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, k, all));
+        else
+            builder_tensor(b, PLAN_FFN_ALL, "ffn_all", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, all));
     }
+    if (llama_has_ranks(b) && c->norms_span_heads)
+        builder_tensor(b, PLAN_QK_ALL, "qk_all", PLAN_ACTIVATION, DTYPE_F32,
+                       DIMS(n, {"all_qk_hidden_units", "(anh + ankvh) dh",
+                                config_q_hidden_units(&b->program->whole) +
+                                    config_kv_hidden_units(&b->program->whole)}));
 }
 
 /* What comes after the layers: logits, and the token chosen. */

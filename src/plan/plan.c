@@ -152,11 +152,10 @@ static qp_status check_adapters(const model_config *c, const plan_options *o, qp
                      what);
 }
 
-/* What mixtures of experts are not cut or fused for. */
+/* What mixtures of experts are not fused for. */
 static qp_status check_experts(const model_config *c, const plan_options *o, qp_error *error)
 {
-    const char *what = o->ranks > 1            ? "several ranks: choose one rank"
-                       : o->sums               ? "a plan of sums: leave sums out"
+    const char *what = o->sums                 ? "a plan of sums: leave sums out"
                        : o->form != PLAN_PAGED ? "other plans than paged: choose the plan paged"
                                                : NULL;
     if (c->n_experts == 0 || !what) return QP_OK;
@@ -176,18 +175,30 @@ static qp_status check_window(const model_config *c, const plan_options *o, qp_e
                      (long long)o->context, (long long)c->window, why, (long long)c->window);
 }
 
+/* Where a norm spans all heads, each KV head is of one rank. */
 static qp_status check_ranks(const model_config *c, const plan_options *o, qp_error *error)
 {
-    if (o->ranks == 1 || !family_has(c->family, WEIGHT_ATTN_POST_NORM)) return QP_OK;
-    return error_set(error, QP_UNSUPPORTED,
-                     "%d ranks: ranks add what they compute to the residual, which models of %s "
-                     "normalise first; leave --ranks out",
-                     o->ranks, c->family->name);
+    if (o->ranks <= c->n_kv_heads || !c->norms_span_heads) return QP_OK;
+    return error_set(
+        error, QP_UNSUPPORTED,
+        "%d ranks: a norm spans all %lld KV heads of this model, of which each rank has "
+        "its own; choose at most %lld ranks",
+        o->ranks, (long long)c->n_kv_heads, (long long)c->n_kv_heads);
 }
 
 bool program_is_other(const program *p)
 {
     return other_arithmetic(&p->config) || p->config.scales.attention != 0;
+}
+
+const char *program_exchanges_more(const program *p)
+{
+    const model_config *c = &p->config;
+    return c->n_experts          ? "a mixture of experts"
+           : c->norms_span_heads ? "a norm that spans the heads of all ranks"
+           : family_has(c->family, WEIGHT_ATTN_POST_NORM)
+               ? "a norm between a product and the residual"
+               : NULL;
 }
 
 int64_t program_window(const program *p, int64_t layer)

@@ -154,6 +154,18 @@ static void view_slots(program_view *view)
     }
 }
 
+/* [n_tokens, top_k, features] as one of the top_k. */
+static void view_choice(program_view *view, const plan_operand *operand)
+{
+    view->offset = (uint64_t)((operand->choice - 1) * view->stride[1]);
+    view->shape[1] = view->shape[2];
+    view->stride[1] = view->stride[2];
+    view->symbols[1] = operand->symbols[0];
+    view->rank = 2;
+    view->shape[2] = view->stride[2] = 0;
+    view->symbols[2] = NULL;
+}
+
 static void view_columns(program_view *view, const plan_operand *operand)
 {
     int last = view->rank - 1;
@@ -192,6 +204,7 @@ static program_view tensor_view(const tables *t, const plan_operand *operand, in
         view.area += (int)layer;
     }
     if (operand->slots) view_slots(&view);
+    if (operand->choice) view_choice(&view, operand);
     if (operand->rows) view.shape[0] = -(int64_t)operand->rows;
     if (operand->rows) view.symbols[0] = operand->rows_symbol;
     view_columns(&view, operand);
@@ -232,12 +245,13 @@ static size_t stored_bytes(dtype type, int64_t elements)
 tensor program_weight_part(const program_weight *w)
 {
     const tensor *whole = &w->whole;
-    const int64_t rows = w->rows.count, columns = w->columns.count;
-    const bool norm = whole->rank == 1 && !w->bias;
-    if (norm || (rows == whole->shape[0] && (w->bias || columns == whole->shape[1]))) return *whole;
+    const int64_t rows = w->rows.count * w->experts, columns = w->columns.count;
+    const bool whole_rows = !program_weight_has_columns(w);
+    if (whole->rank == 1 && !w->bias) return tensor_slice(*whole, 0, w->columns.first, columns);
+    if (whole_rows && program_weight_has_rows(w)) return *whole;
     tensor part =
         w->bias ? tensor_1d(NULL, whole->type, rows) : tensor_2d(NULL, whole->type, rows, columns);
-    if (whole->data && (w->bias || columns == whole->shape[1]))
+    if (whole->data && whole_rows && w->experts == 1)
         part.data = (char *)whole->data + stored_bytes(whole->type, w->rows.first * columns);
     return part;
 }

@@ -140,6 +140,7 @@ typedef enum plan_tensor_id {
     PLAN_EXPERTS,    /* the activation's output of each of these */
     PLAN_ATTN_ALL,   /* attention's output of all ranks */
     PLAN_FFN_ALL,    /* the activation's output of all ranks */
+    PLAN_QK_ALL,     /* q and k of all ranks, where a norm spans all heads */
     PLAN_NEW_VALUES, /* PLAN_FLASHINFER: attention over the batch's own positions */
     PLAN_NEW_SUMS,
     PLAN_PAST_VALUES, /* and over those before */
@@ -307,6 +308,7 @@ typedef struct program_weight {
     /* The part of `whole` that this rank holds, in elements: all, if there is one rank. A norm is
      * one row; a bias has a row for each element. */
     program_span rows, columns;
+    int64_t experts; /* matrices in `whole`, one after the other, of which each has these rows */
 } program_weight;
 
 /* The part as nodes see it: contiguous. It has data if it lies so in `whole`. */
@@ -316,6 +318,12 @@ tensor program_weight_part(const program_weight *weight);
 static inline bool program_weight_has_columns(const program_weight *w)
 {
     return w->whole.rank == 2 && w->columns.count < w->whole.shape[1];
+}
+
+/* Whether it has all rows. */
+static inline bool program_weight_has_rows(const program_weight *w)
+{
+    return w->rows.count * w->experts == (w->whole.rank == 2 || w->bias ? w->whole.shape[0] : 1);
 }
 
 typedef struct program_node {
@@ -451,6 +459,9 @@ typedef struct program_bytes {
 program_bytes program_count_bytes(const program *program, uint64_t weight_bytes);
 
 void program_free(program *program);
+
+/* What ranks of the model exchange that those of a Llama do not; NULL: nothing. */
+const char *program_exchanges_more(const program *program);
 
 /* Whether a layer, the embeddings or the logits are computed otherwise than in a Llama, by
  * operators or attributes that pages of their own and persistent kernels have not. */

@@ -96,7 +96,7 @@ static void cut_rank(const model_config *c, const plan_options *o, int64_t down_
 qp_status shard_of_rank(const model_config *c, const model *model, const plan_options *o,
                         program_shard *out, qp_error *error)
 {
-    const int64_t down = block_of(model, c, WEIGHT_FFN_DOWN);
+    const int64_t down = block_of(model, c, c->n_experts ? WEIGHT_DOWN_EXPERTS : WEIGHT_FFN_DOWN);
     const int64_t output = block_of(model, c, WEIGHT_ATTN_OUTPUT);
     for (int rank = 0; rank < o->ranks; rank++) {
         program_shard shard;
@@ -122,7 +122,8 @@ void shard_cut_weight(const program *p, program_weight *w)
     const program_shard *own = &p->shard;
     const int64_t head_dim = p->whole.head_dim;
     const bool vector = w->whole.rank == 1, reduce = p->options.cut == PLAN_REDUCE;
-    w->rows = (program_span){0, vector && !w->bias ? 1 : w->whole.shape[0]};
+    w->experts = weight_get_info(w->slot)->per_expert ? p->whole.n_experts : 1;
+    w->rows = (program_span){0, vector && !w->bias ? 1 : w->whole.shape[0] / w->experts};
     w->columns = (program_span){0, vector ? (w->bias ? 1 : w->whole.shape[0]) : w->whole.shape[1]};
     if (p->options.ranks == 1) return;
     switch (w->slot) {
@@ -135,6 +136,8 @@ void shard_cut_weight(const program *p, program_weight *w)
         break;
     case WEIGHT_FFN_GATE:
     case WEIGHT_FFN_UP:
+    case WEIGHT_GATE_EXPERTS:
+    case WEIGHT_UP_EXPERTS:
         w->rows = own->intermediate;
         break;
     case WEIGHT_ATTN_OUTPUT:
@@ -142,8 +145,12 @@ void shard_cut_weight(const program *p, program_weight *w)
         if (reduce && !vector) w->columns = times(own->heads, head_dim);
         break;
     case WEIGHT_FFN_DOWN:
+    case WEIGHT_DOWN_EXPERTS:
         w->rows = own->hidden;
         if (reduce && !vector) w->columns = own->intermediate;
+        break;
+    case WEIGHT_ATTN_SINKS:
+        w->columns = own->heads;
         break;
     case WEIGHT_OUTPUT:
         w->rows = own->vocab;

@@ -1,9 +1,9 @@
 /* What one of several ranks computes of a model, and which part of each weight it holds for that.
  *
  * Attention is cut by KV heads; where there are more ranks than KV heads, several ranks hold a copy
- * of one and share its query heads. The rest is cut by output features. In the cut `reduce` the
- * output and the down projection are cut by input features, so that each rank makes partial sums of
- * all hidden features.
+ * of one and share its query heads. The rest is cut by output features, also of each expert. In the
+ * cut `reduce` the output and the down projection are cut by input features, so that each rank
+ * makes partial sums of all hidden features.
  */
 #pragma once
 

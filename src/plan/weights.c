@@ -71,17 +71,33 @@ static size_t stored_bytes(dtype type, int64_t elements)
     return (size_t)(elements / (int64_t)dtype_block_elements(type)) * dtype_block_bytes(type);
 }
 
-/* Columns of rows, from whole rows. */
+/* Rows [begin, begin + rows) of the part, all columns. */
+static void read_rows(const program *p, const program_weight *w, int64_t begin, int64_t rows,
+                      char *dst)
+{
+    const int64_t each = w->rows.count;
+    const bool matrix = w->whole.rank == 2;
+    const int64_t whole = matrix || w->bias ? w->whole.shape[0] / w->experts : 1;
+    const size_t row_bytes = stored_bytes(w->whole.type, matrix ? w->whole.shape[1] : 1);
+    for (int64_t end = begin + rows, n; begin < end; begin += n, dst += (size_t)n * row_bytes) {
+        const int64_t expert = begin / each, row = begin % each;
+        n = row + end - begin < each ? end - begin : each - row;
+        model_read_rows(p->model, w->slot, w->layer, w->bias, expert * whole + w->rows.first + row,
+                        n, dst);
+    }
+}
+
+/* Columns of rows, from whole rows; of a vector its columns. */
 static qp_status read_columns(const program *p, const program_weight *w, int64_t begin,
                               int64_t rows, char *dst, qp_error *error)
 {
-    const size_t row_bytes = stored_bytes(w->whole.type, w->whole.shape[1]);
+    const size_t row_bytes = stored_bytes(w->whole.type, w->whole.shape[w->whole.rank - 1]);
     const size_t skip = stored_bytes(w->whole.type, w->columns.first);
     const size_t bytes = stored_bytes(w->whole.type, w->columns.count);
     char *row = malloc(row_bytes);
     if (!row) return error_no_memory(error, "a row of a weight", row_bytes);
     for (int64_t i = 0; i < rows; i++) {
-        model_read_rows(p->model, w->slot, w->layer, w->bias, w->rows.first + begin + i, 1, row);
+        read_rows(p, w, begin + i, 1, row);
         memcpy(dst + (size_t)i * bytes, row + skip, bytes);
     }
     free(row);
@@ -98,8 +114,9 @@ qp_status program_read_weight(const program *p, int weight, int64_t begin, int64
                (size_t)rows * row_bytes);
         return QP_OK;
     }
-    if (program_weight_has_columns(w)) return read_columns(p, w, begin, rows, dst, error);
-    model_read_rows(p->model, w->slot, w->layer, w->bias, w->rows.first + begin, rows, dst);
+    if (program_weight_has_columns(w) || (w->whole.rank == 1 && !w->bias))
+        return read_columns(p, w, begin, rows, dst, error);
+    read_rows(p, w, begin, rows, dst);
     return QP_OK;
 }
 
@@ -124,8 +141,7 @@ bool program_weight_is_mapped(const program *p, int weight)
 
 static bool is_cut(const program_weight *w)
 {
-    return w->rows.count < (w->whole.rank == 2 || w->bias ? w->whole.shape[0] : 1) ||
-           program_weight_has_columns(w);
+    return !program_weight_has_rows(w) || program_weight_has_columns(w);
 }
 
 void program_release_weight(const program *p, int weight)

@@ -137,7 +137,7 @@ void rank_member_close(rank_member *m)
     if (m->owns_pool) thread_pool_destroy(m->pool);
     for (int i = 0; i < MACHINE_MAX_RUNS; i++)
         free(m->tokens[i]);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         free(m->kept[i].data);
     free(m->records);
     free(m->timings);
@@ -180,18 +180,18 @@ static qp_status stage_part(rank_member *m, const rank_command *c, qp_error *err
     return stage ? read_own(m, c, stage, bytes, error) : group_failed(m->comm, error);
 }
 
-/* The gathered tensor has the first columns of each row. */
-static qp_status keep_gathered(rank_member *m, const rank_pieces *p, const char *whole, size_t rows,
+/* A gathered tensor has the first `bytes` of each row. */
+static qp_status keep_gathered(rank_member *m, plan_tensor_id id, size_t bytes,
+                               const rank_pieces *p, const char *whole, size_t rows,
                                qp_error *error)
 {
-    const int i = p->gathered == PLAN_FFN_ALL;
-    const size_t bytes = p->gathered_bytes;
+    const int i = id == PLAN_QK_ALL ? 2 : id == PLAN_FFN_ALL;
     char *all = malloc(rows * bytes + 1);
     if (!all) return error_no_memory(error, "rows of a tensor", rows * bytes);
     for (size_t row = 0; row < rows; row++)
         memcpy(all + row * bytes, whole + row * p->whole_row, bytes);
     free(m->kept[i].data);
-    m->kept[i].id = p->gathered;
+    m->kept[i].id = id;
     m->kept[i].data = all;
     m->kept[i].bytes = rows * bytes;
     return QP_OK;
@@ -200,7 +200,7 @@ static qp_status keep_gathered(rank_member *m, const rank_pieces *p, const char 
 qp_status rank_member_begin(rank_member *m, int first, qp_error *error)
 {
     qp_status status = QP_OK;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         if (!m->kept[i].data) continue;
         if (status == QP_OK && program_step_access(&m->program, first, m->kept[i].id).read)
             status = machine_write(&m->machine, m->kept[i].id, 0, m->kept[i].data, m->kept[i].bytes,
@@ -225,7 +225,10 @@ qp_status rank_member_put(rank_member *m, const rank_command *c, const void *who
                                   : machine_write(&m->machine, id, c->layer, own, bytes, error);
     free(own);
     if (status == QP_OK && !is_page(c) && pieces.gathered != PLAN_NAMED)
-        status = keep_gathered(m, &pieces, whole, rows, error);
+        status =
+            keep_gathered(m, pieces.gathered, pieces.gathered_bytes, &pieces, whole, rows, error);
+    if (status == QP_OK && !is_page(c) && pieces.qk_bytes)
+        status = keep_gathered(m, PLAN_QK_ALL, pieces.qk_bytes, &pieces, whole, rows, error);
     return status;
 }
 

@@ -31,6 +31,7 @@ static void attention_pieces(const program *own, rank_pieces *p)
              fused ? q.count * dh : (q.count + 2 * kv.count) * dh, sizeof(float));
     p->gathered = PLAN_ATTN_ALL;
     p->gathered_bytes = (size_t)q_all * sizeof(float);
+    if (own->tensors[PLAN_QK_ALL].rank) p->qk_bytes = (size_t)(q_all + kv_all) * sizeof(float);
     if (fused) return;
     add(p, q_all + kv.first * dh, q.count * dh, kv.count * dh, sizeof(float));
     add(p, q_all + kv_all + kv.first * dh, (q.count + kv.count) * dh, kv.count * dh, sizeof(float));
@@ -51,6 +52,17 @@ static void ffn_pieces(const program *own, rank_pieces *p)
     p->gathered_bytes = (size_t)all * sizeof(float);
 }
 
+/* Of a mixture a row is what the activation leaves of one of a token's choices. */
+static void expert_pieces(const program *own, rank_pieces *p)
+{
+    const program_span f = own->shard.intermediate;
+    const int64_t all = own->whole.intermediate_size;
+    add(p, f.first, 0, f.count, sizeof(float));
+    set_rows(p, all, f.count, sizeof(float));
+    p->gathered = PLAN_FFN_ALL;
+    p->gathered_bytes = p->whole_row;
+}
+
 /* Consecutive heads, each of `bytes`. */
 static void head_pieces(program_span heads, int64_t all, size_t bytes, rank_pieces *p)
 {
@@ -66,12 +78,14 @@ rank_pieces rank_pieces_of(const program *own, plan_tensor_id id)
     const size_t head = (size_t)all->head_dim;
     if (id == PLAN_ATTN) attention_pieces(own, &p);
     if (id == PLAN_FFN) ffn_pieces(own, &p);
+    if (id == PLAN_EXPERTS) expert_pieces(own, &p);
     if (id == PLAN_K_CACHE || id == PLAN_V_CACHE)
         head_pieces(own->shard.kv_heads, all->n_kv_heads,
                     (size_t)o->page_size * head * dtype_block_bytes(o->kv_type), &p);
     if (id == PLAN_PART_VALUES)
         head_pieces(own->shard.heads, all->n_heads, (size_t)o->kv_partitions * head * sizeof(float),
                     &p);
+    if (id == PLAN_ATTN_SUMS) head_pieces(own->shard.heads, all->n_heads, sizeof(float), &p);
     if (id == PLAN_PART_SUMS)
         head_pieces(own->shard.heads, all->n_heads, (size_t)o->kv_partitions * sizeof(float), &p);
     if (id == PLAN_X && o->cut == PLAN_GATHER) { /* before it is gathered, own columns are new */

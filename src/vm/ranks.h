@@ -40,7 +40,7 @@ typedef struct rank_member {
         plan_tensor_id id;
         void *data; /* NULL: none */
         size_t bytes;
-    } kept[2];
+    } kept[3];
 } rank_member;
 
 /* A call of the owner. Tensors, inputs of a batch and stop tokens follow it. */
@@ -171,6 +171,7 @@ typedef struct rank_pieces {
      * product reads; PLAN_NAMED: none. */
     plan_tensor_id gathered;
     size_t gathered_bytes;
+    size_t qk_bytes; /* the same of PLAN_QK_ALL; 0: it has none */
     /* Of sums in fixed point: elements at the beginning of a row that are whole on every rank; the
      * others are the sums of all ranks' elements. 0: there is nothing to add. */
     size_t sums_after;

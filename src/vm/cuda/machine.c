@@ -60,8 +60,20 @@ static size_t exchange_bytes(const machine_setup *setup)
     return cuda_carrier_bytes(setup->gpus->by == CUDA_BY_NCCL);
 }
 
+/* What ranks exchange on CPUs only. */
+static qp_status check_model_of_ranks(const program *p, qp_error *error)
+{
+    const char *why = program_exchanges_more(p);
+    if (p->options.ranks == 1 || !why) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "%d ranks on GPUs do not run a model with %s: leave --ranks out, or use "
+                     "--device cpu",
+                     p->options.ranks, why);
+}
+
 static qp_status count_cuda(const machine_setup *setup, machine_bytes *out, qp_error *error)
 {
+    TRY(check_model_of_ranks(setup->program, error));
     const cuda_bytes bytes = cuda_executor_count(setup->program, setup->cuda_kernels);
     const size_t exchange = exchange_bytes(setup);
     *out = (machine_bytes){.weights = bytes.weights,
@@ -112,6 +124,7 @@ static bool has_carrier(const cuda_machine *m)
 static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *error)
 {
     const program *p = setup->program;
+    TRY(check_model_of_ranks(p, error));
     cuda_machine *m = *self = calloc(1, sizeof *m);
     if (!m) return error_no_memory(error, "the machine", sizeof *m);
     m->sizes = p->capacity;
