@@ -3,9 +3,17 @@
 #include "../tests/text_stream_test.h"
 #include "text/utf8.h"
 
-static void check_arguments(const char *text, size_t size, bool thinking)
+/* A text that begins with a mark of channels is of a model that has them. */
+static qp_text_stream *open_stream_of(const char *text, size_t size)
 {
-    qp_text_stream *s = open_text_stream(thinking);
+    const bool channels = size >= 3 && memcmp(text, "<|c", 3) == 0;
+    if (channels) return open_channel_stream(true);
+    return open_text_stream(size > 0 && text[0] != '{');
+}
+
+static void check_arguments(const char *text, size_t size)
+{
+    qp_text_stream *s = open_stream_of(text, size);
     qp_text_piece piece = {.size = sizeof piece};
     strbuf arguments = {0};
     strbuf_append(&s->stop.pending, text, size);
@@ -25,14 +33,13 @@ static void check_arguments(const char *text, size_t size, bool thinking)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const char *text = (const char *)data;
-    const bool thinking = size > 0 && data[0] != '{';
     strbuf whole = {0};
-    qp_text_stream *s = open_text_stream(thinking);
+    qp_text_stream *s = open_stream_of(text, size);
     stream_text(s, text, size, size + 1, &whole);
     qp_text_stream_close(s);
     for (size_t step = 1; step < 8; step += 3) {
         strbuf parts = {0};
-        s = open_text_stream(thinking);
+        s = open_stream_of(text, size);
         stream_text(s, text, size, step, &parts);
         qp_text_stream_close(s);
         if (parts.length != whole.length ||
@@ -41,6 +48,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         strbuf_free(&parts);
     }
     strbuf_free(&whole);
-    check_arguments(text, size, thinking);
+    check_arguments(text, size);
     return 0;
 }

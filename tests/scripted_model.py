@@ -56,18 +56,18 @@ def write_tensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
 
 
-def scripted_model(folder, template, scripts, marks=(), controls=()):
-    """`scripts`: {name: text}; the text follows the control token <|name|>. `marks` and `controls`
+def scripted_model(folder, template, scripts, marks=(), controls=(), after=None):
+    """`scripts`: {name: text}; the text follows the control token <|name|>, or the byte `after`. `marks` and `controls`
     are tokens of their own, and these control tokens, too."""
     folder = Path(folder)
     folder.mkdir(exist_ok=True)
     control = ["<|end|>", *(f"<|{name}|>" for name in scripts), *controls]
     vocabulary = {BYTES[b]: b for b in range(256)}
     used, chain = set(vocabulary), {}
-    added = [*control, *marks]
+    added = [*control, *(m for m in marks if m not in control)]
     ids = {text: 256 + i for i, text in enumerate(added)}
     for name, text in scripts.items():
-        last = ids[f"<|{name}|>"]
+        last = vocabulary[BYTES[after]] if after else ids[f"<|{name}|>"]
         for piece in pieces_of(text, marks, used):
             if piece not in ids:
                 ids[piece] = vocabulary[byte_level(piece)] = 256 + len(ids)

@@ -85,6 +85,42 @@ static void thoughts_stand_apart(void **state)
     check_length("<think>a</think>b", 17, "<think>a</think>b", false);
 }
 
+static void check_channels(const char *text, const char *expected, bool thinking)
+{
+    for (size_t step = 1; step <= strlen(text); step++) {
+        strbuf out = {0};
+        qp_text_stream *s = open_channel_stream(thinking);
+        stream_text(s, text, strlen(text), step, &out);
+        assert_string_equal(strbuf_text(&out), expected);
+        qp_text_stream_close(s);
+        strbuf_free(&out);
+    }
+}
+
+#define ANALYSIS "<|channel|>analysis<|message|>"
+#define FINAL    "<|channel|>final<|message|>"
+#define NEXT     "<|end|><|start|>assistant"
+#define TO_F     "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
+
+static void channels_are_thoughts_calls_and_content(void **state)
+{
+    (void)state;
+    check_channels(ANALYSIS "Hm <a>." NEXT FINAL "Yes: {}.", "{Hm <a>.}Yes: {}.", true);
+    check_channels(FINAL "Yes.<|return|>", "Yes.", true);
+    check_channels(ANALYSIS "So" NEXT TO_F "{\"a\": 1}<|call|>", "{So}<f({\"a\": 1})>", true);
+    check_channels(" to=functions.weather<|channel|>commentary json<|message|>{}<|call|>",
+                   "<weather({})>", true);
+    check_channels(ANALYSIS "a" NEXT "<|channel|>commentary<|message|>I look." NEXT TO_F
+                            "{}" NEXT FINAL "b",
+                   "{a}I look.<f({})>b", true);
+    check_channels(TO_F "{\"a\": ", "<f({\"a\":!{\"a\": >", true);
+    check_channels(TO_F "print(1)" NEXT FINAL "b", "<f(!>print(1)b", true);
+    check_channels(ANALYSIS "cut o", "{cut o}", true);
+    check_channels("<|channel|>anal", "", true);
+    check_channels("No channels <|at all", "No channels <|at all", true);
+    check_channels(ANALYSIS "a" NEXT FINAL "b", ANALYSIS "a" NEXT FINAL "b", false);
+}
+
 static void stop_texts_end_all(void **state)
 {
     (void)state;
@@ -185,10 +221,15 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forms_of_families),  cmocka_unit_test(what_follows_a_call_is_kept),
-        cmocka_unit_test(no_calls),           cmocka_unit_test(thoughts_stand_apart),
-        cmocka_unit_test(stop_texts_end_all), cmocka_unit_test(arguments_as_json),
-        cmocka_unit_test(tokens_become_text), cmocka_unit_test(refusals),
+        cmocka_unit_test(forms_of_families),
+        cmocka_unit_test(what_follows_a_call_is_kept),
+        cmocka_unit_test(no_calls),
+        cmocka_unit_test(thoughts_stand_apart),
+        cmocka_unit_test(channels_are_thoughts_calls_and_content),
+        cmocka_unit_test(stop_texts_end_all),
+        cmocka_unit_test(arguments_as_json),
+        cmocka_unit_test(tokens_become_text),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 /* A stream of texts, for tools "weather" and "f", with or without thoughts. */
 static inline qp_text_stream *open_text_stream(bool thinking)
 {
-    static const thinking_marks marks = {"<think>", "</think>"};
+    static const thinking_marks marks = {.open = "<think>", .close = "</think>"};
     static const char *const tools[] = {"weather", "f"};
     static const char *const stops[] = {"STOP"};
     const qp_sampling sampling = {.size = sizeof sampling, .stops = stops, .n_stops = 1};
@@ -22,6 +22,15 @@ static inline qp_text_stream *open_text_stream(bool thinking)
     qp_text_stream *s;
     if (qp_text_stream_open(NULL, &options, &s, NULL) != QP_OK) abort();
     if (thinking) s->thinking = &marks;
+    return s;
+}
+
+/* The same of messages in channels, after a prompt that ends inside a header. */
+static inline qp_text_stream *open_channel_stream(bool thinking)
+{
+    qp_text_stream *s = open_text_stream(thinking);
+    s->channels = true;
+    s->state = TEXT_HEADER;
     return s;
 }
 

@@ -4,17 +4,20 @@
 
 #include "base/sized.h"
 #include "engine/engine.h"
+#include "engine/text_channels.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* The marks of thoughts that models are trained on; the template's source says which. */
 static const thinking_marks marks_of_thoughts[] = {
-    {"<think>", "</think>"},                    /* Qwen 3, DeepSeek R1, SmolLM3 */
-    {"[THINK]", "[/THINK]"},                    /* Magistral */
-    {"<seed:think>", "</seed:think>"},          /* Seed */
-    {"<|START_THINKING|>", "<|END_THINKING|>"}, /* Command A */
-    {"<|inner_prefix|>", "<|inner_suffix|>"},   /* Apertus */
+    {"<think>", "</think>", NULL},                    /* Qwen 3, DeepSeek R1, SmolLM3 */
+    {"[THINK]", "[/THINK]", NULL},                    /* Magistral */
+    {"<seed:think>", "</seed:think>", NULL},          /* Seed */
+    {"<|START_THINKING|>", "<|END_THINKING|>", NULL}, /* Command A */
+    {"<|inner_prefix|>", "<|inner_suffix|>", NULL},   /* Apertus */
+    {"<|channel|>analysis<|message|>", "<|channel|>final<|message|>", "<|start|>assistant"},
+    /* gpt-oss */
 };
 
 /* ---- opening ------------------------------------------------------------------------------- */
@@ -59,20 +62,44 @@ const thinking_marks *thinking_marks_of(const qp_vocabulary *v)
     return NULL;
 }
 
-bool thinking_begins(const thinking_marks *marks, const tokenizer *t, const int32_t *prompt,
-                     size_t n)
+/* Whether tokens end with a mark, before white space. */
+static bool ends_with(const tokenizer *t, const int32_t *prompt, size_t n, const char *mark)
 {
     enum { LAST_TOKENS = 16 };
-    const size_t first = n > LAST_TOKENS ? n - LAST_TOKENS : 0, length = strlen(marks->open);
+    const size_t first = n > LAST_TOKENS ? n - LAST_TOKENS : 0, length = strlen(mark);
     strbuf text = {0};
     tokenizer_decode(t, prompt + first, n - first,
                      TOKENIZER_DECODE_CONTINUE | TOKENIZER_DECODE_CONTROL, &text, NULL);
     while (text.length > 0 && strchr(" \n\r\t", text.data[text.length - 1]))
         text.length--;
-    const bool open =
-        text.length >= length && memcmp(text.data + text.length - length, marks->open, length) == 0;
+    const bool ends =
+        text.length >= length && memcmp(text.data + text.length - length, mark, length) == 0;
     strbuf_free(&text);
-    return open;
+    return ends;
+}
+
+bool thinking_begins(const thinking_marks *marks, const tokenizer *t, const int32_t *prompt,
+                     size_t n)
+{
+    return ends_with(t, prompt, n, marks->open) ||
+           (marks->prompt && ends_with(t, prompt, n, marks->prompt));
+}
+
+/* What the answer to a prompt begins with. */
+static void begin(qp_text_stream *s, const thinking_marks *marks,
+                  const qp_text_stream_options *given)
+{
+    const tokenizer *t = s->decoder.tokenizer;
+    if (!marks || (!given->thinking && !marks->prompt)) return;
+    if (given->thinking) s->thinking = marks;
+    const bool header =
+        marks->prompt && ends_with(t, given->prompt, given->n_prompt, marks->prompt);
+    s->channels = header || (marks->prompt && (given->thinking || given->n_tools));
+    if (header)
+        s->state = TEXT_HEADER;
+    else if (s->thinking && ends_with(t, given->prompt, given->n_prompt, marks->open))
+        s->state = TEXT_THINKING;
+    s->trims = s->state == TEXT_THINKING;
 }
 
 static qp_status open_stream(qp_text_stream *s, const qp_vocabulary *v,
@@ -87,11 +114,7 @@ static qp_status open_stream(qp_text_stream *s, const qp_vocabulary *v,
     if (!v) return QP_OK;
     tokenizer_decoder_init(&s->decoder, v->tokenizer,
                            TOKENIZER_DECODE_CONTINUE | (o.special ? TOKENIZER_DECODE_CONTROL : 0));
-    if (o.thinking) s->thinking = thinking_marks_of(v);
-    if (s->thinking && thinking_begins(s->thinking, v->tokenizer, o.prompt, o.n_prompt)) {
-        s->state = TEXT_THINKING;
-        s->trims = true;
-    }
+    begin(s, thinking_marks_of(v), &o);
     return QP_OK;
 }
 
@@ -133,6 +156,7 @@ static bool is_stop_token(const qp_text_stream *s, int32_t token)
 static bool is_mark(const qp_text_stream *s, const char *piece, size_t length)
 {
     if (s->names.count && tool_call_is_mark(piece, length)) return true;
+    if (s->channels) return text_channels_is_mark(piece, length);
     const thinking_marks *m = s->thinking;
     return m && ((strlen(m->open) == length && memcmp(m->open, piece, length) == 0) ||
                  (strlen(m->close) == length && memcmp(m->close, piece, length) == 0));
@@ -205,8 +229,7 @@ bool qp_text_stream_ended(const qp_text_stream *s, qp_finish *finish, const char
 
 /* ---- pieces -------------------------------------------------------------------------------- */
 
-/* Text that was not handed out. */
-static const char *text_of(const qp_text_stream *s, size_t *length)
+const char *text_stream_rest(const qp_text_stream *s, size_t *length)
 {
     *length = s->rest.length - s->handed;
     return strbuf_text(&s->rest) + s->handed;
@@ -228,8 +251,7 @@ static size_t blanks(const char *text, size_t length)
     return n;
 }
 
-/* Where the word stands in the text, or where it may begin at its end; `length`: nowhere. */
-static size_t find_word(const char *text, size_t length, const char *word, bool ended, bool *whole)
+size_t text_stream_find(const char *text, size_t length, const char *word, bool ended, bool *whole)
 {
     const size_t n = strlen(word);
     const char *at = memmem(text, length, word, n);
@@ -252,7 +274,7 @@ static void look_for(const char *text, size_t length, const char *mark, int form
                      opening *first)
 {
     bool whole;
-    const size_t at = find_word(text, length, mark, ended, &whole);
+    const size_t at = text_stream_find(text, length, mark, ended, &whole);
     if (at < first->at) *first = (opening){at, whole, form, mark};
 }
 
@@ -265,7 +287,7 @@ static opening find_opening(const qp_text_stream *s, const char *text, size_t le
     return first;
 }
 
-static bool give(qp_text_piece *piece, qp_text_kind kind, const char *text, size_t length)
+bool text_stream_give(qp_text_piece *piece, qp_text_kind kind, const char *text, size_t length)
 {
     piece->kind = kind;
     piece->text = text;
@@ -286,13 +308,13 @@ static bool skip_before_content(qp_text_stream *s)
 {
     size_t length;
     bool unsure = false;
-    const char *text = text_of(s, &length);
+    const char *text = text_stream_rest(s, &length);
     if (s->n_calls > 0 && s->begins)
         s->handed += tool_call_skip(text, length, &unsure);
     else if (s->trims)
         s->handed += blanks(text, length);
     if (unsure && !s->ended) return false;
-    text_of(s, &length);
+    text_stream_rest(s, &length);
     if (length > 0) s->trims = false;
     return length > 0;
 }
@@ -302,7 +324,7 @@ static bool next_content(qp_text_stream *s, qp_text_piece *piece)
 {
     size_t length;
     if (!skip_before_content(s)) return false;
-    const char *text = text_of(s, &length);
+    const char *text = text_stream_rest(s, &length);
     const bool tools = s->names.count > 0, looks = s->begins && (tools || s->thinking);
     const size_t skip = looks ? blanks(text, length) : 0;
     if (looks && skip == length && !s->ended) return false;
@@ -318,7 +340,7 @@ static bool next_content(qp_text_stream *s, qp_text_piece *piece)
     if (count > 0) {
         s->begins = false;
         s->handed += count;
-        return give(piece, QP_TEXT_CONTENT, text, count);
+        return text_stream_give(piece, QP_TEXT_CONTENT, text, count);
     }
     if (!o.whole) return false;
     if (o.form >= 0) return begin_call(s, (tool_call_form)o.form), false;
@@ -333,19 +355,19 @@ static bool next_thought(qp_text_stream *s, qp_text_piece *piece)
 {
     size_t length;
     bool whole;
-    const char *text = text_of(s, &length);
+    const char *text = text_stream_rest(s, &length);
     if (s->trims) {
         s->handed += blanks(text, length);
-        text = text_of(s, &length);
+        text = text_stream_rest(s, &length);
         if (length > 0) s->trims = false;
     }
-    const size_t at = find_word(text, length, s->thinking->close, s->ended, &whole);
+    const size_t at = text_stream_find(text, length, s->thinking->close, s->ended, &whole);
     size_t count = at;
     while ((whole || !s->ended) && count > 0 && blanks(text + count - 1, 1))
         count--;
     if (count > 0) {
         s->handed += count;
-        return give(piece, QP_TEXT_THINKING, text, count);
+        return text_stream_give(piece, QP_TEXT_THINKING, text, count);
     }
     if (!whole) return false;
     s->handed += at + strlen(s->thinking->close);
@@ -357,28 +379,29 @@ static bool next_thought(qp_text_stream *s, qp_text_piece *piece)
 /* What the model wrote is no call: it is content, unless the call was announced. */
 static bool give_broken(qp_text_stream *s, qp_text_piece *piece, const char *text, size_t length)
 {
-    if (!s->announced) return give(piece, QP_TEXT_CONTENT, text, length);
+    if (!s->announced) return text_stream_give(piece, QP_TEXT_CONTENT, text, length);
     piece->call = s->n_calls++;
     piece->broken = 1;
-    return give(piece, QP_TEXT_CALL_END, text, length);
+    return text_stream_give(piece, QP_TEXT_CALL_END, text, length);
 }
 
 static bool next_of_call(qp_text_stream *s, qp_text_piece *piece)
 {
     size_t length, out_length = 0;
-    const char *text = text_of(s, &length), *out = NULL;
+    const char *text = text_stream_rest(s, &length), *out = NULL;
     piece->call = s->n_calls;
     switch (tool_call_next(&s->call, &s->names, text, length, s->ended, &out, &out_length)) {
     case TOOL_CALL_NAMED:
         s->announced = true;
-        return give(piece, QP_TEXT_CALL, out, out_length);
+        return text_stream_give(piece, QP_TEXT_CALL, out, out_length);
     case TOOL_CALL_ARGUMENTS:
-        return give(piece, QP_TEXT_ARGUMENTS, out, out_length);
+        return text_stream_give(piece, QP_TEXT_ARGUMENTS, out, out_length);
     case TOOL_CALL_DONE:
         s->n_calls++;
         s->announced = false;
         s->handed += out_length;
-        return give(piece, QP_TEXT_CALL_END, out, out_length);
+        if (s->channels) s->state = TEXT_CONTENT;
+        return text_stream_give(piece, QP_TEXT_CALL_END, out, out_length);
     case TOOL_CALL_BROKEN:
         s->state = TEXT_CONTENT;
         s->begins = false;
@@ -402,9 +425,10 @@ bool qp_text_stream_next(qp_text_stream *s, qp_text_piece *out)
     for (bool more = true; more && !found && s->rest.length > s->handed;) {
         const size_t handed = s->handed;
         const text_state state = s->state;
-        found = state == TEXT_CONTENT    ? next_content(s, &piece)
+        found = state == TEXT_CALL       ? next_of_call(s, &piece)
+                : s->channels            ? text_channels_next(s, &piece)
                 : state == TEXT_THINKING ? next_thought(s, &piece)
-                                         : next_of_call(s, &piece);
+                                         : next_content(s, &piece);
         more = s->handed > handed || s->state != state;
     }
     return found && SIZED_WRITE(qp_text_piece, &piece, out, NULL) == QP_OK;

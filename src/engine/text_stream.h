@@ -8,12 +8,14 @@
 #include "engine/tool_call.h"
 #include "engine/vocabulary.h"
 
-/* The marks around thoughts. */
+/* The marks around thoughts. Of models that write in channels `close` begins the answer. */
 typedef struct thinking_marks {
     const char *open, *close;
+    const char *prompt; /* channels: what ends a prompt, so that a message's header follows;
+                         * NULL: the model has no channels */
 } thinking_marks;
 
-typedef enum text_state { TEXT_CONTENT, TEXT_THINKING, TEXT_CALL } text_state;
+typedef enum text_state { TEXT_CONTENT, TEXT_THINKING, TEXT_CALL, TEXT_HEADER } text_state;
 
 struct qp_text_stream {
     tokenizer_decoder decoder; /* tokenizer NULL: the model has no vocabulary */
@@ -23,6 +25,8 @@ struct qp_text_stream {
     int32_t stop_tokens[QP_MAX_STOP_TOKENS];
     size_t n_stop_tokens;
     const thinking_marks *thinking; /* NULL: all is content */
+    bool channels;                  /* messages have headers: text_channels.h */
+    bool in_text;                   /* and the marks of this one are content */
     bool ended;
     qp_finish finish;
     size_t decoded; /* bytes of text that the tokens stand for */
@@ -42,9 +46,16 @@ struct qp_text_stream {
 /* The marks that the model's chat template has; NULL: none. */
 const thinking_marks *thinking_marks_of(const qp_vocabulary *vocabulary);
 
-/* Whether a prompt ends with the mark that opens a thought, before white space. */
+/* Whether a prompt ends with the mark that opens a thought, or inside a message's header, before
+ * white space. */
 bool thinking_begins(const thinking_marks *marks, const tokenizer *tokenizer, const int32_t *prompt,
                      size_t n_prompt);
+
+/* Text that was not handed out; where a word stands in a text, or where it may begin at its end if
+ * more may come (`length`: nowhere); a piece that the stream gives: true. */
+const char *text_stream_rest(const qp_text_stream *stream, size_t *length);
+size_t text_stream_find(const char *text, size_t length, const char *word, bool ended, bool *whole);
+bool text_stream_give(qp_text_piece *piece, qp_text_kind kind, const char *text, size_t length);
 
 /* Takes what was appended to stop.pending, as qp_text_stream_add() does with a token's text. */
 qp_status text_stream_scan(qp_text_stream *stream, qp_error *error);

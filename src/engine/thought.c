@@ -11,33 +11,60 @@ static int32_t token_of(const tokenizer *t, const char *mark)
     return tokenizer_find(t, mark, strlen(mark));
 }
 
-static qp_status make_closing(const qp_vocabulary *v, thought_rules *out, qp_error *error)
+/* Appends a text to the closing tokens. */
+static qp_status add_closing(const qp_vocabulary *v, const char *text, thought_rules *out,
+                             qp_error *error)
 {
-    char text[THOUGHT_LONGEST_MARK + 8];
     qp_tokens tokens = {0};
-    const int32_t close = token_of(v->tokenizer, out->marks->close);
-    const int length = snprintf(text, sizeof text, "\n%s\n\n", out->marks->close);
-    TRY(qp_tokenize(v, text, (size_t)length, QP_BOS_NEVER | QP_SPECIAL, &tokens, error));
-    out->n_closing = tokens.count < THOUGHT_MOST_CLOSING ? tokens.count : THOUGHT_MOST_CLOSING;
-    memcpy(out->closing, tokens.data, out->n_closing * sizeof *out->closing);
-    out->after = out->n_closing;
-    for (size_t i = 0; i < out->n_closing; i++)
-        if (out->closing[i] == close) out->after = i + 1;
-    if (out->form && close < 0) out->budget = 0;
+    TRY(qp_tokenize(v, text, strlen(text), QP_BOS_NEVER | QP_SPECIAL, &tokens, error));
+    const size_t room = THOUGHT_MOST_CLOSING - out->n_closing;
+    const size_t n = tokens.count < room ? tokens.count : room;
+    memcpy(out->closing + out->n_closing, tokens.data, n * sizeof *out->closing);
+    out->n_closing += n;
     qp_tokens_free(&tokens);
     return QP_OK;
 }
 
-qp_status thought_rules_make(const qp_vocabulary *v, const int32_t *prompt, size_t n_prompt,
-                             int64_t budget, bool form, thought_rules *out, qp_error *error)
+static qp_status make_closing(const qp_vocabulary *v, thought_rules *out, qp_error *error)
 {
-    *out = (thought_rules){.budget = budget, .form = form, .open_token = -1};
-    if (budget < 0 && !form) return QP_OK;
+    char text[THOUGHT_LONGEST_MARK + 8];
+    out->close = out->marks->close;
+    const int32_t close = token_of(v->tokenizer, out->close);
+    snprintf(text, sizeof text, "\n%s\n\n", out->close);
+    TRY(add_closing(v, text, out, error));
+    out->after = out->n_closing;
+    for (size_t i = 0; i < out->n_closing; i++)
+        if (out->closing[i] == close) out->after = i + 1;
+    if (out->form && close < 0) out->budget = 0;
+    return QP_OK;
+}
+
+/* In channels a message ends, and the header of the next begins, which is a call's own. */
+static qp_status make_headers(const qp_vocabulary *v, bool calls, thought_rules *out,
+                              qp_error *error)
+{
+    const char *header = out->marks->close;
+    out->close = calls ? out->marks->prompt : header;
+    TRY(add_closing(v, "<|end|>", out, error));
+    TRY(add_closing(v, out->marks->prompt, out, error));
+    out->first = out->n_closing;
+    if (!calls) TRY(add_closing(v, header, out, error));
+    out->after = out->n_closing;
+    return QP_OK;
+}
+
+qp_status thought_rules_make(const qp_vocabulary *v, const int32_t *prompt, size_t n_prompt,
+                             int64_t budget, thought_end_kind then, thought_rules *out,
+                             qp_error *error)
+{
+    *out = (thought_rules){.budget = budget, .form = then != THOUGHT_TEXT, .open_token = -1};
+    if (budget < 0 && !out->form) return QP_OK;
     out->marks = thinking_marks_of(v);
     if (!out->marks) return QP_OK;
     out->tokenizer = v->tokenizer;
     out->open = thinking_begins(out->marks, v->tokenizer, prompt, n_prompt);
     out->open_token = token_of(v->tokenizer, out->marks->open);
+    if (out->marks->prompt) return make_headers(v, then == THOUGHT_CALLS, out, error);
     return make_closing(v, out, error);
 }
 
@@ -50,7 +77,9 @@ static void force(thought_watch *w, const thought_rules *r, size_t from)
 void thought_begin(thought_watch *w, const thought_rules *r)
 {
     *w = (thought_watch){.inside = r->open};
-    if (w->inside && r->budget == 0) force(w, r, 0);
+    if (!w->inside || r->budget != 0) return;
+    force(w, r, r->first);
+    w->inside = w->forcing;
 }
 
 /* Whether the text ends a mark with this token; what came before it counts no more. */
@@ -79,7 +108,7 @@ static bool take_forced(thought_watch *w, const thought_rules *r)
 static bool take_thought(thought_watch *w, const thought_rules *r, int32_t token)
 {
     w->used++;
-    if (completes(w, r, token, r->marks->close)) {
+    if (completes(w, r, token, r->close)) {
         w->inside = false;
         if (r->form) force(w, r, r->after);
         return true;

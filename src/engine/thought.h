@@ -10,6 +10,9 @@
 
 enum { THOUGHT_MOST_CLOSING = 32, THOUGHT_LONGEST_MARK = 32 };
 
+/* What comes after thoughts. */
+typedef enum thought_end_kind { THOUGHT_TEXT, THOUGHT_FORM, THOUGHT_CALLS } thought_end_kind;
+
 /* Of all answers to a prompt. */
 typedef struct thought_rules {
     const tokenizer *tokenizer;
@@ -17,16 +20,19 @@ typedef struct thought_rules {
     int64_t budget;              /* tokens of thoughts; negative: any number */
     bool open;                   /* the prompt ends inside a thought */
     bool form;                   /* the answer has one */
+    const char *close;           /* the mark that ends thoughts */
     int32_t open_token;          /* -1: the mark is a text of several tokens */
-    /* A line end, the closing mark, an empty line; `after`: what follows the mark. */
+    /* A line end, the closing mark, an empty line; in channels the end of a message, and the header
+     * of the next. `after`: what follows the mark; `first`: what comes if nothing was written yet.
+     */
     int32_t closing[THOUGHT_MOST_CLOSING];
-    size_t n_closing, after;
+    size_t n_closing, after, first;
 } thought_rules;
 
 /* Without a budget and a form, and for a model without marks, nothing is watched. */
 qp_status thought_rules_make(const qp_vocabulary *vocabulary, const int32_t *prompt,
-                             size_t n_prompt, int64_t budget, bool form, thought_rules *out,
-                             qp_error *error);
+                             size_t n_prompt, int64_t budget, thought_end_kind then,
+                             thought_rules *out, qp_error *error);
 
 /* Of one answer. */
 typedef struct thought_watch {

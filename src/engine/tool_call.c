@@ -236,6 +236,15 @@ void tool_call_begin(tool_call_reader *r, tool_call_form form)
     if (form == TOOL_CALL_FUNCTION) r->stage = NAME;
 }
 
+void tool_call_begin_arguments(tool_call_reader *r, const char *name, size_t length)
+{
+    strbuf readable = {0};
+    tool_call_begin(r, TOOL_CALL_CHANNEL);
+    put_readable(&readable, name, length);
+    strbuf_puts(&readable, "");
+    r->name = strbuf_take(&readable);
+}
+
 void tool_call_free(tool_call_reader *r)
 {
     free(r->name);
@@ -291,8 +300,8 @@ static tool_call_event read_start(tool_call_reader *r, const char *text, size_t 
     skip_blanks(r, text, length);
     if (r->at == length) return needs_more(r, length, ended);
     if (text[r->at] == '{') {
-        begin_value(r, false);
-    } else if (text[r->at] == '[' && r->form != TOOL_CALL_BARE) {
+        begin_value(r, r->form == TOOL_CALL_CHANNEL);
+    } else if (text[r->at] == '[' && r->form < TOOL_CALL_BARE) {
         r->at++;
         r->in_list = true;
         r->stage = LIST;

@@ -5,6 +5,7 @@
  *     Llama 3.x        <function=f>{...}</function>
  *     Qwen, Hermes     <tool_call>{"name": "f", "arguments": {...}}</tool_call> ...
  *     Mistral          [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...], or f[ARGS]{...}
+ *     gpt-oss          {...} in a message to the tool: text_channels.h
  *
  * A call is announced when its name is known; its arguments follow as they come. Each byte is
  * looked at once.
@@ -22,6 +23,7 @@ typedef enum tool_call_form {
     TOOL_CALL_FUNCTION,
     TOOL_CALL_BARE, /* an object of JSON, which is a call if it names a tool */
     TOOL_CALL_FORMS = TOOL_CALL_BARE,
+    TOOL_CALL_CHANNEL, /* only arguments: the name came before */
 } tool_call_form;
 
 extern const char *const tool_call_marks[TOOL_CALL_FORMS];
@@ -65,6 +67,7 @@ typedef struct tool_call_reader {
 } tool_call_reader;
 
 void tool_call_begin(tool_call_reader *reader, tool_call_form form);
+void tool_call_begin_arguments(tool_call_reader *reader, const char *name, size_t length);
 void tool_call_free(tool_call_reader *reader);
 
 /* The next event in text[0 .. length), which begins with the call and only grows until a call ends.

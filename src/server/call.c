@@ -225,9 +225,11 @@ static qp_status fill_request(const call *c, request *r, api_error *error)
     if (p->timeout > 0) r->deadline = c->arrived + (uint64_t)(p->timeout * 1e9);
     r->context = (void *)c;
     if (!c->chat) return QP_OK;
-    qp_status status =
-        thought_rules_make(c->server->vocabulary, r->prompt, r->n_prompt, p->thinking_budget,
-                           c->form && !p->thoughts_in_text, &r->thoughts, &error->error);
+    const thought_end_kind then = !c->form || p->thoughts_in_text ? THOUGHT_TEXT
+                                  : *p->tool.field                ? THOUGHT_CALLS
+                                                                  : THOUGHT_FORM;
+    qp_status status = thought_rules_make(c->server->vocabulary, r->prompt, r->n_prompt,
+                                          p->thinking_budget, then, &r->thoughts, &error->error);
     return status == QP_OK ? QP_OK : api_failed(error, status);
 }
 

@@ -205,7 +205,7 @@ extern const field call_thinking_fields[];
 /* Adds what the request asks for to the variables of the chat template, unless they have it. */
 void call_put_thinking(const parameters *parameters, cJSON *variables);
 
-/* Thoughts of a message of a conversation, under the name that chat templates know. */
+/* Thoughts of a message of a conversation, under the names that chat templates know. */
 void call_name_thinking(cJSON *message);
 
 /* What no endpoint can do, and what only some can: fields_refused.c. */

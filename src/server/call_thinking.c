@@ -160,14 +160,22 @@ void call_put_thinking(const parameters *p, cJSON *variables)
     put_variable(variables, "thinking", cJSON_CreateBool(p->think));        /* DeepSeek, Granite */
 }
 
+static void put_text(cJSON *message, const char *name, const char *text)
+{
+    if (json_get(message, name)) return;
+    cJSON_DeleteItemFromObjectCaseSensitive(message, name);
+    cJSON_AddStringToObject(message, name, text);
+}
+
+/* gpt-oss' template knows `thinking`, but not together with a content and calls. */
 void call_name_thinking(cJSON *message)
 {
-    static const char *const names[] = {"reasoning", "thinking"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *text = cJSON_GetStringValue(json_get(message, names[i]));
-        if (text && !json_get(message, "reasoning_content")) {
-            cJSON_DeleteItemFromObjectCaseSensitive(message, "reasoning_content");
-            cJSON_AddStringToObject(message, "reasoning_content", text);
-        }
-    }
+    static const char *const names[] = {"reasoning_content", "reasoning", "thinking"};
+    const char *text = NULL, *content = cJSON_GetStringValue(json_get(message, "content"));
+    for (size_t i = 0; i < sizeof names / sizeof *names && !text; i++)
+        text = cJSON_GetStringValue(json_get(message, names[i]));
+    if (!text) return;
+    put_text(message, "reasoning_content", text);
+    if (!content || !*content || !cJSON_GetArraySize(json_get(message, "tool_calls")))
+        put_text(message, "thinking", text);
 }

@@ -18,6 +18,8 @@ typedef struct tool_style {
 } tool_style;
 
 static const tool_style styles[] = {
+    {"<|channel|>", "<|channel|>commentary to=functions.", "", "", " <|constrain|>json<|message|>",
+     "", "", "", NULL},
     {"[ARGS]", "[TOOL_CALLS]", "", "", "[ARGS]", "", "", "", ""},
     {"[TOOL_CALLS]", "{\"name\": ", "\"", "\"", ", \"arguments\": ", "}", "[TOOL_CALLS][", "]",
      ", "},
@@ -39,7 +41,8 @@ static const tool_style *style_of(const qp_vocabulary *v)
 /* A text of the style, in which marks that are control tokens are those tokens. */
 static grammar_expr marked(grammar *g, const tokenizer *t, const char *text)
 {
-    static const char *const marks[] = {"<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]"};
+    static const char *const marks[] = {"<tool_call>", "</tool_call>",  "[TOOL_CALLS]", "[ARGS]",
+                                        "<|channel|>", "<|constrain|>", "<|message|>"};
     expr_list list = {0};
     while (*text) {
         size_t length = 1;

@@ -98,13 +98,23 @@ static qp_status finish(tokenizer *tokenizer, const char *where, qp_error *error
     return build_tries(tokenizer, error);
 }
 
-/* The token that ends a turn, where no key names it: chat models use one of a few names. */
+static bool has_control(const tokenizer *tokenizer, const char *name, int32_t *id)
+{
+    *id = tokenizer_find(tokenizer, name, strlen(name));
+    return tokenizer_is_control(tokenizer, *id);
+}
+
+/* The token that ends a turn, where no key names it: chat models use one of a few names. A call
+ * ends gpt-oss' turn, <|end|> only a message, whatever a key says. */
 static void find_end_of_turn(tokenizer *tokenizer)
 {
+    int32_t returns, call;
+    if (has_control(tokenizer, "<|return|>", &returns) && has_control(tokenizer, "<|call|>", &call))
+        tokenizer->special.eot = call;
     static const char *const names[] = {"<|eot_id|>", "<|im_end|>", "<|end|>"};
     for (size_t i = 0; i < sizeof names / sizeof *names && tokenizer->special.eot < 0; i++) {
-        int32_t id = tokenizer_find(tokenizer, names[i], strlen(names[i]));
-        if (tokenizer_is_control(tokenizer, id)) tokenizer->special.eot = id;
+        int32_t id;
+        if (has_control(tokenizer, names[i], &id)) tokenizer->special.eot = id;
     }
 }
 
