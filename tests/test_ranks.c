@@ -133,7 +133,8 @@ static const char *const models[] = {"golden/models/llama-tied-gqa3",
                                      "golden/models/mixtral",
                                      "golden/models/qwen3moe.gguf",
                                      "golden/models/gpt-oss",
-                                     "golden/models/gpt-oss-mxfp4.gguf"};
+                                     "golden/models/gpt-oss-mxfp4.gguf",
+                                     "golden/models/cohere2.gguf"};
 enum { N_MODELS = sizeof models / sizeof *models };
 
 static void assert_same(const outcome *a, const outcome *b, const char *model, const char *type,

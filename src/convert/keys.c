@@ -170,7 +170,7 @@ static void put_sizes(convert_job *job, const model_config *c)
     put_size(&w, "attention.key_length", c->head_dim);
     put_size(&w, "attention.value_length", c->head_dim);
     put_experts(&w, c);
-    put_number(&w, "attention.layer_norm_rms_epsilon", c->rms_norm_eps);
+    put_number(&w, config_gguf_epsilon(c->family), c->rms_norm_eps);
     put_size(&w, "vocab_size", c->vocab_size);
     put_window(&w, c);
     put_rope(job, &w, &c->rope);

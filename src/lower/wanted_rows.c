@@ -18,8 +18,8 @@ enum { WANTED_GATHER, WANTED_ATTEND };
 bool lower_goes_by_rows(op_code op)
 {
     return op == OP_LINEAR || op == OP_RMS_NORM || op == OP_SILU_AND_MUL || op == OP_ALL_REDUCE ||
-           op == OP_GELU_AND_MUL || op == OP_ADD || op == OP_SCALE || op == OP_ROUTE ||
-           op == OP_LINEAR_EXPERTS || op == OP_ATTENTION_SINKS;
+           op == OP_GELU_AND_MUL || op == OP_ADD || op == OP_SCALE || op == OP_CENTER ||
+           op == OP_ROUTE || op == OP_LINEAR_EXPERTS || op == OP_ATTENTION_SINKS;
 }
 
 bool lower_node_goes_by_rows(const program *p, int node)

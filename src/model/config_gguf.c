@@ -95,6 +95,12 @@ static void read_window(key_reader *r, model_config *out)
     out->windowed_unknown = !each && (value || out->family->window_by_switch);
 }
 
+const char *config_gguf_epsilon(const model_family *family)
+{
+    return family->norms_center ? "attention.layer_norm_epsilon"
+                                : "attention.layer_norm_rms_epsilon";
+}
+
 static qp_status read_architecture(const gguf *file, model_config *out, qp_error *error)
 {
     text_slice name = {0};
@@ -240,9 +246,9 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
     key_reader r = {.file = file, .architecture = out->family->gguf, .error = error};
     out->biases = family_always_biased(out->family);
     out->biases_if_any = family_may_be_biased(out->family);
-    static const char *const required[] = {
-        "context_length",      "embedding_length",     "block_count",
-        "feed_forward_length", "attention.head_count", "attention.layer_norm_rms_epsilon"};
+    const char *const required[] = {"context_length",       "embedding_length",
+                                    "block_count",          "feed_forward_length",
+                                    "attention.head_count", config_gguf_epsilon(out->family)};
     for (size_t i = 0; i < sizeof required / sizeof *required; i++)
         require(&r, required[i]);
     read_i64(&r, "context_length", &out->context_length);
@@ -254,7 +260,7 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
     out->norms_span_heads = out->family->norms_span_heads;
     out->n_kv_heads = out->n_heads;
     read_per_layer(&r, "attention.head_count_kv", &out->n_kv_heads);
-    read_double(&r, "attention.layer_norm_rms_epsilon", &out->rms_norm_eps);
+    read_double(&r, config_gguf_epsilon(out->family), &out->rms_norm_eps);
     if (out->n_heads > 0) out->head_dim = out->hidden_size / out->n_heads;
     read_i64(&r, "attention.key_length", &out->head_dim);
     int64_t value_length = out->head_dim;

@@ -119,7 +119,9 @@ qp_status config_from_json(const cJSON *json, const char *where, arena *arena, m
     TRY(json_get_i64(json, "head_dim", where, &out->head_dim, error));
     out->context_length = family->context_length;
     TRY(json_get_i64(json, "max_position_embeddings", where, &out->context_length, error));
-    TRY(json_get_double(json, "rms_norm_eps", where, &out->rms_norm_eps, error));
+    if (family->norms_center) out->rms_norm_eps = 1e-5;
+    TRY(json_get_double(json, family->norms_center ? "layer_norm_eps" : "rms_norm_eps", where,
+                        &out->rms_norm_eps, error));
     out->tied = family->tied;
     TRY(json_get_bool(json, "tie_word_embeddings", where, &out->tied, error));
     TRY(read_biases(json, where, out, error));

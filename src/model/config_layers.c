@@ -116,7 +116,7 @@ static qp_status read_no_rope(const cJSON *json, const char *where, model_config
 {
     const cJSON *list = json_get(json, "no_rope_layers");
     model_family family = *out->family;
-    if (family.no_rope_interval == 0) return QP_OK;
+    if (family.no_rope_interval == 0 || family.no_rope_unless_sliding) return QP_OK;
     if (list) return read_no_rope_layers(list, where, out, error);
     TRY(json_get_i64(json, "no_rope_layer_interval", where, &family.no_rope_interval, error));
     if (family.no_rope_interval < 1)
@@ -131,5 +131,8 @@ qp_status config_read_layers(const cJSON *json, const char *where, model_config 
                              qp_error *error)
 {
     TRY(read_no_rope(json, where, out, error));
-    return read_window(json, where, out, error);
+    TRY(read_window(json, where, out, error));
+    for (int64_t layer = 0; out->family->no_rope_unless_sliding && layer < out->n_layers; layer++)
+        if (!layer_set_has(&out->windowed, layer)) layer_set_add(&out->no_rope, layer);
+    return QP_OK;
 }

@@ -60,6 +60,9 @@ qp_status config_check_experts(const model_config *config, const char *where, qp
 
 qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, qp_error *error);
 
+/* The key of a norm's eps in GGUF, without the architecture. */
+const char *config_gguf_epsilon(const model_family *family);
+
 /* Where no layer slides none turns otherwise. */
 void config_drop_local_rope(model_config *config);
 

@@ -35,13 +35,23 @@
 
 #include <math.h>
 
+/* out = `from` less the mean of each row, which a layer norm subtracts. */
+static void llama_center(plan_builder *b, plan_tensor_id from, plan_tensor_id out)
+{
+    plan_node *node = builder_node(b, OP_CENTER);
+    node_tensor(node, "x", from);
+    node_tensor(node, "out", out);
+}
+
 /* x_ = the norm of `from`. */
 static void llama_norm_of(plan_builder *b, const char *step, plan_tensor_id from,
                           weight_slot weight)
 {
-    builder_kernel(b, step);
+    const bool centers = b->program->config.family->norms_center;
+    builder_graph_if(b, centers, step);
+    if (centers) llama_center(b, from, PLAN_X_NORM);
     plan_node *node = builder_node(b, OP_RMS_NORM);
-    node_tensor(node, "x", from);
+    node_tensor(node, "x", centers ? PLAN_X_NORM : from);
     node_weight(node, "weight", weight);
     node_tensor(node, "out", PLAN_X_NORM);
     node_param(node, "eps", b->program->config.rms_norm_eps);
@@ -81,14 +91,21 @@ void llama_norm_before(plan_builder *b, const char *step, weight_slot norm)
     if (family_has(b->program->config.family, norm)) llama_norm(b, step, norm);
 }
 
+/* What a projection reads: x, or its norm; side by side attention and the MLP read the same. */
+static plan_tensor_id projected(const plan_builder *b, weight_slot weight)
+{
+    const model_family *family = b->program->config.family;
+    const bool attention = SLOTS_QKV >> weight & 1 || family->parallel;
+    return family_has(family, attention ? WEIGHT_ATTN_NORM : WEIGHT_FFN_NORM) ? PLAN_X_NORM
+                                                                              : PLAN_X;
+}
+
 /* out[:, first .. first + count) = x_ weight^T + bias */
 static void project(plan_builder *b, weight_slot weight, plan_tensor_id out, int64_t first,
                     int64_t count, const char *symbol)
 {
-    const weight_slot norm = SLOTS_QKV >> weight & 1 ? WEIGHT_ATTN_NORM : WEIGHT_FFN_NORM;
-    const bool normed = family_has(b->program->config.family, norm);
     plan_node *node = builder_node(b, OP_LINEAR);
-    node_tensor(node, "x", normed ? PLAN_X_NORM : PLAN_X);
+    node_tensor(node, "x", projected(b, weight));
     node_weight(node, "weight", weight);
     node_bias(node, "bias", weight);
     node_columns(node, "out", out, first, count, symbol);
@@ -97,9 +114,7 @@ static void project(plan_builder *b, weight_slot weight, plan_tensor_id out, int
 /* What adapters add to products of x_. */
 static void adapt_projections(plan_builder *b, const lora_output *outputs, int n_outputs)
 {
-    const weight_slot norm = SLOTS_QKV >> outputs[0].slot & 1 ? WEIGHT_ATTN_NORM : WEIGHT_FFN_NORM;
-    const bool normed = family_has(b->program->config.family, norm);
-    llama_adapt(b, normed ? PLAN_X_NORM : PLAN_X, b->program->config.hidden_size, "hidden_size",
+    llama_adapt(b, projected(b, outputs[0].slot), b->program->config.hidden_size, "hidden_size",
                 outputs, n_outputs);
 }
 
@@ -431,6 +446,7 @@ static void llama_logits(plan_builder *b)
 {
     builder_graph(b, "final_norm");
     llama_gather_rows(b, PLAN_X);
+    if (b->program->config.family->norms_center) llama_center(b, PLAN_X_OUT, PLAN_X_OUT);
     plan_node *norm = builder_node(b, OP_RMS_NORM);
     node_tensor(norm, "x", PLAN_X_OUT);
     node_weight(norm, "weight", WEIGHT_OUTPUT_NORM);

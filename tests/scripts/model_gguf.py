@@ -109,7 +109,13 @@ def write_gguf(path, arch, config, tensors, types, split=0, add_tokenizer=None):
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 1)))
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "layer_norm_eps" in config:
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
+    else:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if config["model_type"] == "cohere2":
+        writer.add_logit_scale(config["logit_scale"])
+        writer.add_sliding_window(config["sliding_window"])
     writer.add_vocab_size(vocab)
     if config.get("sliding_window") and "layer_types" in config:
         writer.add_sliding_window(config["sliding_window"])
@@ -188,6 +194,10 @@ GGUF_VARIANTS = {
     "olmo2": ("architecture olmo2", "olmo2", "BF16", 0),
     "gemma3-types": ("architecture gemma3: two bases of RoPE, a flag for each layer", "gemma3-types",
                      "F16", 0),
+}
+
+LATER_GGUF_VARIANTS = {
+    "cohere2": ("architecture cohere2: layer norms, a parallel MLP", "cohere2", "BF16", 0),
 }
 
 # Block types, one to a projection; the logits come from what gguf-py decodes.

@@ -34,15 +34,15 @@ import torch
 import transformers
 
 from model_experts import EXPERT_GGUF_VARIANTS, EXPERT_VARIANTS, checkpoint_weights, in_mxfp4, stored_weights
-from model_gguf import (BLOCKS, GGUF_VARIANTS, add_gguf_tokenizer, decode_gguf, gguf_architecture, gguf_name, gguf_tensors, random_blocks,
+from model_gguf import (BLOCKS, GGUF_VARIANTS, LATER_GGUF_VARIANTS, add_gguf_tokenizer, decode_gguf, gguf_architecture, gguf_name, gguf_tensors, random_blocks,
                         write_gguf)
 from model_reference import TOLERANCE, difference, greedy_steps, prompt, reference_logits, sensitivity
-from model_variants import VARIANTS
+from model_variants import LATER_VARIANTS, VARIANTS
 from model_weights import (LLAMA_LIKE, STORED, TEXT, equivalent_llama, internlm2_weights, llama_weights, random_weights,
                            sizes, write_directory, write_tokenizer)
 
-VARIANTS = VARIANTS | EXPERT_VARIANTS
-GGUF_VARIANTS = GGUF_VARIANTS | EXPERT_GGUF_VARIANTS
+VARIANTS = VARIANTS | EXPERT_VARIANTS | LATER_VARIANTS
+GGUF_VARIANTS = GGUF_VARIANTS | EXPERT_GGUF_VARIANTS | LATER_GGUF_VARIANTS
 OUT = pathlib.Path(__file__).resolve().parent.parent / "golden" / "models"
 
 

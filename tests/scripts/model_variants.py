@@ -108,6 +108,14 @@ def olmo2(**changes):
                     "rope_scaling": None, "pad_token_id": 0} | changes)
 
 
+def cohere2(**changes):
+    """A Command-R7B config.json: layer norms, attention and the MLP side by side, layers that slide and turn."""
+    return llama(**{"architectures": ["Cohere2ForCausalLM"], "model_type": "cohere2", "mlp_bias": None,
+                    "rms_norm_eps": None, "layer_norm_eps": 1e-5, "logit_scale": 0.25, "sliding_window": 6,
+                    "sliding_window_pattern": 4, "num_hidden_layers": 5, "tie_word_embeddings": True,
+                    "rope_scaling": None, "pad_token_id": 0} | changes)
+
+
 LLAMA_NAMES = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
 def longrope(pairs):
@@ -332,4 +340,16 @@ VARIANTS = {
         "F32", [24], {"rope_parameters": {
             "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
             "full_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
+}
+
+# Later ones, whose places leave the seeds of the others as they are.
+LATER_VARIANTS = {
+    "cohere2": (
+        "Command-R7B: layer norms without a bias, a parallel MLP, layers that slide and turn by pairs, and one that does neither",
+        cohere2(), "BF16", [24], {"rope_theta": 100.0}),
+    "cohere2-types": (
+        "layer_types of Command-R7B, the usual logit_scale; F32",
+        cohere2(num_hidden_layers=3, sliding_window_pattern=None, logit_scale=None, torch_dtype="float32",
+                layer_types=["full_attention", "sliding_attention", "full_attention"]),
+        "F32", [18], {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
 }

@@ -92,11 +92,14 @@ typedef struct model_family {
         WINDOW_NO_ROPE,
         WINDOW_MOST /* all but every Nth, by sliding_window_pattern */
     } windowed;
-    int64_t window_interval;  /* WINDOW_MOST: N without the key */
-    bool window_by_types;     /* layer_types says which layers have it */
-    int64_t no_rope_interval; /* no_rope_layer_interval N: every Nth layer does not rotate q and
-                               * k; 0: all layers do, and config.json has no such keys */
-    bool norms_span_heads;    /* the norms of q and k are of all heads together */
+    int64_t window_interval;     /* WINDOW_MOST: N without the key */
+    bool window_by_types;        /* layer_types says which layers have it */
+    int64_t no_rope_interval;    /* no_rope_layer_interval N: every Nth layer does not rotate q and
+                                  * k; 0: all layers do, and config.json has no such keys */
+    bool no_rope_unless_sliding; /* only layers that slide rotate q and k, in config.json too */
+    bool norms_span_heads;       /* the norms of q and k are of all heads together */
+    bool norms_center;           /* norms subtract the mean: layer norms without a bias */
+    bool parallel;               /* the MLP reads the norm that attention reads */
 
     /* Of a mixture of experts. */
     bool experts;                /* models have them */

@@ -1,25 +1,7 @@
-/* normalize in vectors; the sum is of 64 partial sums, i modulo 64. */
+/* normalize in vectors. */
 #include "op/normalize/normalize.h"
 
-#include "op/simd.h"
-
-SIMD_FN float sum_row(dtype type, const void *row, int64_t n)
-{
-    enum { CHAINS = 64 / LANES };
-    vf sums[CHAINS];
-    int64_t i = 0;
-    for (int c = 0; c < CHAINS; c++)
-        sums[c] = vf_zero();
-    for (; i + 64 <= n; i += 64) {
-        for (int c = 0; c < CHAINS; c++)
-            sums[c] = vf_add(sums[c], vf_load(type, row, i + c * LANES));
-    }
-    for (int c = 0; c < CHAINS && i < n; c++, i += LANES)
-        sums[c] = vf_add(sums[c], vf_load_n(type, row, i, n - i));
-    for (int c = SUMS; c < CHAINS; c++)
-        sums[c % SUMS] = vf_add(sums[c % SUMS], sums[c]);
-    return vf_total(sums);
-}
+#include "op/sum_row.inc"
 
 SIMD_FN void normalize_rows(const op_call *call, dtype x_type, dtype out_type)
 {

@@ -1,0 +1,35 @@
+/* Command-R7B of Cohere: layer norms without a bias, attention and the MLP side by side, and layers
+ * that slide and rotate q and k, but for every fourth, which does neither. */
+#include "model/family/family.h"
+
+const model_family family_cohere2 = {
+    .name = "cohere2",
+    .gguf = "cohere2",
+    .json = {"Cohere2ForCausalLM", "cohere2"},
+    .tensors = {[WEIGHT_TOKEN_EMBD] = "model.embed_tokens",
+                [WEIGHT_ATTN_NORM] = "input_layernorm",
+                [WEIGHT_ATTN_Q] = "self_attn.q_proj",
+                [WEIGHT_ATTN_K] = "self_attn.k_proj",
+                [WEIGHT_ATTN_V] = "self_attn.v_proj",
+                [WEIGHT_ATTN_OUTPUT] = "self_attn.o_proj",
+                [WEIGHT_FFN_GATE] = "mlp.gate_proj",
+                [WEIGHT_FFN_UP] = "mlp.up_proj",
+                [WEIGHT_FFN_DOWN] = "mlp.down_proj",
+                [WEIGHT_OUTPUT_NORM] = "model.norm",
+                [WEIGHT_OUTPUT] = "lm_head"},
+    .biases = {{SLOTS_ATTENTION, "attention_bias", false}},
+    .scales = SCALES_LOGITS,
+    .usual = {.logits = 0.0625},
+    .pairs = true,
+    .gguf_pairs = true,
+    .tied = true,
+    .context_length = 8192,
+    .window = 4096,
+    .windowed = WINDOW_MOST,
+    .window_interval = 4,
+    .window_by_types = true,
+    .no_rope_interval = 4,
+    .no_rope_unless_sliding = true,
+    .norms_center = true,
+    .parallel = true,
+};
