@@ -112,6 +112,7 @@ static bool is_expressible(const char *name)
 {
     static const char *const inexpressible[][2] = {
         {"smollm3-layers", "each layer of a multiple of 4 does not rotate"},
+        {"cohere2-types", "each layer of a multiple of 4 does not rotate"},
         {"qwen3-yarn", "rounded to whole pairs of a head"},
         {"gemma2-scalar", "has no key for \"query_pre_attn_scalar\""},
         {"gemma3", "have another one than 24"},

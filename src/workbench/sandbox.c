@@ -19,9 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,6 +27,8 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #endif
 
 enum { THREADS = 16, MOST_FILES = 65536, OPEN_FILES = 256, COMPILER_PROCESSES = 64 };
@@ -38,10 +38,42 @@ static const uint64_t compiler_bytes = UINT64_C(2) << 30, kernel_bytes = UINT64_
 
 extern char **environ;
 
+#ifdef __linux__
+
+/* By close_range(2), which older headers do not have. */
+static bool close_at_once(int first, int last)
+{
+    enum { CLOSE_RANGE = 436 };
+    return syscall(CLOSE_RANGE, first, last, 0) == 0;
+}
+
+static void give_up_privileges(void)
+{
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+}
+
+void sandbox_hide(void)
+{
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+}
+
+#else
+
+static bool close_at_once(int first, int last)
+{
+    (void)first, (void)last;
+    return false;
+}
+
+static void give_up_privileges(void) {}
+
+void sandbox_hide(void) {}
+
+#endif
+
 static void close_all(int first, int last)
 {
-    enum { CLOSE_RANGE = 436 }; /* close_range(2), which older headers do not have */
-    if (first > last || syscall(CLOSE_RANGE, first, last, 0) == 0) return;
+    if (first > last || close_at_once(first, last)) return;
     for (int fd = first; fd <= last && fd < MOST_FILES; fd++)
         close(fd);
 }
@@ -77,9 +109,8 @@ static void enter(const sandbox *box)
 {
     reset_signals();
     if (setsid() < 0) setpgid(0, 0); /* no terminal, and a group to end as one */
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != box->parent) raise(SIGKILL); /* the parent ended before the line above */
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    platform_end_with_parent(box->parent);
+    give_up_privileges();
     limit(RLIMIT_CORE, 0);
     limit(RLIMIT_CPU, (uint64_t)box->cpu_seconds * THREADS + 1);
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -118,11 +149,6 @@ void sandbox_output_take(int output, strbuf *out)
         strbuf_put_printable(out, text, sandbox_output_read(output, text, SANDBOX_OUTPUT_MOST + 1));
     free(text);
     if (output >= 0) close(output);
-}
-
-void sandbox_hide(void)
-{
-    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
 #ifdef __linux__
