@@ -240,6 +240,7 @@ def damaged_files_are_refused(f):
     says(new[:200], "m")
     says(newer(f.means, keys={"general.type": "imatrix"}).replace(b".counts", b".kounts"), f"has no {DOWN}.counts beside it")
     says(gguf({"a": np.ones(4, np.float32)}, {"general.type": "imatrix"}), "has no tensor NAME.in_sum2")
+    says(newer(f.means, keys={"general.type": "model"}), 'general.type is "model"', "it is no importance matrix")
     says(gguf({DOWN + ".in_sum2": np.ones((1, 32), np.float32), DOWN + ".counts": np.ones((2, 1), np.float32)},
               {"general.type": "imatrix"}), ".counts is (2, 1), expected (1, 1)")
     says(gguf({DOWN + ".in_sum2": np.ones((1, 1, 32), np.float32)}, {"general.type": "imatrix"}), "no matrix in F32")

@@ -217,7 +217,7 @@ def what_does_not_fit_is_refused(f):
     attempt(change(f, "nan", put(np.nan)), "attn_k", "layer 1", "finite", "nan")
     attempt(change(f, "inf", put(np.inf, 1)), "attn_k", "finite", "inf")
     whole = files.write_peft(f.path / "whole", f.pairs, kind=lambda v: ("I32", v.astype(np.int32).tobytes(), v.shape))
-    attempt(whole, "attn_q", "floating-point numbers", "I32")
+    attempt(whole, "attn_q", "must be floating-point numbers", "I32")
     attempt(change(f, "layer", other_layer), "model.layers.7", "another model")
     attempt(change(f, "zero", lambda p: None, alpha=0), "lora_alpha", "found 0")
     attempt(change(f, "alpha", lambda p: None, alpha=float("nan")), "adapter_config.json")
