@@ -334,8 +334,8 @@ def main():
 def is_own(path):
     """Whether a file is of a solution of this test; other programs of quipu have folders there too."""
     try:
-        return MARK.encode() in path.read_bytes()
-    except OSError:  # a folder, or just gone
+        return path.is_file() and MARK.encode() in path.read_bytes()
+    except OSError:  # just gone
         return False
 
 
