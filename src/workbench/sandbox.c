@@ -185,7 +185,6 @@ static void limit_resources(const sandbox *box, bool own_namespace)
     limit(RLIMIT_RTPRIO, 0);
     if (box->kind == SANDBOX_COMPILER) {
         limit(RLIMIT_CPU, (uint64_t)box->cpu_seconds);
-        limit(RLIMIT_DATA, compiler_bytes); /* of the program that takes this one's place */
         limit(RLIMIT_FSIZE, COMPILER_FILE_BYTES);
         /* Elsewhere the limit would count all processes of the user. */
         if (own_namespace) limit(RLIMIT_NPROC, COMPILER_PROCESSES);
@@ -272,6 +271,8 @@ static void confine(const sandbox *box)
     drop_capabilities();
     if (!sandbox_restrict_files(box)) fail("Landlock");
     replace_environment(box);
+    /* Of the program that takes this one's place, so this one may allocate nothing from here on. */
+    if (compiler) limit(RLIMIT_DATA, compiler_bytes);
     if (!set_filter(compiler ? SANDBOX_TOOL : SANDBOX_CODE)) fail("seccomp");
 }
 
