@@ -284,6 +284,8 @@ class Program:
         gc.collect()
 
     def fork(self, model, _draw):
+        if "libasan" in os.environ.get("LD_PRELOAD", ""):
+            return  # AddressSanitizer's allocator may be locked by another thread, and is so for ever in the child
         child = os.fork()
         if child == 0:  # other threads' locks may be held here: only what is promised is called
             code = 1
