@@ -95,7 +95,8 @@ def test_conversation(browser, server):
     check("the whole conversation is sent", [m["role"] for m in asked["messages"]] == ["user", "assistant", "user"], asked)
     likely = {name: server.defaults[name] for name in ("temperature", "top_k", "top_p", "min_p")}
     check("the server's defaults are", likely.items() <= asked.items(), asked)
-    check("nothing else is", set(asked) - set(likely) == {"model", "messages", "stream", "stream_options", "return_progress"}, asked)
+    options = {"model", "messages", "stream", "stream_options", "timings_per_token", "return_progress"}
+    check("nothing else is", set(asked) - set(likely) == options, asked)
     click(browser, "Regenerate")
     answered(browser, 4)
     check("regenerated", len(server.requests) == 3 and server.requests[-1][3]["messages"] == asked["messages"])

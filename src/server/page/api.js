@@ -72,7 +72,8 @@ function withFiles({ role, content, reasoning, files }) {
 /* OpenAI's API draws from all tokens where nothing is set, so the server's defaults are sent. */
 function requestBody(path, continues) {
   const messages = path.map(withFiles);
-  const body = { model: server.model, messages, stream: true, stream_options: { include_usage: true }, return_progress: true };
+  const body = { model: server.model, messages, stream: true, stream_options: { include_usage: true },
+    timings_per_token: true, return_progress: true };
   for (const name of ["temperature", "top_p", "top_k", "min_p"])
     if (name in (server.defaults ?? {})) body[name] = server.defaults[name];
   if (settings.system) messages.unshift({ role: "system", content: settings.system });
@@ -108,7 +109,7 @@ function take(event, answer, begun) {
     answer.positions = event.usage.prompt_tokens + event.usage.completion_tokens;
     answer.cached = event.usage.prompt_tokens_details?.cached_tokens;
   }
-  answer.took = performance.now() - begun;
+  if (event.timings) answer.rate = event.timings.predicted_per_second; /* the server's clock: events may come together */
 }
 
 /* Fills `answer` as the tokens come; calls `changed` after each. `path`: the messages before, and the answer

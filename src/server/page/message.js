@@ -6,7 +6,7 @@ import { showMarkdown } from "./markdown.js";
 function statistics(m) {
   const parts = [];
   if (m.tokens) parts.push(m.tokens + (m.tokens === 1 ? " token" : " tokens"));
-  if (m.tokens > 1 && m.took > m.first) parts.push(((m.tokens - 1) / (m.took - m.first) * 1000).toFixed(1) + " a second");
+  if (m.tokens > 1 && m.rate) parts.push(m.rate.toFixed(1) + " a second");
   if (m.first) parts.push("first after " + Math.round(m.first) + " ms");
   if (m.cached) parts.push(m.cached + " tokens cached");
   if (m.finish === "length") parts.push("cut at the limit of tokens");
