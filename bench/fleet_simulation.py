@@ -5,8 +5,7 @@ copies of the trace as it has servers, under each of the router's rules.
     fleet_simulation.py run --traces DIR    writes doc/fleet-simulation.tsv (some minutes)
     fleet_simulation.py draw                doc/fleet-simulation.svg from it
 
-DIR has AzureLLMInferenceTrace_conv.csv (github.com/Azure/AzurePublicDataset, data/) and conversation_trace.jsonl
-(github.com/kvcache-ai/Mooncake, FAST25-release/traces/)."""
+DIR has the files that TRACES names."""
 import argparse
 import json
 import math
@@ -17,27 +16,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE, PICTURE = ROOT / "doc" / "fleet-simulation.tsv", ROOT / "doc" / "fleet-simulation.svg"
-COSTS = "bench/costs/h200-llama-3.2-1b-bf16.csv"
+COSTS = ROOT / "bench" / "costs" / "h200-llama-3.2-1b-bf16.csv"
 SERVERS = [1, 3, 10, 30, 100, 300, 1000]
 RULES = {"round_robin": "#b45309", "power_of_two": "#2563eb", "cache_aware": "#047857"}
-TRACES = {  # what each is asked with: ten minutes of the trace at a pace that loads a server well
-    "Azure": ["--replay", "AzureLLMInferenceTrace_conv.csv", "--speed", "16", "--duration", "37.5", "--slo", "ttft:25,tpot:2"],
-    "Mooncake": ["--replay", "conversation_trace.jsonl", "--speed", "1.5", "--duration", "400", "--slo", "ttft:1000,tpot:20"],
+TRACES = {  # a file, and options: ten minutes of the trace at a pace that loads a server well
+    # github.com/Azure/AzurePublicDataset, data/
+    "Azure": ("AzureLLMInferenceTrace_conv.csv", ["--speed", "16", "--duration", "37.5", "--slo", "ttft:25,tpot:2"]),
+    # github.com/kvcache-ai/Mooncake, FAST25-release/traces/
+    "Mooncake": ("conversation_trace.jsonl", ["--speed", "1.5", "--duration", "400", "--slo", "ttft:1000,tpot:20"]),
 }
 COLUMNS = ["trace", "servers", "rule", "requests", "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "within_limits", "cached"]
 
 
-def command(trace, servers, rule):
-    return ["load", "--simulate", COSTS, "--kv-positions", "3500000", *TRACES[trace], "--servers", str(servers), "--copies", str(servers),
-            "--router", rule, "--json"]
-
-
 def figures(traces, trace, servers, rule):
     """A row of the table."""
-    words = command(trace, servers, rule)
-    words[words.index("--replay") + 1] = str(Path(traces) / TRACES[trace][1])
     binary = Path(os.environ.get("QUIPU_BINARY", "build/quipu")).absolute()
-    f = json.loads(subprocess.run([binary, *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+    file, options = TRACES[trace]
+    command = [binary, "load", "--simulate", COSTS, "--replay", Path(traces) / file, *options, "--kv-positions", "3500000",
+               "--servers", str(servers), "--copies", str(servers), "--router", rule, "--json"]
+    f = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     share = f["request_goodput"] / f["request_throughput"]
     return [trace, str(servers), rule, str(int(f["completed"])), *(f"{f[name]:.2f}" for name in ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms")),
             f"{share:.4f}", f"{f['total_cached_tokens'] / f['total_input_tokens']:.4f}"]
@@ -101,7 +98,7 @@ def picture(rows):
         of = [r for r in rows if r["trace"] == trace]
         most = max(float(r["ttft_p99_ms"]) for r in of)
         first = Panel(out, 0, row, f"{trace}: time to the first token, ms", 1 if most < 1000 else 10, 10 ** math.ceil(math.log10(most)), True)
-        good = Panel(out, 1, row, f"{trace}: requests within {TRACES[trace][-1].replace(',', ' ms, ')} ms, %", 0, 100, False)
+        good = Panel(out, 1, row, f"{trace}: requests within {TRACES[trace][1][-1].replace(',', ' ms, ')} ms, %", 0, 100, False)
         for rule, colour in RULES.items():
             mine = [(int(r["servers"]), r) for r in of if r["rule"] == rule]
             first.curve([(n, float(r["ttft_p50_ms"])) for n, r in mine], colour)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""quipu load --simulate: fleets small enough to compute by hand, what must hold of large ones, and doc/FLEET.md's table
-and picture. With QUIPU_TRACES, the folder of the traces, rows of the table are computed again. Ends with "N passed, N failed"."""
+"""quipu load --simulate: fleets small enough to compute by hand, what must hold of large ones, and the table and
+picture of doc/fleet-simulation.*. With QUIPU_TRACES, the folder of the traces, rows of the table are computed again. Ends with "N passed, N failed"."""
 import contextlib
 import json
 import os
@@ -144,7 +144,7 @@ def the_picture_is_of_the_table(_):
 def the_table_is_what_the_traces_give(_):
     traces = os.environ.get("QUIPU_TRACES")
     if not traces:
-        print("skipped the_table_is_what_the_traces_give: QUIPU_TRACES names no folder with the traces")
+        print("skipped: the table of fleets: QUIPU_TRACES names no folder with the traces")
         return
     for row in doc.read():
         if int(row["servers"]) <= 10:

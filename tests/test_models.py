@@ -191,7 +191,7 @@ def packages_of_clients(s):
         import ollama
         import openai
     except ImportError as error:
-        print("skipped packages_of_clients:", error)
+        print("skipped: packages of clients:", error)
         return
     one = openai.OpenAI(base_url=f"http://127.0.0.1:{s.port}/v1", api_key="none", max_retries=0)
     other = ollama.Client(host=f"http://127.0.0.1:{s.port}")

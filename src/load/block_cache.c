@@ -2,8 +2,7 @@
 
 #include <stdlib.h>
 
-/* ---- the map: open addressing, at most half full ----------------------------------------------
- */
+/* ---- The map: open addressing, at most half full --------------------------------------------- */
 
 static size_t place_of(const block_map *m, uint64_t key)
 {
@@ -64,8 +63,7 @@ void block_map_remove(block_map *m, uint64_t key)
     m->count--;
 }
 
-/* ---- the cache ---------------------------------------------------------------------------------
- */
+/* ---- The cache ------------------------------------------------------------------------------- */
 
 static void unlink_node(block_cache *c, uint32_t at)
 {

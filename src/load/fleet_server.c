@@ -35,8 +35,7 @@ void fleet_server_close(fleet_server *s)
     block_cache_free(&s->cache);
 }
 
-/* ---- A slot and memory for a request ------------------------------------------------------------
- */
+/* ---- A slot and memory for a request --------------------------------------------------------- */
 
 /* Blocks at the beginning of the prompt that the cache has, less the last token, which is always
  * read. */
@@ -113,8 +112,7 @@ static void leave(fleet_server *s, const fleet *f, size_t i)
     *q = s->running[--s->n_running];
 }
 
-/* ---- Passes -------------------------------------------------------------------------------------
- */
+/* ---- Passes ---------------------------------------------------------------------------------- */
 
 /* Chooses tokens of prompts; returns how many, and the positions that they attend to. */
 static int64_t take_prompts(fleet_server *s, int64_t room, double *positions)

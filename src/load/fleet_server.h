@@ -1,6 +1,6 @@
 /* A simulated server: slots, a KV cache with a prefix cache in it, and passes that take every
- * decoding sequence and as many tokens of prompts as there is room for, in order of arrival, as
- * quipu's scheduler makes them. Passes that only decode are taken together, up to the next end.
+ * decoding sequence and as many tokens of prompts as there is room for. Passes that only decode are
+ * taken together, up to the next end. doc/FLEET.md has what quipu's scheduler does differently.
  */
 #pragma once
 
@@ -36,9 +36,9 @@ typedef struct fleet_server {
     size_t load; /* requests that wait or run */
     double end;  /* of the passes under way, in seconds; INFINITY: there are none */
     double begin;
-    int64_t passes; /* under way, at least one where there are any */
-    double first_pass,
-        next_pass;           /* seconds of the first one, and how much longer each next one is */
+    int64_t passes;          /* under way, at least one where there are any */
+    double first_pass;       /* seconds of the first of them */
+    double next_pass;        /* seconds that each next one takes longer */
     fleet_sequence *running; /* [slots] */
     size_t n_running;
     uint32_t *queue; /* [queue_capacity] numbers of requests that wait, a ring */

@@ -91,7 +91,6 @@ static void set_products(measurements *m, pass_costs *out)
 
 qp_status pass_costs_read(const char *text, size_t length, pass_costs *out, qp_error *error)
 {
-    static const char *const ends = "\r\n";
     measurements m = {.count = 0};
     char line[1024];
     *out = (pass_costs){0};
@@ -100,7 +99,7 @@ qp_status pass_costs_read(const char *text, size_t length, pass_costs *out, qp_e
         const size_t n = end ? (size_t)(end - text) - at : length - at;
         snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1),
                  text + at);
-        line[strcspn(line, ends)] = '\0';
+        line[strcspn(line, "\r")] = '\0';
         TRY(read_line(&m, line, number, error));
         at += n + 1;
     }

@@ -2,6 +2,7 @@
 #include "router/catalog.h"
 
 #include "base/hash.h"
+#include "base/names.h"
 #include "base/strbuf.h"
 #include "hub/hub.h"
 #include "text/utf8.h"
@@ -87,8 +88,7 @@ static qp_status add_file(catalog *out, const char *folder, const char *file, qp
         return QP_OK;
     if (snprintf(path, sizeof path, "%s/%s", folder, file) >= (int)sizeof path) return QP_OK;
     if (stat(path, &found) != 0) return QP_OK;
-    const bool gguf =
-        length > 5 && strcmp(file + length - 5, ".gguf") == 0 && S_ISREG(found.st_mode);
+    const bool gguf = name_ends_with(file, ".gguf") && S_ISREG(found.st_mode);
     snprintf(beside, sizeof beside, "%s/config.json", path);
     if (!gguf && stat(beside, &found) != 0) return QP_OK;
     snprintf(beside, sizeof beside, "%s.gguf", path);

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/names.h"
 #include "text/json_string.h"
 
 #include <stdio.h>
@@ -43,7 +44,7 @@ cJSON *list_openai_one(models *all, const char *name)
 }
 
 /* Clients compare digests to tell models apart; reading gigabytes for a hash would take too long,
- * so these are of what names the file's contents: path, size and time. */
+ * so these are made from catalog_stamp(). */
 static void find_digest(const catalog_entry *e, char digits[65])
 {
     for (int i = 0; i < 4; i++)
@@ -54,15 +55,13 @@ static void find_digest(const catalog_entry *e, char digits[65])
 static cJSON *ollama_entry(const catalog_entry *e)
 {
     char when[CLOCK_UTC_SIZE], digits[65];
-    const size_t length = strlen(e->path);
-    const bool gguf = length > 5 && strcmp(e->path + length - 5, ".gguf") == 0;
     clock_utc(e->modified, when);
     find_digest(e, digits);
     return json_make("{'name':%q,'model':%q,'modified_at':%q,'size':%i,'digest':%q,'details':"
                      "{'format':%q,'family':'','parameter_size':'','quantization_level':'',"
                      "'parent_model':'','families':[]}}",
                      e->name, e->name, when, (int64_t)e->bytes, digits,
-                     gguf ? "gguf" : "safetensors");
+                     name_ends_with(e->path, ".gguf") ? "gguf" : "safetensors");
 }
 
 cJSON *list_ollama_tags(const models *all)

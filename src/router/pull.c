@@ -76,14 +76,14 @@ static void *run(void *context)
     return NULL;
 }
 
-/* Each has a thread, and takes the network and the disk. */
-enum { MOST_PULLS = 4 };
+/* At a time, because each has a thread and shares the network and the disk with the others. */
+enum { PULLS_MOST = 4 };
 
 void pull_begin(pulls *all, const char *name, bool streams, exchange *x)
 {
     static const char many[] = "{\"error\":\"as many models are being fetched as can be at a time: "
                                "try again later\"}\n";
-    if (atomic_load(&all->running) >= MOST_PULLS) {
+    if (atomic_load(&all->running) >= PULLS_MOST) {
         exchange_reply(x, 429, "application/json", many, sizeof many - 1);
         exchange_release(x);
         return;
