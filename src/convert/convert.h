@@ -1,4 +1,4 @@
-/* Conversion with an importance matrix, for the program: quipu.h's qp_convert() is it without one.
+/* Conversion with an importance matrix, for the program. quipu.h's qp_convert() converts without.
  */
 #pragma once
 

@@ -1,6 +1,7 @@
 /* Importance matrices of a conversion: see imatrix.h. */
 #include "convert/imatrix.h"
 
+#include "engine/importance.h"
 #include "file/mapping.h"
 
 #include <string.h>
@@ -67,10 +68,8 @@ static qp_status measure(convert_job *job, const char *text, size_t length, imat
 
 static imatrix_entry *find_entry(const imatrix *m, text_slice name)
 {
-    for (size_t i = 0; i < m->count; i++) {
-        const text_slice n = m->of[i].name;
-        if (n.length == name.length && memcmp(n.data, name.data, n.length) == 0) return &m->of[i];
-    }
+    for (size_t i = 0; i < m->count; i++)
+        if (slice_equals(m->of[i].name, name)) return &m->of[i];
     return NULL;
 }
 

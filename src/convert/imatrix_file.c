@@ -7,6 +7,7 @@
  */
 #include "convert/imatrix.h"
 
+#include "engine/importance.h"
 #include "file/gguf.h"
 
 #include <math.h>

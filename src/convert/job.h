@@ -6,7 +6,6 @@
 #include "base/threads.h"
 #include "convert/convert.h"
 #include "convert/mix.h"
-#include "engine/importance.h"
 #include "file/gguf_write.h"
 #include "quipu.h"
 
@@ -22,9 +21,8 @@ typedef struct target {
     int rank;
     int64_t shape[TENSOR_MAX_RANK];
     int64_t rows, columns;
-    const float
-        *importance; /* of the columns of each matrix of matrix_rows rows; NULL: all alike */
-    int64_t matrix_rows;
+    const float *importance;  /* (rows / matrix_rows, columns); NULL: all count alike */
+    int64_t matrix_rows;      /* of each matrix; one after the other */
     int64_t turned, head_dim; /* the first `turned` rows of each head are permuted from halves to
                                  pairs; 0: none */
 } target;

@@ -4,27 +4,25 @@
 #include "engine/importance.h"
 
 #include "engine/engine.h"
+#include "engine/observer.h"
 #include "op/linear/linear.h"
 #include "op/linear_experts/linear_experts.h"
 
 #include <float.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME = 128 };
-
 /* A tensor as the last step before a product leaves it. */
 typedef struct input {
-    char name[NAME]; /* as it is handed out; "": there is none */
+    char name[OBSERVER_NAME_SIZE]; /* as it is handed out; "": there is none */
     int step;
 } input;
 
 typedef struct product {
     importance *of;
     input x, ids;
-    int64_t first,
-        each; /* columns before its own; rows of x for each token and expert: 1 or top_k */
+    int64_t first; /* columns before its own */
+    int64_t each;  /* rows of x for each token: 1 for all its experts, or top_k */
 } product;
 
 typedef struct kept {
@@ -47,12 +45,7 @@ static input find_input(const program *p, int node, int operand)
     const int id = program_tensor_of(p, node, operand);
     while (found.step > 0 && !program_step_access(p, found.step, (plan_tensor_id)id).write)
         found.step--;
-    const program_step *s = &p->steps[found.step];
-    if (s->layer < 0)
-        snprintf(found.name, NAME, "%s.%s", s->name, p->tensors[id].name);
-    else
-        snprintf(found.name, NAME, "layers.%lld.%s.%s", (long long)s->layer, s->name,
-                 p->tensors[id].name);
+    observer_name_tensor(p, found.step, (plan_tensor_id)id, found.name);
     return found;
 }
 

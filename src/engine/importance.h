@@ -25,9 +25,9 @@ typedef struct importance_list {
 
 enum { IMPORTANCE_CHUNK = 512 }; /* tokens that are read together */
 
-/* Opens the model of the options, which must be zero otherwise but for `threads` and log, and reads
- * the text in chunks of 512 tokens, the last one only if there is no other. importance_free() the
- * result, also after a failure. `chunk_done` is called after each chunk. */
+/* Opens the model of the options, of which only `threads` and log may be set, too, and reads the
+ * text in chunks of IMPORTANCE_CHUNK tokens, a shorter one only if there is no other.
+ * importance_free() the result, also after a failure. `chunk_done` is called after each chunk. */
 typedef void importance_progress(void *context, size_t chunk, size_t n_chunks);
 qp_status importance_measure(const qp_engine_options *options, const char *text, size_t length,
                              importance_progress *chunk_done, void *context,

@@ -8,15 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "layers.3.attn_qkv.qkv", or "embedding.x" outside of the layers. */
-static void name_tensor(const program *p, int step, plan_tensor_id id, char *text, size_t size)
+void observer_name_tensor(const program *p, int step, plan_tensor_id id,
+                          char text[OBSERVER_NAME_SIZE])
 {
     const program_step *s = &p->steps[step];
     const char *tensor = p->tensors[id].name;
     if (s->layer < 0)
-        snprintf(text, size, "%s.%s", s->name, tensor);
+        snprintf(text, OBSERVER_NAME_SIZE, "%s.%s", s->name, tensor);
     else
-        snprintf(text, size, "layers.%lld.%s.%s", (long long)s->layer, s->name, tensor);
+        snprintf(text, OBSERVER_NAME_SIZE, "layers.%lld.%s.%s", (long long)s->layer, s->name,
+                 tensor);
 }
 
 static bool matches(const char *patterns, const char *name)
@@ -32,30 +33,30 @@ static bool matches(const char *patterns, const char *name)
 }
 
 /* Whether the step makes the tensor, and it is asked for under this name. */
-static bool is_wanted(const program *p, const observer *o, int step, plan_tensor_id id, char *name,
-                      size_t size)
+static bool is_wanted(const program *p, const observer *o, int step, plan_tensor_id id,
+                      char name[OBSERVER_NAME_SIZE])
 {
     const plan_kind kind = p->tensors[id].kind;
     if (kind != PLAN_ACTIVATION && kind != PLAN_OUTPUT && kind != PLAN_CARRIED) return false;
     if (!program_step_access(p, step, id).write) return false;
-    name_tensor(p, step, id, name, size);
+    observer_name_tensor(p, step, id, name);
     return matches(o->patterns, name);
 }
 
 static qp_status find_steps(const program *p, observer *o, qp_error *error)
 {
-    char name[128], example[128] = "";
+    char name[OBSERVER_NAME_SIZE], example[OBSERVER_NAME_SIZE] = "";
     bool any = false;
     o->wanted = calloc((size_t)p->n_steps, sizeof *o->wanted);
     if (!o->wanted) return error_no_memory(error, "the steps to look at", (size_t)p->n_steps);
     for (int step = 0; step < p->logits_end; step++)
         for (int id = 0; id < p->n_tensors; id++) {
-            if (is_wanted(p, o, step, (plan_tensor_id)id, name, sizeof name)) {
+            if (is_wanted(p, o, step, (plan_tensor_id)id, name)) {
                 any = o->wanted[step] = true;
                 if (p->tensors[id].bytes > o->capacity) o->capacity = p->tensors[id].bytes;
             } else if (p->steps[step].layer == 0 && !*example &&
                        program_step_access(p, step, (plan_tensor_id)id).write) {
-                name_tensor(p, step, (plan_tensor_id)id, example, sizeof example);
+                observer_name_tensor(p, step, (plan_tensor_id)id, example);
             }
         }
     if (any) return QP_OK;
@@ -107,10 +108,10 @@ static qp_status hand_out(qp_engine *e, const machine *m, int step, plan_tensor_
 
 static qp_status hand_out_step(qp_engine *e, const machine *m, int step, qp_error *error)
 {
-    char name[128];
+    char name[OBSERVER_NAME_SIZE];
     const program *p = &e->program;
     for (int id = 0; id < p->n_tensors && e->observer.wanted[step]; id++)
-        if (is_wanted(p, &e->observer, step, (plan_tensor_id)id, name, sizeof name))
+        if (is_wanted(p, &e->observer, step, (plan_tensor_id)id, name))
             TRY(hand_out(e, m, step, (plan_tensor_id)id, name, error));
     return QP_OK;
 }

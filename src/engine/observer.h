@@ -17,6 +17,13 @@ typedef struct observer {
     uint64_t passes; /* that were run */
 } observer;
 
+enum { OBSERVER_NAME_SIZE = 128 };
+
+/* What a tensor that a step makes is called: "layers.3.attn_qkv.qkv", or "embedding.x" outside of
+ * the layers. */
+void observer_name_tensor(const program *program, int step, plan_tensor_id id,
+                          char text[OBSERVER_NAME_SIZE]);
+
 /* QP_INVALID: no tensor has such a name. observer_free() it, also after a failure. */
 qp_status observer_open(const struct qp_engine *engine, const qp_engine_options *options,
                         observer *out, qp_error *error);

@@ -8,6 +8,8 @@
  */
 #include "engine/text_channels.h"
 
+#include "file/slice.h"
+
 #include <string.h>
 
 enum { LONGEST_HEADER = 256 };
@@ -21,15 +23,13 @@ enum { N_ENDS = sizeof ends / sizeof *ends };
 
 bool text_channels_is_mark(const char *piece, size_t length)
 {
-    const char *const others[] = {MESSAGE, CHANNEL, "<|constrain|>"};
-    bool found = false;
+    const text_slice text = {piece, length};
     for (int i = 0; i < N_ENDS; i++)
-        found |= strlen(ends[i]) == length && memcmp(ends[i], piece, length) == 0;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        found |= strlen(others[i]) == length && memcmp(others[i], piece, length) == 0;
-    return found;
+        if (slice_is(text, ends[i])) return true;
+    return slice_is(text, MESSAGE) || slice_is(text, CHANNEL) || slice_is(text, "<|constrain|>");
 }
 
+/* Whether one of both begins with the other. */
 static bool agree(const char *text, size_t length, const char *word)
 {
     const size_t n = strlen(word);
@@ -58,7 +58,7 @@ static size_t word_after(const char *header, size_t length, const char *mark, co
 
 static bool begins_with(const char *word, size_t length, const char *prefix)
 {
-    return length >= strlen(prefix) && memcmp(word, prefix, strlen(prefix)) == 0;
+    return length >= strlen(prefix) && agree(word, length, prefix);
 }
 
 /* What a message is by its header, which is the last one where another was broken off. */

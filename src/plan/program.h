@@ -320,10 +320,16 @@ static inline bool program_weight_has_columns(const program_weight *w)
     return w->whole.rank == 2 && w->columns.count < w->whole.shape[1];
 }
 
+/* Rows of each matrix in `whole`. */
+static inline int64_t program_weight_whole_rows(const program_weight *w)
+{
+    return w->whole.rank == 2 || w->bias ? w->whole.shape[0] / w->experts : 1;
+}
+
 /* Whether it has all rows. */
 static inline bool program_weight_has_rows(const program_weight *w)
 {
-    return w->rows.count * w->experts == (w->whole.rank == 2 || w->bias ? w->whole.shape[0] : 1);
+    return w->rows.count == program_weight_whole_rows(w);
 }
 
 typedef struct program_node {

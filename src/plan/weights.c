@@ -75,10 +75,9 @@ static size_t stored_bytes(dtype type, int64_t elements)
 static void read_rows(const program *p, const program_weight *w, int64_t begin, int64_t rows,
                       char *dst)
 {
-    const int64_t each = w->rows.count;
-    const bool matrix = w->whole.rank == 2;
-    const int64_t whole = matrix || w->bias ? w->whole.shape[0] / w->experts : 1;
-    const size_t row_bytes = stored_bytes(w->whole.type, matrix ? w->whole.shape[1] : 1);
+    const int64_t each = w->rows.count, whole = program_weight_whole_rows(w);
+    const size_t row_bytes =
+        stored_bytes(w->whole.type, w->whole.rank == 2 ? w->whole.shape[1] : 1);
     for (int64_t end = begin + rows, n; begin < end; begin += n, dst += (size_t)n * row_bytes) {
         const int64_t expert = begin / each, row = begin % each;
         n = row + end - begin < each ? end - begin : each - row;

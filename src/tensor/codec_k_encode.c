@@ -212,16 +212,13 @@ static void iq4_xs_block(const float *src, const float *importance, block_iq4_xs
 }
 CODEC_ENCODER(iq4_xs, BLOCK_K)
 
-/* A block of 32 is searched as a sub-block of a block with zeros. */
 static uint16_t search_32(const signed_format f, const float *src, const float *importance,
                           uint8_t *levels)
 {
     uint16_t d = 0;
-    float room[BLOCK_K] = {0}, weights[BLOCK_K] = {0}, k[MAX_SUB];
+    float k[MAX_SUB];
     k_values values = {.exponent = 0};
-    memcpy(room, src, BLOCK_32 * sizeof *src);
-    if (importance) memcpy(weights, importance, BLOCK_32 * sizeof *src);
-    const bool any = load(room, importance ? weights : NULL, BLOCK_32, &values);
+    const bool any = load_32(src, importance, &values);
     if (any) d = half_of(fit_sub_block(f, values.x, values.w), values.exponent);
     const affine fit = {any ? scaled_half(d, values.exponent) : 0, 0};
     choose_levels(values.x, f.grid, fit, k);

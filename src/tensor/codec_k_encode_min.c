@@ -197,16 +197,15 @@ uint16_t k_search_affine(int last, const float *src, const float *importance, ui
                          uint8_t *levels)
 {
     const level_grid grid = {BLOCK_32, 0, (float)last, NULL};
-    float room[BLOCK_K] = {0}, weights[BLOCK_K] = {0}, most = tame(src[0]), k[MAX_SUB];
+    float below[BLOCK_32], most = tame(src[0]), k[MAX_SUB];
     k_values values;
     for (int i = 1; i < BLOCK_32; i++)
         most = fmaxf(most, tame(src[i]));
     for (int i = 0; i < BLOCK_32; i++)
-        room[i] = tame(src[i]) - most;
-    memcpy(weights, importance, BLOCK_32 * sizeof *importance);
+        below[i] = tame(src[i]) - most;
     memset(levels, 0, BLOCK_32);
     *m = f32_to_f16(most);
-    if (!load(room, weights, BLOCK_32, &values)) return 0;
+    if (!load_32(below, importance, &values)) return 0;
     const affine fit = fit_sub_block(grid, values.x, values.w);
     const uint16_t d = half_of(fit.scale, values.exponent);
     *m = f32_to_f16(most - ldexpf(fit.min, values.exponent));

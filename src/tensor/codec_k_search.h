@@ -4,7 +4,7 @@
  * block's F16. The search follows that order and minimises sum of w[i] * (x[i] - decoded[i])^2:
  *
  *   1. Each sub-block by itself: a row of candidate step sizes around (range / levels), each
- * improved by least squares with its levels held, the best kept.
+ *      improved by least squares with its levels held, the best kept.
  *   2. The block: F16 factors from the largest scale and minimum; then for each sub-block the best
  *      integers near the quotients; then the factors by least squares with everything else held,
  *      as long as the error falls.
@@ -20,6 +20,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 enum {
     MAX_SUB = 32,   /* values in the largest sub-block */
@@ -97,6 +98,15 @@ static inline bool load(const float *src, const float *importance, int sub_block
     weigh(values, sub_block);
     weigh_by(importance, values, BLOCK_K);
     return true;
+}
+
+/* The same for a block of 32, which is the first sub-block of a block with zeros. */
+static inline bool load_32(const float *src, const float *importance, k_values *values)
+{
+    float x[BLOCK_K] = {0}, weights[BLOCK_K] = {0};
+    memcpy(x, src, BLOCK_32 * sizeof *x);
+    if (importance) memcpy(weights, importance, BLOCK_32 * sizeof *weights);
+    return load(x, importance ? weights : NULL, BLOCK_32, values);
 }
 
 /* The F16 nearest to the true value of x; finite, and 0 only if x is. */

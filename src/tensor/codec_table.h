@@ -30,7 +30,7 @@ typedef struct codec {
         char *bytes = dst;                                                                         \
         for (int64_t b = 0; b < n_blocks; b++, src += (elements)) {                                \
             block_##name block = {0};                                                              \
-            name##_block(src, importance ? importance + b *(elements) : NULL, &block);             \
+            name##_block(src, importance ? &importance[b * (elements)] : NULL, &block);            \
             memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);                        \
         }                                                                                          \
     }

@@ -137,7 +137,7 @@ void rank_member_close(rank_member *m)
     if (m->owns_pool) thread_pool_destroy(m->pool);
     for (int i = 0; i < MACHINE_MAX_RUNS; i++)
         free(m->tokens[i]);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < RANK_KEPT; i++)
         free(m->kept[i].data);
     free(m->records);
     free(m->timings);
@@ -200,7 +200,7 @@ static qp_status keep_gathered(rank_member *m, plan_tensor_id id, size_t bytes,
 qp_status rank_member_begin(rank_member *m, int first, qp_error *error)
 {
     qp_status status = QP_OK;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < RANK_KEPT; i++) {
         if (!m->kept[i].data) continue;
         if (status == QP_OK && program_step_access(&m->program, first, m->kept[i].id).read)
             status = machine_write(&m->machine, m->kept[i].id, 0, m->kept[i].data, m->kept[i].bytes,

@@ -13,6 +13,8 @@
 #include "schedule/timeline.h"
 #include "vm/machine.h"
 
+enum { RANK_KEPT = 3 }; /* PLAN_ATTN_ALL, PLAN_FFN_ALL and PLAN_QK_ALL */
+
 /* One rank. */
 typedef struct rank_member {
     comm *comm;
@@ -40,7 +42,7 @@ typedef struct rank_member {
         plan_tensor_id id;
         void *data; /* NULL: none */
         size_t bytes;
-    } kept[3];
+    } kept[RANK_KEPT];
 } rank_member;
 
 /* A call of the owner. Tensors, inputs of a batch and stop tokens follow it. */

@@ -11,9 +11,9 @@
  *
  * A shift and a mask convert the pairs to two vectors of float32, with the features in order; AMX
  * uses them as they are. Features after the last are zeros, and BF16 has zeros to the next multiple
- * of 32 inputs. A byte of E4M3, shifted to the place of F16's exponent and mantissa, is an F16 of
- * its value over 256, subnormals too, so one conversion makes it a float. Only NaNs would be lost:
- * a block with one has a scale of NaN.
+ * of 32 inputs, or to 16 if there are no more. A byte of E4M3, shifted to the place of F16's
+ * exponent and mantissa, is an F16 of its value over 256, subnormals too, so one conversion makes
+ * it a float. Only NaNs would be lost: a block with one has a scale of NaN.
  *
  * The vector variants sum an output in blocks of 256 inputs, each in rising order by fused
  * multiply-adds from zero, and add the blocks' sums in rising order: the same bits in all of them.

@@ -14,10 +14,10 @@
 #include <string.h>
 
 enum {
-    ROWS = 128,
-    TILE = 512 * ROWS,
-    STEP = 64
-}; /* choices of an expert, and products, at a time */
+    ROWS = 128,        /* choices of an expert at a time */
+    TILE = 512 * ROWS, /* products at a time */
+    STEP = 64,         /* features at a time are a multiple of it */
+};
 
 static const compose_norm linear_experts_norm = {
     .x = LINEAR_EXPERTS_X,
