@@ -75,7 +75,8 @@ class Matcher:
     def _open(self, engine: Engine, sampling: Sampling) -> None:
         from quipu.sampling import Sampling
 
-        native, self._keep = instance(sampling, Sampling, "the sampling of a matcher")._native(engine)  # with the grammar, which outlives it
+        instance(sampling, Sampling, "the sampling of a matcher")
+        native, self._keep = sampling._native(engine)  # with the grammar, which outlives it
 
         def open_matcher(engine: Engine) -> Any:
             error, out = ffi.new("qp_error *"), ffi.new("qp_matcher **")

@@ -60,13 +60,13 @@ class Vocabulary:
             raise WrongTypeError(f"a text is str or bytes-like, found {text!r:.40}") from None
         except UnicodeEncodeError as problem:
             raise WrongTypeError(f"a text holds Unicode characters: {problem}") from None
-        flags = (lib.QP_BOS_DEFAULT if bos is None else
-                 lib.QP_BOS_ALWAYS if flag(bos, "bos") else lib.QP_BOS_NEVER) | (lib.QP_SPECIAL if flag(special, "special") else 0)
+        flags = lib.QP_BOS_DEFAULT if bos is None else lib.QP_BOS_ALWAYS if flag(bos, "bos") else lib.QP_BOS_NEVER
+        if flag(special, "special"):
+            flags |= lib.QP_SPECIAL
         error, out = ffi.new("qp_error *"), ffi.new("qp_tokens *")
         try:
             with self._owner.in_use():
-                check(lib.qp_tokenize(self._pointer, data, len(data),
-                                      flags, out, error), error)
+                check(lib.qp_tokenize(self._pointer, data, len(data), flags, out, error), error)
             return list(ffi.unpack(out.data, out.count)) if out.count else []
         finally:
             lib.qp_tokens_free(out)
