@@ -46,7 +46,7 @@ static qp_status read_files(const cli_call *call, load_options *o, load_files *f
     return QP_OK;
 }
 
-/* Options of a fleet that is computed, without one. */
+/* Refuses options of a simulation without --simulate. */
 static qp_status check_simulation(const cli_call *call)
 {
     const char *settings = (const char *)call->settings;
