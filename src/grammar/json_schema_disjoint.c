@@ -127,8 +127,10 @@ static bool parts_disjoint(schema_compiler *c, const cJSON *a, const cJSON *b, i
         cJSON_ArrayForEach(item, all) disjoint = disjoint && two_disjoint(c, item, b, depth + 1);
         if (disjoint) return true;
     }
-    cJSON_ArrayForEach(item,
-                       json_get(a, "allOf")) if (two_disjoint(c, item, b, depth + 1)) return true;
+    cJSON_ArrayForEach(item, json_get(a, "allOf"))
+    {
+        if (two_disjoint(c, item, b, depth + 1)) return true;
+    }
     return false;
 }
 

@@ -148,7 +148,7 @@ qp_status schema_names_join(schema_compiler *c, member_names *names, const schem
 {
     const cJSON none = {.type = cJSON_Object}, *item, *joined;
     cJSON *all;
-    if (!names->patterns && !names->wanted) return QP_OK;
+    if (!*properties || (!names->patterns && !names->wanted)) return QP_OK;
     TRY(schema_copy(c, &none, path, &all));
     cJSON_ArrayForEach(item, *properties)
     {
@@ -158,7 +158,7 @@ qp_status schema_names_join(schema_compiler *c, member_names *names, const schem
         if (!cJSON_AddItemReferenceToObject(all, item->string, copied))
             return error_no_memory(c->error, "the schema", 0);
     }
-    if (*properties) *properties = all;
+    *properties = all;
     return QP_OK;
 }
 

@@ -13,6 +13,14 @@ typedef struct members {
     bool extras;        /* there may be any number of them */
 } members;
 
+/* An expression that stands in several places: once, as a rule. */
+static grammar_expr as_rule(grammar *g, const char *name, grammar_expr e)
+{
+    const uint32_t rule = grammar_add_rule(g, name, strlen(name));
+    grammar_set_rule(g, rule, e);
+    return grammar_rule_expr(g, rule);
+}
+
 grammar_expr schema_member(schema_compiler *c, grammar_expr key, grammar_expr value)
 {
     grammar_expr parts[] = {key, grammar_text(c->g, ":"), json_space(c->parts), value};
@@ -36,16 +44,12 @@ static void add_member(members *m, grammar_expr member, bool required, grammar_e
 {
     grammar *g = m->c->g;
     static const char name[] = "the members of an object";
-    const uint32_t property = grammar_add_rule(g, name, strlen(name));
-    const uint32_t after = grammar_add_rule(g, name, strlen(name));
-    grammar_set_rule(g, property, member);
-    grammar_set_rule(g, after, *rest);
-    const grammar_expr begins =
-        grammar_pair(g, grammar_rule_expr(g, property), grammar_rule_expr(g, after));
+    const grammar_expr property = as_rule(g, name, member), after = as_rule(g, name, *rest);
+    const grammar_expr begins = grammar_pair(g, property, after);
     *first = required ? begins : grammar_either(g, begins, *first);
-    grammar_expr more = json_after_comma(m->c->parts, grammar_rule_expr(g, property));
+    grammar_expr more = json_after_comma(m->c->parts, property);
     if (!required) more = grammar_optional(g, more);
-    *rest = grammar_pair(g, more, grammar_rule_expr(g, after));
+    *rest = grammar_pair(g, more, after);
     *may_be_none = *may_be_none && !required;
 }
 
@@ -90,25 +94,21 @@ static qp_status add_required(schema_compiler *c, const cJSON *required, member_
 static qp_status find_extra(members *m, member_names *names, const cJSON *properties,
                             const cJSON *additional, const schema_path *path)
 {
-    static const char name[] = "a member of an object";
     grammar_expr member;
-    grammar *g = m->c->g;
     TRY(schema_names_others(m->c, names, properties, additional, path, &member, &m->extras));
-    if (!m->extras) return QP_OK;
-    const uint32_t rule = grammar_add_rule(g, name, strlen(name));
-    grammar_set_rule(g, rule, member);
-    m->extra = grammar_rule_expr(g, rule);
+    if (m->extras) m->extra = as_rule(m->c->g, "a member of an object", member);
     return QP_OK;
 }
 
 /* Any keys: up to max members, at least one unless `may_be_none`. */
-static grammar_expr map(schema_compiler *c, const members *m, bool may_be_none, uint32_t max)
+static grammar_expr map(const members *m, bool may_be_none, uint32_t max)
 {
-    grammar *g = c->g;
-    if (!m->extras || max == 0) return json_bracketed(c->parts, '{', GRAMMAR_EMPTY, false, '}');
+    grammar *g = m->c->g;
+    json_parts *parts = m->c->parts;
+    if (!m->extras || max == 0) return json_bracketed(parts, '{', GRAMMAR_EMPTY, false, '}');
     const uint32_t most = max == GRAMMAR_UNBOUNDED ? max : max - 1;
-    const grammar_expr more = grammar_repeat(g, json_after_comma(c->parts, m->extra), 0, most);
-    return json_bracketed(c->parts, '{', grammar_pair(g, m->extra, more), may_be_none, '}');
+    const grammar_expr more = grammar_repeat(g, json_after_comma(parts, m->extra), 0, most);
+    return json_bracketed(parts, '{', grammar_pair(g, m->extra, more), may_be_none, '}');
 }
 
 static qp_status compile_properties(schema_compiler *c, const cJSON *properties,
@@ -181,15 +181,11 @@ static grammar_expr counted_members(members *m, const cJSON *properties, const c
         after[n] = counted_extras(m, n, min, max);
     for (size_t i = count; after && i-- > 0; last = last->prev) {
         const bool needed = schema_requires(m->c, required, last->string);
-        const uint32_t rule = grammar_add_rule(g, name, strlen(name));
-        grammar_set_rule(g, rule, values->items[i]);
+        const grammar_expr value = as_rule(g, name, values->items[i]);
         for (uint32_t n = 0; n <= i; n++) {
-            const grammar_expr value = grammar_rule_expr(g, rule);
             const grammar_expr with =
                 grammar_pair(g, n ? json_after_comma(m->c->parts, value) : value, after[n + 1]);
-            const uint32_t here = grammar_add_rule(g, name, strlen(name));
-            grammar_set_rule(g, here, needed ? with : grammar_either(g, with, after[n]));
-            after[n] = grammar_rule_expr(g, here);
+            after[n] = as_rule(g, name, needed ? with : grammar_either(g, with, after[n]));
         }
     }
     const grammar_expr all = after ? after[0] : GRAMMAR_EMPTY;
@@ -211,7 +207,7 @@ static qp_status compile_map(members *m, uint32_t min, uint32_t max, const schem
         return schema_refuse(m->c, path, QP_UNSUPPORTED,
                              "\"minProperties\" of more than 1 is not supported; name the "
                              "properties and those that are required");
-    *out = map(m->c, m, min == 0, max);
+    *out = map(m, min == 0, max);
     return QP_OK;
 }
 
@@ -294,10 +290,7 @@ static qp_status find_items(schema_compiler *c, const cJSON *schema, const char 
     grammar_expr value = json_value(c->parts);
     *none = cJSON_IsFalse(items);
     if (items && !*none) TRY(schema_compile(c, items, &at, &value));
-    static const char rule_name[] = "an item";
-    const uint32_t rule = grammar_add_rule(c->g, rule_name, strlen(rule_name));
-    grammar_set_rule(c->g, rule, value);
-    *out = grammar_rule_expr(c->g, rule);
+    *out = as_rule(c->g, "an item", value);
     return QP_OK;
 }
 

@@ -4,8 +4,7 @@
  * Each set is an automaton whose configurations are found as they are needed (stacks.h). A state of
  * their product is a configuration of each, and becomes a rule that leads to other rules by bytes.
  * Strings have their quotes, and the notation in which a JSON printer writes them. */
-#ifndef QUIPU_GRAMMAR_JSON_SCHEMA_TEXTS_H
-#define QUIPU_GRAMMAR_JSON_SCHEMA_TEXTS_H
+#pragma once
 
 #include "grammar/json_schema_parts.h"
 #include "grammar/stacks.h"
@@ -39,5 +38,3 @@ bool texts_overlap(schema_compiler *c, text_set *a, text_set *b);
  * states. */
 qp_status texts_common(schema_compiler *c, text_set *const *sets, size_t n, const schema_path *path,
                        grammar_expr *out);
-
-#endif
