@@ -145,6 +145,16 @@ static void formats_become_json(void **state)
     cJSON_free(text);
     cJSON_Delete(made);
     cJSON_Delete(tree);
+    strbuf part = {0};
+    strbuf_clear(&out);
+    strbuf_append(&part, "[1]", 3);
+    json_put(&out, "%t", &part);
+    assert_string_equal(strbuf_text(&out), "[1]");
+    assert_false(out.failed);
+    part.failed = true;
+    json_put(&out, "%t", &part);
+    assert_true(out.failed);
+    strbuf_free(&part);
     strbuf_free(&out);
     assert_null(json_make("{'nul':%Q}", "\0", (size_t)1)); /* a tree cannot hold it */
 }

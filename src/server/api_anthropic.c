@@ -16,8 +16,7 @@
 static qp_status read_tool_choice(void *out, const char *name, const cJSON *value, api_error *error)
 {
     parameters *p = out;
-    const cJSON *type = json_get(value, "type");
-    const char *word = cJSON_IsString(type) ? type->valuestring : "";
+    const char *word = json_text(value, "type");
     p->no_tools = strcmp(word, "none") == 0;
     p->tool.one = cJSON_IsTrue(json_get(value, "disable_parallel_tool_use"));
     if (p->no_tools || strcmp(word, "auto") == 0) return QP_OK;

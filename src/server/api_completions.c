@@ -145,9 +145,8 @@ static void put_logprobs(const call *c, answer *a, bool echo, size_t end, strbuf
     }
     json_put(
         out,
-        ",'logprobs':{'tokens':[%s],'token_logprobs':[%s],'top_logprobs':[%s],'text_offset':[%s]}",
-        strbuf_text(&to.tokens), strbuf_text(&to.logprobs), strbuf_text(&to.tops),
-        strbuf_text(&to.offsets));
+        ",'logprobs':{'tokens':[%t],'token_logprobs':[%t],'top_logprobs':[%t],'text_offset':[%t]}",
+        &to.tokens, &to.logprobs, &to.tops, &to.offsets);
     strbuf_free(&to.tokens);
     strbuf_free(&to.logprobs);
     strbuf_free(&to.tops);

@@ -4,8 +4,9 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
-#include "server/api_parts.h"
+#include "server/lora.h"
 #include "server/server_state.h"
+#include "text/json_string.h"
 
 #include <math.h>
 #include <string.h>
@@ -174,17 +175,14 @@ static void put_vector(const call *c, size_t prompt, strbuf *out)
 static void whole_openai(call *c)
 {
     const call_usage sum = call_sum_usage(c);
-    strbuf_puts(&c->out, "{\"object\":\"list\",\"data\":[");
+    json_put(&c->out, "{'object':'list','data':[");
     for (size_t i = 0; i < c->n_prompts; i++) {
-        strbuf_printf(&c->out,
-                      "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i ? "," : "", i);
+        json_put(&c->out, "%s{'object':'embedding','index':%z,'embedding':", i ? "," : "", i);
         put_vector(c, i, &c->out);
         strbuf_putc(&c->out, '}');
     }
-    strbuf_puts(&c->out, "],\"model\":");
-    put_model(c, &c->out);
-    strbuf_printf(&c->out, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", sum.prompt,
-                  sum.prompt);
+    json_put(&c->out, "],'model':%q,'usage':{'prompt_tokens':%z,'total_tokens':%z}}", lora_model(c),
+             sum.prompt, sum.prompt);
 }
 
 /* A list of vectors for each text: llama.cpp has models whose texts have one for each token. */
@@ -192,7 +190,7 @@ static void whole_llama_cpp(call *c)
 {
     strbuf_putc(&c->out, '[');
     for (size_t i = 0; i < c->n_prompts; i++) {
-        strbuf_printf(&c->out, "%s{\"index\":%zu,\"embedding\":[", i ? "," : "", i);
+        json_put(&c->out, "%s{'index':%z,'embedding':[", i ? "," : "", i);
         put_vector(c, i, &c->out);
         strbuf_puts(&c->out, "]}");
     }
@@ -202,21 +200,18 @@ static void whole_llama_cpp(call *c)
 static void whole_embed(call *c)
 {
     const call_usage sum = call_sum_usage(c);
-    strbuf_puts(&c->out, "{\"model\":");
-    put_model(c, &c->out);
-    strbuf_puts(&c->out, ",\"embeddings\":[");
+    json_put(&c->out, "{'model':%q,'embeddings':[", lora_model(c));
     for (size_t i = 0; i < c->n_prompts; i++) {
         if (i) strbuf_putc(&c->out, ',');
         put_vector(c, i, &c->out);
     }
-    strbuf_printf(&c->out,
-                  "],\"total_duration\":%llu,\"load_duration\":0,\"prompt_eval_count\":%zu}",
-                  (unsigned long long)(clock_ns() - c->arrived), sum.prompt);
+    json_put(&c->out, "],'total_duration':%i,'load_duration':0,'prompt_eval_count':%z}",
+             (int64_t)(clock_ns() - c->arrived), sum.prompt);
 }
 
 static void whole_old(call *c)
 {
-    strbuf_puts(&c->out, "{\"embedding\":");
+    json_put(&c->out, "{'embedding':");
     put_vector(c, 0, &c->out);
     strbuf_putc(&c->out, '}');
 }

@@ -286,9 +286,8 @@ static void reply_list(const server *s, exchange *x, const char *members)
     strbuf facts = {0};
     put_digest(s, &facts);
     put_details(s, &facts);
-    server_reply_json(x, "{'models':[{'name':%q,'model':%q,'size':%i%s,%s}]}", s->options->alias,
-                      s->options->alias, (int64_t)s->info.weight_bytes, strbuf_text(&facts),
-                      members);
+    server_reply_json(x, "{'models':[{'name':%q,'model':%q,'size':%i%t,%s}]}", s->options->alias,
+                      s->options->alias, (int64_t)s->info.weight_bytes, &facts, members);
     strbuf_free(&facts);
 }
 
@@ -325,11 +324,11 @@ qp_status answer_ollama_show(call *c, api_error *error)
     strbuf facts = {0};
     put_details(s, &facts);
     json_put(&c->out,
-             "{'template':%q,'parameters':'','modelfile':''%s,'model_info':"
+             "{'template':%q,'parameters':'','modelfile':''%t,'model_info':"
              "{'general.architecture':%q,'general.parameter_count':%g,"
              "'%s.context_length':%i,'%s.embedding_length':%i,'%s.vocab_size':%i},"
              "'capabilities':['completion'%s%s]}",
-             source ? source : "", strbuf_text(&facts), family, count_weights(p).elements, family,
+             source ? source : "", &facts, family, count_weights(p).elements, family,
              (int64_t)s->info.model_context, family, (int64_t)p->config.hidden_size, family,
              (int64_t)s->info.vocab_size, s->takes_tools ? ",\"tools\"" : "",
              s->thinks ? ",\"thinking\"" : "");

@@ -75,7 +75,7 @@ void reply_models(server *s, exchange *x)
         strbuf_putc(&list, ',');
         put_adapter(s, i, &list);
     }
-    server_reply_json(x, "{'object':'list','data':[%s]}", strbuf_text(&list));
+    server_reply_json(x, "{'object':'list','data':[%t]}", &list);
     strbuf_free(&list);
 }
 
@@ -126,11 +126,11 @@ void reply_props(server *s, exchange *x)
     put_role(s->vocabulary, "bos_token", QP_ROLE_BOS, "", &tokens);
     put_role(s->vocabulary, "eos_token", QP_ROLE_EOS, "", &tokens);
     server_reply_json(x,
-                      "{'default_generation_settings':{'n_ctx':%i,'params':{%s}},'total_slots':%i,"
-                      "'model_alias':%q,'model_path':%q,'chat_template':%q%s,'build_info':%q}",
-                      (int64_t)s->info.context, strbuf_text(&values), (int64_t)s->options->parallel,
+                      "{'default_generation_settings':{'n_ctx':%i,'params':{%t}},'total_slots':%i,"
+                      "'model_alias':%q,'model_path':%q,'chat_template':%q%t,'build_info':%q}",
+                      (int64_t)s->info.context, &values, (int64_t)s->options->parallel,
                       s->options->alias, model_path(s->engine->model), source ? source : "",
-                      strbuf_text(&tokens), "quipu " QP_VERSION);
+                      &tokens, "quipu " QP_VERSION);
     strbuf_free(&values);
     strbuf_free(&tokens);
 }
@@ -172,7 +172,7 @@ void reply_tokenizer_info(server *s, exchange *x)
     put_role(s->vocabulary, "unk_token", QP_ROLE_UNKNOWN, NULL, &out);
     put_role(s->vocabulary, "pad_token", QP_ROLE_PADDING, NULL, &out);
     if (source) json_put(&out, ",'chat_template':%q", source);
-    server_reply_json(x, "%s}", strbuf_text(&out));
+    server_reply_json(x, "%t}", &out);
     strbuf_free(&out);
 }
 
@@ -229,9 +229,8 @@ qp_status answer_tokenize(call *c, api_error *error)
         if (i) strbuf_putc(&list, ',');
         put_token(c, tokens.data[i], &list);
     }
-    json_put(&c->out, "{'tokens':[%s],'count':%z,'max_model_len':%i}", strbuf_text(&list),
-             tokens.count, (int64_t)c->server->info.context);
-    c->out.failed |= list.failed;
+    json_put(&c->out, "{'tokens':[%t],'count':%z,'max_model_len':%i}", &list, tokens.count,
+             (int64_t)c->server->info.context);
     strbuf_free(&list);
     qp_tokens_free(&tokens);
     return QP_OK;

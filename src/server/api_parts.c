@@ -8,12 +8,6 @@
 
 #include <string.h>
 
-void put_model(const call *c, strbuf *out)
-{
-    const char *alias = lora_model(c);
-    json_put_string(out, alias, strlen(alias));
-}
-
 void put_logprob(strbuf *out, float logprob)
 {
     strbuf_printf(out, "%.9g", logprob > -9999 ? (double)logprob : -9999.0);

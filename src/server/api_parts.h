@@ -3,9 +3,6 @@
 
 #include "server/call.h"
 
-/* The model's name as a JSON string. */
-void put_model(const call *c, strbuf *out);
-
 /* A log-probability. JSON has no minus infinity, so -9999 is written instead. */
 void put_logprob(strbuf *out, float logprob);
 

@@ -1,9 +1,9 @@
 /* POST /v1/rerank and /v1/score: how near texts are to another, by the cosines of their vectors.
- * See api_embeddings.h. */
+ * See endpoints.h. */
 #include "server/endpoints.h"
 
 #include "engine/engine.h"
-#include "server/api_parts.h"
+#include "server/lora.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
 
@@ -128,7 +128,7 @@ static int by_score(const void *x, const void *y)
 static void put_usage(const call *c, strbuf *out)
 {
     const size_t tokens = call_sum_usage(c).prompt;
-    strbuf_printf(out, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", tokens, tokens);
+    json_put(out, ",'usage':{'prompt_tokens':%z,'total_tokens':%z}}", tokens, tokens);
 }
 
 static void put_result(const call *c, const ranked *r, strbuf *out)
@@ -136,12 +136,9 @@ static void put_result(const call *c, const ranked *r, strbuf *out)
     const bool list = c->p.input;
     strbuf_printf(out, "{\"index\":%zu,\"%s\":%.9g", r->index, list ? "score" : "relevance_score",
                   r->score);
-    if (c->p.echo) {
-        const char *text = text_of(cJSON_GetArrayItem(documents(c), (int)r->index));
-        strbuf_puts(out, list ? ",\"text\":" : ",\"document\":{\"text\":");
-        json_put_string(out, text, strlen(text));
-        if (!list) strbuf_putc(out, '}');
-    }
+    if (c->p.echo)
+        json_put(out, list ? ",'text':%q" : ",'document':{'text':%q}",
+                 text_of(cJSON_GetArrayItem(documents(c), (int)r->index)));
     strbuf_putc(out, '}');
 }
 
@@ -155,9 +152,8 @@ static void whole_rerank(call *c)
         all[i] = (ranked){i, cosine(c, 0, i + 1)};
     if (all) qsort(all, n, sizeof *all, by_score);
     if (!c->p.input) {
-        strbuf_printf(&c->out, "{\"id\":\"rerank-%s\",\"object\":\"list\",\"model\":", c->id);
-        put_model(c, &c->out);
-        strbuf_puts(&c->out, ",\"results\":");
+        json_put(&c->out, "{'id':'rerank-%s','object':'list','model':%q,'results':", c->id,
+                 lora_model(c));
     }
     strbuf_putc(&c->out, '[');
     for (size_t i = 0; all && i < most; i++) {
@@ -172,11 +168,8 @@ static void whole_rerank(call *c)
 static void whole_score(call *c)
 {
     const size_t first = (size_t)c->state;
-    strbuf_printf(&c->out,
-                  "{\"id\":\"score-%s\",\"object\":\"list\",\"created\":%lld,\"model\":", c->id,
-                  (long long)c->created);
-    put_model(c, &c->out);
-    strbuf_puts(&c->out, ",\"data\":[");
+    json_put(&c->out, "{'id':'score-%s','object':'list','created':%i,'model':%q,'data':[", c->id,
+             (int64_t)c->created, lora_model(c));
     for (size_t i = first; i < c->n_prompts; i++)
         strbuf_printf(&c->out, "%s{\"index\":%zu,\"object\":\"score\",\"score\":%.9g}",
                       i > first ? "," : "", i - first, cosine(c, first == 1 ? 0 : i - first, i));

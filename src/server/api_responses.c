@@ -3,10 +3,10 @@
  * A stream is a list of numbered events. They open, fill and close items of the output; the last
  * event has the whole response.
  */
-#include "server/endpoints.h"
 #include "server/api_responses.h"
 
 #include "server/api_parts.h"
+#include "server/endpoints.h"
 #include "server/lora.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
@@ -149,10 +149,10 @@ static const char *text_of(const answer *a, const answer_part *part)
 static bool wants_seal(const call *c)
 {
     const cJSON *item;
-    cJSON_ArrayForEach(item,
-                       c->p.include) if (cJSON_IsString(item) &&
-                                         strcmp(item->valuestring, "reasoning.encrypted_content") ==
-                                             0) return true;
+    cJSON_ArrayForEach(item, c->p.include)
+    {
+        if (strcmp(item->valuestring, "reasoning.encrypted_content") == 0) return true;
+    }
     return false;
 }
 
@@ -232,7 +232,7 @@ static void put_tool_choice(const parameters *p, strbuf *out)
         json_put(out, ",'tool_choice':%q", p->no_tools ? "none" : forced ? "required" : "auto");
 }
 
-static void put_response(const call *c, strbuf *out)
+static void put_response(const call *c, const strbuf *output, strbuf *out)
 {
     static const cJSON none = {.type = cJSON_Object}, no_tools = {.type = cJSON_Array};
     const parameters *p = &c->p;
@@ -242,10 +242,10 @@ static void put_response(const call *c, strbuf *out)
     json_put(out, strcmp(status, "incomplete") == 0
                       ? ",'incomplete_details':{'reason':'max_output_tokens'}"
                       : ",'incomplete_details':null");
-    json_put(out, ",'instructions':%q,'model':%q,'output':[", p->instructions, lora_model(c));
-    put_output(c, out);
+    json_put(out, ",'instructions':%q,'model':%q,'output':[%t]", p->instructions, lora_model(c),
+             output);
     json_put(out,
-             "],'parallel_tool_calls':%b,'previous_response_id':%q,'store':%b,'temperature':%g,"
+             ",'parallel_tool_calls':%b,'previous_response_id':%q,'store':%b,'temperature':%g,"
              "'top_p':%g",
              !p->tool.one, p->previous, !p->no_store && c->server->responses.kept,
              p->sampling.value[QP_TEMPERATURE], p->sampling.value[QP_TOP_P]);
@@ -260,11 +260,10 @@ static void put_response(const call *c, strbuf *out)
 static void put_and_keep(const call *c, strbuf *out)
 {
     strbuf reply = {0}, output = {0};
-    put_response(c, &reply);
     put_output(c, &output);
+    put_response(c, &output, &reply);
     if (c->answers[0].ended) responses_keep(c, &reply, &output);
-    out->failed |= reply.failed || output.failed;
-    strbuf_append(out, reply.data, reply.length);
+    json_put(out, "%t", &reply);
     strbuf_free(&reply);
     strbuf_free(&output);
 }

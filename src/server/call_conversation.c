@@ -26,11 +26,11 @@ static qp_status content_text(const cJSON *content, strbuf *out, api_error *erro
                           json_type_name(content));
     cJSON_ArrayForEach(part, content)
     {
-        const cJSON *text = json_get(part, "text"), *type = json_get(part, "type");
+        const cJSON *text = json_get(part, "text");
         if (!cJSON_IsString(text))
             return api_refuse(error, 400, "messages",
                               "a part of a message is of type \"%.40s\": the model reads only text",
-                              cJSON_IsString(type) ? type->valuestring : "");
+                              json_text(part, "type"));
         strbuf_puts(out, text->valuestring);
     }
     return QP_OK;

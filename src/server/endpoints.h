@@ -13,11 +13,13 @@ extern const dialect llama_cpp_completion, llama_cpp_infill, llama_cpp_embedding
 extern const dialect rerank, score;
 
 /* Fields of requests whose answer is not a dialect's. */
-extern const field *const openai_chat_tables[],
-    *const openai_response_tables[],
-        *const count_tokens_tables[], *const ollama_show_tables[], *const tokenize_tables[],
-                                                                       *const detokenize_tables[],
-                                                                           *const template_tables[];
+extern const field *const openai_chat_tables[];
+extern const field *const openai_response_tables[];
+extern const field *const count_tokens_tables[];
+extern const field *const ollama_show_tables[];
+extern const field *const tokenize_tables[];
+extern const field *const detokenize_tables[];
+extern const field *const template_tables[];
 
 /* On the I/O thread. */
 route_reply reply_health, reply_ready, reply_models, reply_model, reply_props;

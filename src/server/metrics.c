@@ -274,21 +274,15 @@ static void put_statuses(metrics *m, const server *s)
 static void put_process(metrics *m)
 {
     const process_usage used = process_measure();
-    const struct {
-        const char *name, *type, *help;
-        double value;
-    } rows[] = {
-        {"process_resident_memory_bytes", "gauge", "Memory of the process in RAM.",
-         used.resident_bytes},
-        {"process_cpu_seconds_total", "counter", "Processor time of all threads.",
-         used.cpu_seconds},
-        {"process_open_fds", "gauge", "Open files and connections.", used.open_files},
-        {"process_max_fds", "gauge", "Open files that the process may have.", used.open_files_most},
-    };
+    metrics plain = {.out = m->out, .prefix = ""};
     put_one(m, "heap_bytes", "gauge", "Memory that malloc() has given out.", used.heap_bytes);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        strbuf_printf(m->out, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", rows[i].name, rows[i].help,
-                      rows[i].name, rows[i].type, rows[i].name, rows[i].value);
+    put_one(&plain, "process_resident_memory_bytes", "gauge", "Memory of the process in RAM.",
+            used.resident_bytes);
+    put_one(&plain, "process_cpu_seconds_total", "counter", "Processor time of all threads.",
+            used.cpu_seconds);
+    put_one(&plain, "process_open_fds", "gauge", "Open files and connections.", used.open_files);
+    put_one(&plain, "process_max_fds", "gauge", "Open files that the process may have.",
+            used.open_files_most);
 }
 
 qp_status answer_metrics(call *c, api_error *error)

@@ -1,9 +1,9 @@
 /* The page's files: see endpoints.h. */
 #include "server/endpoints.h"
-#include "server/server_state.h"
 
 #include "base/checksum.h"
 #include "base/embedded.h"
+#include "server/server_state.h"
 
 #include <stdio.h>
 #include <string.h>

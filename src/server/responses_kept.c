@@ -1,7 +1,8 @@
 /* Responses that are kept: what a request goes on from, and the endpoints that show and delete
  * them. See response_store.h and api_responses.h. */
-#include "server/endpoints.h"
 #include "server/api_responses.h"
+
+#include "server/endpoints.h"
 #include "server/json_memory.h"
 #include "server/server_state.h"
 #include "text/json_string.h"
@@ -104,9 +105,7 @@ qp_status answer_response(call *c, api_error *error)
     const bool found = response_store_get(&c->server->responses, id, c->owner, items ? NULL : &text,
                                           NULL, items ? &text : NULL);
     if (!found) return not_found(id, error);
-    json_put(&c->out, items ? "{'object':'list','data':[%s],'has_more':false}" : "%s",
-             strbuf_text(&text));
-    c->out.failed |= text.failed;
+    json_put(&c->out, items ? "{'object':'list','data':[%t],'has_more':false}" : "%t", &text);
     strbuf_free(&text);
     return QP_OK;
 }

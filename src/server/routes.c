@@ -2,8 +2,8 @@
 #include "server/routes.h"
 
 #include "server/endpoints.h"
-#include "server/server_state.h"
 #include "server/lora.h"
+#include "server/server_state.h"
 
 #include <string.h>
 

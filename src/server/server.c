@@ -1,18 +1,18 @@
 /* The server's I/O thread: loading, signals, keys, routes. See server.h. */
-#include "engine/engine.h"
-#include "text/json_string.h"
-#include "base/platform.h"
-#include "server/lora.h"
 #include "server/server_state.h"
 
+#include "base/platform.h"
+#include "engine/engine.h"
 #include "server/access_log.h"
 #include "server/dispatch.h"
 #include "server/json_memory.h"
 #include "server/listen.h"
+#include "server/lora.h"
 #include "server/notify.h"
 #include "server/origin.h"
 #include "server/prompt_cache.h"
 #include "server/routes.h"
+#include "text/json_string.h"
 
 #include <errno.h>
 #include <event2/event.h>

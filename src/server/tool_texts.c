@@ -3,13 +3,14 @@
  * "parameters": ...}. */
 #include "server/call.h"
 
+#include "text/json_string.h"
+
 #include <string.h>
 
-static void put_json(strbuf *out, const cJSON *value)
+static const cJSON *or_empty(const cJSON *value)
 {
-    char *text = value ? json_print(value) : NULL;
-    strbuf_puts(out, text ? text : "{}");
-    cJSON_free(text);
+    static const cJSON none = {.type = cJSON_Object};
+    return value ? value : &none;
 }
 
 /* The message's content becomes `before`, its own, and `after`. */
@@ -28,8 +29,7 @@ static void describe(const cJSON *tools, strbuf *out)
     strbuf_puts(out, "You can call these functions, each described by an object of JSON:\n");
     cJSON_ArrayForEach(tool, tools)
     {
-        put_json(out, json_get(tool, "function"));
-        strbuf_puts(out, "\n");
+        json_put(out, "%j\n", or_empty(json_get(tool, "function")));
     }
     strbuf_puts(
         out, "To call one, answer only with {\"name\": its name, \"parameters\": its arguments}.");
@@ -55,11 +55,9 @@ static void write_calls(cJSON *message)
     cJSON_ArrayForEach(call, json_get(message, "tool_calls"))
     {
         const cJSON *function = json_get(call, "function");
-        strbuf_printf(&text, "%s{\"name\": ", call->prev && call->prev->next ? "\n" : "");
-        put_json(&text, json_get(function, "name"));
-        strbuf_puts(&text, ", \"parameters\": ");
-        put_json(&text, json_get(function, "arguments"));
-        strbuf_puts(&text, "}");
+        json_put(&text, "%s{'name': %j, 'parameters': %j}",
+                 call->prev && call->prev->next ? "\n" : "", or_empty(json_get(function, "name")),
+                 or_empty(json_get(function, "arguments")));
     }
     if (!text.length) return;
     extend(message, "", strbuf_text(&text));

@@ -8,15 +8,9 @@ enum { MAX_DEPTH = 8 };
 
 static const char space_mark[] = "\xE2\x96\x81";
 
-static const char *type_of(const cJSON *item)
-{
-    const cJSON *type = json_get(item, "type");
-    return cJSON_IsString(type) ? type->valuestring : "";
-}
-
 static bool is_type(const cJSON *item, const char *type)
 {
-    return strcmp(type_of(item), type) == 0;
+    return strcmp(json_text(item, "type"), type) == 0;
 }
 
 static bool is_text(const cJSON *item, const char *text)
@@ -29,7 +23,7 @@ static qp_status refuse(const cJSON *item, const char *part, const char *where, 
     return error_set(error, QP_UNSUPPORTED,
                      "%s: %s of type \"%.64s\", as it is set up there, is not one that quipu "
                      "knows; text would not become the right tokens",
-                     where, part, type_of(item));
+                     where, part, json_text(item, "type"));
 }
 
 bool json_is_byte_level(const cJSON *root)

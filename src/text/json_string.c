@@ -70,6 +70,7 @@ void json_vput(strbuf *out, const char *format, va_list args)
     for (const char *at = format; *at; at++) {
         const size_t plain = strcspn(at, "'%");
         const char *text;
+        const strbuf *buf;
         strbuf_append(out, at, plain);
         at += plain;
         if (!*at) return;
@@ -87,6 +88,11 @@ void json_vput(strbuf *out, const char *format, va_list args)
             break;
         case 's':
             strbuf_puts(out, va_arg(args, const char *));
+            break;
+        case 't':
+            buf = va_arg(args, const strbuf *);
+            strbuf_append(out, buf->data, buf->length);
+            out->failed |= buf->failed;
             break;
         case 'j':
             put_tree(out, va_arg(args, const cJSON *));

@@ -14,6 +14,7 @@ void json_put_string(strbuf *out, const char *text, size_t length);
  *     %q const char *          a text as a string; NULL: null
  *     %Q const char *, size_t  the same with its length
  *     %s const char *          as it is
+ *     %t const strbuf *        what it holds; if it has failed, so has the output
  *     %j const cJSON *         a tree; NULL: null
  *     %b int                   true or false
  *     %d int, %z size_t, %i int64_t, %g double

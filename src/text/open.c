@@ -1,7 +1,6 @@
 /* Opens tokenizers by path: the kind of file determines its reader. */
-#include "file/mapping.h"
-
 #include "base/files.h"
+#include "file/mapping.h"
 #include "text/settings.h"
 
 #include <stdio.h>

@@ -36,7 +36,7 @@ KINDS = {
     "a grammar": ("/v1/completions", ASK | {"grammar": 'root ::= ("a"|"b"|"aa"|"ab"){1,2000} | ([a-z]{0,500}){0,500}'}),
     "a pattern": ("/v1/completions", ASK | {"guided_regex": "([a-z]{0,100}[0-9]{0,100}){0,100}"}),
     "tools": ("/v1/chat/completions", ONE | {"tool_choice": "required", "tools": TOOLS}),
-    "answers": ("/v1/completions", SAMPLED | {"prompt": [7] * 1500}),  # without limits: what passes with eight more rows take
+    "answers": ("/v1/completions", SAMPLED | {"prompt": [7] * 1500}),  # at no limit: what eight more rows in a pass cost
     "DRY": ("/v1/completions", SAMPLED | {"prompt": [7] * 1500, "dry_multiplier": 1, "dry_allowed_length": 1}),
     "samplers": ("/v1/completions", SAMPLED | {"prompt": "a", "top_p": 0.9, "min_p": 0.01, "typical_p": 0.9, "repetition_penalty": 1.2,
                                                "logprobs": 5}),
