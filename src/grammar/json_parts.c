@@ -279,7 +279,7 @@ static grammar_expr scalar(json_parts *p, const cJSON *value)
     return e;
 }
 
-static grammar_expr key_literal(json_parts *p, const char *name)
+grammar_expr json_key(json_parts *p, const char *name)
 {
     cJSON *text = cJSON_CreateStringReference(name);
     if (!text) p->g->failed = QP_NO_MEMORY;
@@ -299,7 +299,7 @@ grammar_expr json_literal(json_parts *p, const cJSON *value)
     {
         grammar_expr parts[] = {GRAMMAR_EMPTY, GRAMMAR_EMPTY, GRAMMAR_EMPTY, json_literal(p, item)};
         if (object) {
-            parts[0] = key_literal(p, item->string);
+            parts[0] = json_key(p, item->string);
             parts[1] = grammar_text(g, ":");
             parts[2] = json_space(p);
         }

@@ -42,6 +42,9 @@ grammar_expr json_after_comma(json_parts *p, grammar_expr item);
 /* A value as it is. */
 grammar_expr json_literal(json_parts *p, const cJSON *value);
 
+/* The name of a member, in quotes. */
+grammar_expr json_key(json_parts *p, const char *name);
+
 /* One of the values. */
 grammar_expr json_one_of(json_parts *p, const cJSON *const *values, size_t n);
 

@@ -182,19 +182,17 @@ static qp_status own_names(schema_compiler *c, const cJSON *properties, text_set
                            text_set *set, size_t *n)
 {
     const cJSON *item;
-    grammar_expr all = GRAMMAR_EMPTY;
-    *n = 0;
+    expr_list all = {0};
     texts_begin(set);
     cJSON_ArrayForEach(item, properties)
     {
         if (within && !texts_have(c, within, item->string)) continue;
-        cJSON *name = cJSON_CreateStringReference(item->string);
-        all = grammar_either(&set->g, (*n)++ ? all : grammar_nothing(&set->g),
-                             json_literal(&set->parts, name));
-        cJSON_Delete(name);
+        expr_list_add(&set->g, &all, json_key(&set->parts, item->string));
     }
     set->left_out = true;
-    return *n ? texts_end(c, set, all) : QP_OK;
+    *n = all.count;
+    const grammar_expr names = grammar_choice_of(&set->g, &all);
+    return *n ? texts_end(c, set, names) : QP_OK;
 }
 
 /* Keys of a pattern, or of none of them if it is NULL, that name no property. */
@@ -202,9 +200,10 @@ static qp_status other_keys(schema_compiler *c, member_names *names, const cJSON
                             text_set *matching, const cJSON *properties, const schema_path *path,
                             grammar_expr *out)
 {
-    text_set any, own = {0}, *sets[TEXTS_MAX_SETS];
+    _Static_assert(MOST_PATTERNS + 3 <= TEXTS_MAX_SETS, "any, allowed, own and the patterns");
+    text_set any = {0}, own = {0}, *sets[TEXTS_MAX_SETS];
     size_t n_own = 0, n = 0;
-    qp_status status = any_string(c, &any);
+    qp_status status = matching ? QP_OK : any_string(c, &any);
     if (status == QP_OK) status = own_names(c, properties, matching, &own, &n_own);
     sets[n++] = matching ? matching : &any;
     if (names->wanted) sets[n++] = &names->allowed;

@@ -27,15 +27,6 @@ grammar_expr schema_member(schema_compiler *c, grammar_expr key, grammar_expr va
     return grammar_sequence(c->g, parts, 4);
 }
 
-static grammar_expr key_of(schema_compiler *c, const char *name)
-{
-    cJSON *text = cJSON_CreateStringReference(name);
-    if (!text) c->g->failed = QP_NO_MEMORY;
-    const grammar_expr e = text ? json_literal(c->parts, text) : GRAMMAR_EMPTY;
-    cJSON_Delete(text);
-    return e;
-}
-
 /* The members from a property on. `rest`: with commas, after another member; `first`: without, and
  * *may_be_none: there may be no member. Made from the last property to the first, so that each is
  * compiled once; what follows a property is a rule, because two expressions use it. */
@@ -121,7 +112,7 @@ static qp_status compile_properties(schema_compiler *c, const cJSON *properties,
         const schema_path here = {.outer = &at, .name = item->string};
         grammar_expr value;
         TRY(schema_compile(c, item, &here, &value));
-        expr_list_add(c->g, out, schema_member(c, key_of(c, item->string), value));
+        expr_list_add(c->g, out, schema_member(c, json_key(c->parts, item->string), value));
     }
     return QP_OK;
 }

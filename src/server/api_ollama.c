@@ -311,7 +311,9 @@ void reply_ollama_ps(server *s, exchange *x)
 }
 
 static const field show_fields[] = {
-    MODEL_FIELD, FIELD("name", TEXT(model), .help = "another name of model"), {0}};
+    FIELD("model", TEXT(model), .help = "any name: the server has one model"),
+    FIELD("name", TEXT(model), .help = "another name of model"),
+    {0}};
 const field *const ollama_show_tables[] = {show_fields, NULL};
 
 qp_status answer_ollama_show(call *c, api_error *error)

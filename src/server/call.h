@@ -73,7 +73,8 @@ typedef struct parameters {
 #define TEXT(member)          MEMBER(FIELD_STRING, member)
 #define TREE(kinds, member)   MEMBER(FIELD_JSON, member), .types = (kinds)
 #define READ(kinds, function) .type = FIELD_READ, .types = (kinds), .read = (function)
-#define MODEL_FIELD           FIELD("model", TEXT(model), .help = "any name: the server has one model")
+#define MODEL_FIELD                                                                                \
+    FIELD("model", TEXT(model), .help = "the name of an adapter; any other: the model")
 
 /* A token's log-probability, kept until its text is sent. */
 typedef struct token_note {

@@ -236,7 +236,7 @@ const field call_ending_fields[] = {
     {0}};
 
 const field call_openai_fields[] = {
-    FIELD("model", TEXT(model), .help = "the name of an adapter; any other: the model"),
+    MODEL_FIELD,
     FIELD("stream", BOOLEAN(stream), .help = "send the answer as it is made"),
     FIELD("n", INTEGER(n), .low = 1, .high = REQUEST_MAX_CHOICES, .help = "answers to each prompt"),
     FIELD("return_token_ids", BOOLEAN(token_ids),
