@@ -28,7 +28,11 @@ SCRIPTS = {
     "test_launches": "vm/cuda", "test_load_server": "load server", "test_fleet_simulation": "load", "test_page": "server/page", "test_perfetto": "inspect schedule",
     "test_ranks_cli": "comm vm cli", "test_ranks_gpu": "comm vm/cuda", "test_schemas": "grammar",
     "test_models": "router server", "test_fleet": "server", "test_ray_serve": "", "test_server": "server engine", "test_server_http": "server", "test_soak": "server engine",
-    "test_timeline_page": "inspect", "test_documents": "cli", "test_dev": "", "test_layers": "",
+    "test_timeline_page": "inspect", "test_documents": "cli", "test_dev": "", "test_layers": "", "test_examples": "", "test_start": "",
+    "test_endings": "cli base", "test_model_refusals": "model", "test_int_weights": "model", "test_imatrix": "convert engine",
+    "test_lora": "model engine", "test_lora_server": "server engine", "test_thinking": "engine server", "test_channels": "engine server",
+    "test_tool_loop": "server template", "test_raw_prompts": "server", "test_responses": "server", "test_server_access": "server",
+    "test_server_fields": "server", "test_lm_eval": "server", "test_differential": "grammar template text model",
 }
 
 # What is not code of src/ -> suites about it.
@@ -89,7 +93,7 @@ def suites():
             headers = included(path)
             table[path.stem] = headers, {str(Path(header).parent) for header in headers}
         elif path.suffix in (".py", ".sh"):
-            table[path.stem] = None, set(SCRIPTS.get(path.stem, "cli").split())
+            table[path.stem] = None, set(SCRIPTS[path.stem].split())
     for path in sorted((ROOT / "fuzz").glob("fuzz_*.c")):
         headers = included(path)
         table[path.stem] = headers, {str(Path(header).parent) for header in headers}

@@ -1,6 +1,7 @@
 /* Files that appear whole: see replace_file.h. */
-#include "base/files.h"
 #include "base/replace_file.h"
+
+#include "base/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,8 +8,9 @@
 
 #include "quipu_status.h"
 
-/* Writes the message (cut at QP_ERROR_SIZE) into `error`, which may be NULL, and returns `status`,
- * so that a failing function ends in `return error_set(error, QP_FORMAT, "...", ...)`. */
+/* Writes the message (one over QP_ERROR_SIZE loses its middle) into `error`, which may be NULL, and
+ * returns `status`, so that a failing function ends in `return error_set(error, QP_FORMAT, "...",
+ * ...)`. */
 qp_status error_set(qp_error *error, qp_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -290,9 +290,9 @@ void cli_remove_partial(const char *path);
 void cli_handle_signals(void);
 void cli_fill_descriptors(void);
 
-/* Set by SIGINT between cli_catch_interrupt() and cli_release_interrupt(). The process is ended 1.5
- * s after the signal if it has not ended by itself, whatever it waits for. The same when standard
- * output is a pipe that nobody reads any more. */
+/* Set by SIGINT between cli_catch_interrupt() and cli_release_interrupt(). Meanwhile the process is
+ * ended 1.5 s after the signal if it has not ended by itself, whatever it waits for, and 1.5 s
+ * after the last reader of its standard output has gone, if that is a pipe. */
 extern volatile int cli_interrupted;
 void cli_catch_interrupt(void);
 void cli_release_interrupt(void);
@@ -301,7 +301,7 @@ void cli_release_interrupt(void);
  * seconds or more after one that did not end the answer. */
 void cli_catch_answers_interrupt(void);
 
-/* Whether the process is ended in 1.5 s from now. */
+/* Ends the process 1.5 s from now, or takes that back. */
 void cli_limit_ending(bool limit);
 
 /* The same also for SIGTERM, SIGHUP and SIGQUIT, for work that must not leave half-written files:

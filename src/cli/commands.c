@@ -195,9 +195,8 @@ static const command_spec commands[] = {
          "arrive at random, and --replay takes their times and lengths from a trace. Prints the "
          "time to the first token (TTFT), the time per token after it (TPOT), the time between "
          "events (ITL), from end to end (E2EL), requests and tokens a second, as `vllm bench "
-         "serve` defines them. With --simulate a fleet of servers is computed in place of one that "
-         "is "
-         "asked. Exit status 1 if a request failed.",
+         "serve` defines them. With --simulate no server is asked: a fleet is computed. Exit "
+         "status 1 if a request failed.",
      .groups = GROUPS(&cli_server_options, &cli_pace_options, &cli_question_options,
                       &cli_replay_options, &cli_simulation_options, &cli_figures_options)},
     {COMMAND("ops list", command_ops_list), .heading = "Operators and kernels",

@@ -33,13 +33,11 @@
     "metadata of its GGUF file"
 #define MEDIA "models read text only"
 #define MOE   "a model is cut over GPUs by --ranks only; it has no experts on other devices"
-#define FOLDERS                                                                                    \
-    "several models are `quipu serve --models DIR`; --models-memory and --keep-alive say how "     \
-    "long "                                                                                        \
-    "one stays"
+#define SEVERAL                                                                                    \
+    "several models are `quipu serve --models DIR`; --models-memory and --keep-alive limit them"
 #define KERNELS                                                                                    \
     "which kernels run follows from types, shapes and the device: `quipu plan -v` says why"
-#define NO_MODEL "no model that it runs has such a part"
+#define NO_MODEL "no model that quipu runs has such a part"
 #define VECTORS  "`quipu serve` makes vectors of texts at /v1/embeddings; --pooling says how"
 #define EFFORTS  "a request's reasoning_effort goes to the chat template as it is"
 #define STATISTICS                                                                                 \
@@ -426,7 +424,7 @@ const option_foreign cli_foreign_flags[] = {
     SAID("--models-preset --models-max --no-models-autoload --sleep-idle-seconds "
          "--enable-sleep-mode --sleep-mode-backend --sleep-mode-offload-cudagraph "
          "--sleep-preserve-parameter-names --keepalive",
-         FOLDERS),
+         SEVERAL),
     SAID("--server-base", "`quipu load --url URL` measures a server"),
     SAID("--enable-server-load-tracking --enable-force-include-usage "
          "--enable-per-request-metrics --enable-prompt-tokens-details "
