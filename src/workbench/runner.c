@@ -40,18 +40,15 @@ struct runner {
 typedef struct loaded {
     const runner *runner;
     op_variant variant;
-    thread_pool *pools[CHECK_POOLS];
+    thread_pool *pools[FIXTURE_WORKERS]; /* by their number of threads */
 } loaded;
 
 static thread_pool *pool_of(loaded *l, int n_threads)
 {
-    for (int i = 0; i < CHECK_POOLS; i++) {
-        qp_error error;
-        if (check_pool_sizes[i] != n_threads) continue;
-        if (!l->pools[i] && thread_pool_create(n_threads, &l->pools[i], &error) != QP_OK) _exit(1);
-        return l->pools[i];
-    }
-    return NULL;
+    thread_pool **pool = &l->pools[n_threads];
+    qp_error error;
+    if (n_threads > 1 && !*pool && thread_pool_create(n_threads, pool, &error) != QP_OK) _exit(1);
+    return *pool;
 }
 
 static void load(loaded *l, const op_case *about)
@@ -78,7 +75,7 @@ static void obey(loaded *l, verb verb)
                        c->n_threads, pool_of(l, c->n_threads));
         break;
     default:
-        for (int i = 0; i < CHECK_POOLS; i++) {
+        for (int i = 0; i < FIXTURE_WORKERS; i++) {
             thread_pool_destroy(l->pools[i]);
             l->pools[i] = NULL;
         }

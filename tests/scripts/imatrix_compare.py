@@ -80,7 +80,7 @@ def main():
             divergence = (np.exp(own) * (own - other)).sum(1).mean()
             return f"{divergence:.4f} / {np.exp(-other[np.arange(len(following)), following].mean()):.3f}"
 
-        print("| type | quipu: divergence / perplexity | with the matrix | llama.cpp | with the matrix |\n|---|---|---|---|---|")
+        print("| divergence / perplexity | quipu | quipu with the matrix | llama.cpp | llama.cpp with the matrix |\n|---|---|---|---|---|")
         for kind in a.types.split(","):
             row = []
             for options in [], ["--imatrix", written]:

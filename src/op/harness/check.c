@@ -7,9 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* As in `ways`, and less than FIXTURE_WORKERS. */
-const int check_pool_sizes[CHECK_POOLS] = {2, 3, 7};
-
 /* What is checked, and with which expectations. */
 typedef struct checker {
     const op_info *op;
@@ -146,7 +143,7 @@ static bool check_against_oracle(checker *check, const oracle *expected)
 static const struct way {
     const char *name;
     poison poison;
-    int n_threads; /* as in check_runner */
+    int n_threads; /* as in check_runner, less than FIXTURE_WORKERS */
     bool shifted;
 } ways[] = {
     {"again, with other garbage in the outputs and around the inputs", POISON_LARGE, 1, false},
@@ -254,26 +251,22 @@ void check_kernel(const op_info *op, const op_variant *variant, const check_runn
 
 typedef struct local_runner {
     op_kernel *kernel;
-    thread_pool *pools[CHECK_POOLS];
+    thread_pool *pools[FIXTURE_WORKERS]; /* by their number of threads */
 } local_runner;
 
 static bool run_here(void *context, const fixture *fixture, int n_threads, check_status *status,
                      char *detail, size_t size)
 {
     local_runner *local = context;
-    thread_pool *pool = NULL;
+    thread_pool **pool = &local->pools[n_threads];
     qp_error error;
-    for (int i = 0; i < CHECK_POOLS; i++) {
-        if (check_pool_sizes[i] != n_threads) continue;
-        if (!local->pools[i] && thread_pool_create(n_threads, &local->pools[i], &error) != QP_OK) {
-            *status = CHECK_RUNTIME_ERROR;
-            snprintf(detail, size, "%s", error.message);
-            return false;
-        }
-        pool = local->pools[i];
+    if (n_threads > 1 && !*pool && thread_pool_create(n_threads, pool, &error) != QP_OK) {
+        *status = CHECK_RUNTIME_ERROR;
+        snprintf(detail, size, "%s", error.message);
+        return false;
     }
     op_call call = fixture_call(fixture);
-    check_run_call(fixture->op, local->kernel, &call, fixture->scratch_stride, n_threads, pool);
+    check_run_call(fixture->op, local->kernel, &call, fixture->scratch_stride, n_threads, *pool);
     return true;
 }
 
@@ -283,6 +276,6 @@ void check_variant(const op_info *op, const op_variant *variant, const char *cas
     local_runner local = {.kernel = variant ? variant->kernel : op->reference};
     check_runner runner = {.run = run_here, .context = &local};
     check_kernel(op, variant, &runner, case_text, seed, verdict);
-    for (int i = 0; i < CHECK_POOLS; i++)
+    for (int i = 0; i < FIXTURE_WORKERS; i++)
         thread_pool_destroy(local.pools[i]);
 }

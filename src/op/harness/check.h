@@ -60,10 +60,6 @@ typedef struct check_runner {
     bool is_brief;     /* one run on random inputs, compared with the oracle */
 } check_runner;
 
-/* The numbers of threads, besides 1, with which a kernel is run. */
-enum { CHECK_POOLS = 3 };
-extern const int check_pool_sizes[CHECK_POOLS];
-
 /* What a runner does with the call of a fixture; `pool` has n_threads workers. */
 void check_run_call(const op_info *op, op_kernel *kernel, const op_call *call,
                     size_t scratch_stride, int n_threads, thread_pool *pool);
