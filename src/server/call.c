@@ -334,8 +334,7 @@ static void reply_at_once(call *c)
 {
     exchange *x = c->exchange;
     c->replied = true;
-    exchange_reply(x, 200, c->p.stream ? c->dialect->stream_type : "application/json",
-                   strbuf_text(&c->out), c->out.length);
+    server_reply_text(x, c->p.stream ? c->dialect->stream_type : "application/json", &c->out);
     pthread_mutex_unlock(&c->lock);
     exchange_release(x);
 }
@@ -462,7 +461,7 @@ static void end_if_over(call *c)
     c->replied = true;
     if (!c->p.stream) {
         c->dialect->whole(c);
-        exchange_reply(c->exchange, 200, "application/json", strbuf_text(&c->out), c->out.length);
+        server_reply_text(c->exchange, "application/json", &c->out);
         strbuf_clear(&c->out);
         return;
     }
@@ -496,6 +495,7 @@ static bool take_events(call *c, size_t prompt, bool *over)
 static int work_on(call *c, size_t prompt)
 {
     bool over = false;
+    json_memory_clear();
     c->prompts[prompt].held = !take_events(c, prompt, &over);
     end_if_over(c);
     return over;
