@@ -51,10 +51,14 @@ const thinking_marks *thinking_marks_of(const qp_vocabulary *vocabulary);
 bool thinking_begins(const thinking_marks *marks, const tokenizer *tokenizer, const int32_t *prompt,
                      size_t n_prompt);
 
-/* Text that was not handed out; where a word stands in a text, or where it may begin at its end if
- * more may come (`length`: nowhere); a piece that the stream gives: true. */
+/* The text that was not handed out. */
 const char *text_stream_rest(const qp_text_stream *stream, size_t *length);
+
+/* Where the word stands in the text, or, unless the text has ended, where it may begin at its end;
+ * `length`: nowhere. */
 size_t text_stream_find(const char *text, size_t length, const char *word, bool ended, bool *whole);
+
+/* Fills the piece that qp_text_stream_next() gives. Always true. */
 bool text_stream_give(qp_text_piece *piece, qp_text_kind kind, const char *text, size_t length);
 
 /* Takes what was appended to stop.pending, as qp_text_stream_add() does with a token's text. */

@@ -228,6 +228,15 @@ static bool check_value(tool_call_reader *r, const char *text)
 
 /* ---- events -------------------------------------------------------------------------------- */
 
+/* A tool's name, "" too; NULL: no memory. */
+static char *copy_name(const char *text, size_t length)
+{
+    strbuf name = {0};
+    put_readable(&name, text, length);
+    strbuf_puts(&name, "");
+    return strbuf_take(&name);
+}
+
 void tool_call_begin(tool_call_reader *r, tool_call_form form)
 {
     tool_call_free(r);
@@ -238,11 +247,8 @@ void tool_call_begin(tool_call_reader *r, tool_call_form form)
 
 void tool_call_begin_arguments(tool_call_reader *r, const char *name, size_t length)
 {
-    strbuf readable = {0};
     tool_call_begin(r, TOOL_CALL_CHANNEL);
-    put_readable(&readable, name, length);
-    strbuf_puts(&readable, "");
-    r->name = strbuf_take(&readable);
+    r->name = copy_name(name, length);
 }
 
 void tool_call_free(tool_call_reader *r)
@@ -321,10 +327,7 @@ static tool_call_event read_name(tool_call_reader *r, const char *text, size_t l
         end++;
     if (end == length && end - first < LONGEST_NAME) return needs_more(r, length, ended);
     if (end == first || end - first == LONGEST_NAME) return TOOL_CALL_BROKEN;
-    strbuf name = {0};
-    put_readable(&name, text + first, end - first);
-    strbuf_puts(&name, "");
-    r->name = strbuf_take(&name);
+    r->name = copy_name(text + first, end - first);
     r->at = end;
     r->stage = BETWEEN;
     return r->name ? TOOL_CALL_GO_ON : TOOL_CALL_BROKEN;

@@ -67,6 +67,8 @@ typedef struct tool_call_reader {
 } tool_call_reader;
 
 void tool_call_begin(tool_call_reader *reader, tool_call_form form);
+
+/* The same where the name came before, so that the text begins with the arguments. */
 void tool_call_begin_arguments(tool_call_reader *reader, const char *name, size_t length);
 void tool_call_free(tool_call_reader *reader);
 
