@@ -10,20 +10,18 @@
 static void put_sequence(const sequence_stats *q, strbuf *out)
 {
     json_put(out,
-             "{'id':%i,'choice':%d,'state':%q,'prompt_tokens':%i,'cached_tokens':%i,'positions':%i,"
-             "'generated':%i,'max_tokens':%i,'pages':%i,'node':%i}",
-             (int64_t)q->id, (int)q->choice, sequence_state_name(q->state),
-             (int64_t)q->prompt_tokens, (int64_t)q->cached_tokens, (int64_t)q->positions,
-             (int64_t)q->generated, (int64_t)q->max_tokens, (int64_t)q->pages, (int64_t)q->node);
+             "{'id':%i,'choice':%z,'state':%q,'prompt_tokens':%z,'cached_tokens':%z,'positions':%z,"
+             "'generated':%z,'max_tokens':%z,'pages':%z,'node':%i}",
+             (int64_t)q->id, q->choice, sequence_state_name(q->state), q->prompt_tokens,
+             q->cached_tokens, q->positions, q->generated, q->max_tokens, q->pages, q->node);
 }
 
 static void put_numbers(const batcher_stats *s, strbuf *out)
 {
     json_put(out,
-             ",'pages':{'size':%i,'total':%i,'used':%i,'cached':%i},"
-             "'queue':{'waiting':%i,'running':%i}",
-             (int64_t)s->page_size, (int64_t)s->pages_total, (int64_t)s->pages_used,
-             (int64_t)s->pages_cached, (int64_t)s->waiting, (int64_t)s->running);
+             ",'pages':{'size':%z,'total':%z,'used':%z,'cached':%z},"
+             "'queue':{'waiting':%z,'running':%z}",
+             s->page_size, s->pages_total, s->pages_used, s->pages_cached, s->waiting, s->running);
     json_put(out,
              ",'totals':{'requests':%i,'prompt_tokens':%i,'cached_tokens':%i,"
              "'generated_tokens':%i,'proposed_tokens':%i,'accepted_tokens':%i,'preemptions':%i,"
@@ -44,16 +42,14 @@ static void put_lists(const batcher_stats *stats, strbuf *out)
     json_put(out, "],'tree':[");
     for (size_t i = 0; i < stats->n_tree; i++) {
         const tree_stats *n = &stats->tree[i];
-        json_put(out, "%s{'id':%i,'parent':%i,'tokens':%i,'pages':%i,'users':%i}", i ? "," : "",
-                 (int64_t)n->id, (int64_t)n->parent, (int64_t)n->tokens, (int64_t)n->pages,
-                 (int64_t)n->users);
+        json_put(out, "%s{'id':%i,'parent':%i,'tokens':%z,'pages':%z,'users':%z}", i ? "," : "",
+                 n->id, n->parent, n->tokens, n->pages, n->users);
     }
     json_put(out, "],'passes':[");
     for (size_t i = 0; i < stats->n_recent; i++) {
         const pass_stats *p = &stats->recent[i];
-        json_put(out, "%s{'ms':%g,'prompt_tokens':%i,'decode_tokens':%i,'sequences':%i}",
-                 i ? "," : "", p->milliseconds, (int64_t)p->prompt_tokens,
-                 (int64_t)p->decode_tokens, (int64_t)p->sequences);
+        json_put(out, "%s{'ms':%g,'prompt_tokens':%z,'decode_tokens':%z,'sequences':%z}",
+                 i ? "," : "", p->milliseconds, p->prompt_tokens, p->decode_tokens, p->sequences);
     }
     strbuf_putc(out, ']');
 }
@@ -61,8 +57,8 @@ static void put_lists(const batcher_stats *stats, strbuf *out)
 static void put_engine(const call *c, const batcher_stats *stats, strbuf *out)
 {
     const server *s = c->server;
-    json_put(out, "{'model':%q,'device':%q,'slots':%i,'time':%g", s->options->alias, s->info.device,
-             (int64_t)stats->slots, (double)stats->time * 1e-9);
+    json_put(out, "{'model':%q,'device':%q,'slots':%z,'time':%g", s->options->alias, s->info.device,
+             stats->slots, (double)stats->time * 1e-9);
     json_put(out, ",'context':%i,'memory':{'weights':%i,'kv_cache':%i,'process':%g}",
              s->info.context, (int64_t)s->info.weight_bytes,
              (int64_t)(machine_page_bytes(&s->engine->program) * stats->pages_total),
@@ -75,7 +71,7 @@ static void put_engine(const call *c, const batcher_stats *stats, strbuf *out)
 static void put_load(const call *c, const batcher_stats *stats, strbuf *out)
 {
     (void)c;
-    json_put(out, "{'server_load':%i}", (int64_t)stats->n_sequences);
+    json_put(out, "{'server_load':%z}", stats->n_sequences);
 }
 
 /* One entry a slot, as llama.cpp's server has it. */
