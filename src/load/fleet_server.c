@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A request that has a slot. */
 struct fleet_sequence {
@@ -109,7 +110,7 @@ static void leave(fleet_server *s, const fleet *f, size_t i)
     }
     s->held -= q->own;
     s->load--;
-    *q = s->running[--s->n_running];
+    memmove(q, q + 1, (--s->n_running - i) * sizeof *q); /* the others keep their order */
 }
 
 /* ---- Passes ---------------------------------------------------------------------------------- */
